@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import sqrt
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from nnadapter.converters.context import ConversionContext, invalid
 from nnadapter.converters.movement import parts_with_elements
-from nnadapter.converters.registry import ConversionContext, OnnxNode, Reason, Refusal, converter, exporter
+from nnadapter.converters.registry import NodeWriter, OnnxNode, Reason, Refusal, converter, exporter
 from nnadapter.ir import ABSENT, AttributeValue, DataType
-
-if TYPE_CHECKING:
-    from nnadapter.converters.writer import NodeWriter
-
 
 _EXCHANGED = (0, 2, 1, 3)
 
@@ -23,9 +19,7 @@ def split_heads(context: ConversionContext, node: OnnxNode, name: str, heads: in
     """Return `[B, S, heads * depth]` as `[B, heads, S, depth]`, or raise Refusal."""
     dimensions = context.dimensions(name)
     if heads < 1 or len(dimensions) != 3 or dimensions[2] % heads:
-        raise Refusal(
-            Reason.INVALID_NODE, f"value {name!r} of {node.op_type} has shape {list(dimensions)} for {heads} heads"
-        )
+        raise invalid(f"value {name!r} of {node.op_type} has shape {list(dimensions)} for {heads} heads")
     shape = (*dimensions[:2], heads, dimensions[2] // heads)
     (split,) = context.add("RESHAPE", (context.operand(name),), {"shape": shape})
     return context.add("TRANSPOSE", (split,), {"perm": _EXCHANGED})[0]
@@ -50,7 +44,7 @@ def convert_attention(context: ConversionContext, node: OnnxNode) -> None:
 
     `softmax_precision` is ignored. Refused: past keys without values or with `nonpad_kv_seqlen`.
     """
-    packed = len(context.dimensions(node.input(0))) == 3
+    packed = context.rank(node) == 3
     query, key, value = _inputs(context, node, packed=packed)
     key, value, offset = _cached(context, node, key, value)
     inputs = [query, key, value, _mask(context, node, context.type_of(key).dimensions[2]), ABSENT]
@@ -70,17 +64,14 @@ def _inputs(context: ConversionContext, node: OnnxNode, *, packed: bool) -> list
     if packed:
         return [split_heads(context, node, node.input(position), heads[position]) for position in range(3)]
     if any(len(context.dimensions(node.input(position))) != 4 for position in range(3)):
-        raise Refusal(Reason.INVALID_NODE, "Q, K and V of Attention must all have three or all have four dimensions")
+        raise invalid("Q, K and V of Attention must all have three or all have four dimensions")
     return [context.operand(node.input(position)) for position in range(3)]
 
 
 def _cached(context: ConversionContext, node: OnnxNode, key: int, value: int) -> tuple[int, int, int]:
     past = node.input(4), node.input(5)
     if any(past) and (not all(past) or node.input(6)):
-        raise Refusal(
-            Reason.INVALID_NODE,
-            "Attention takes past_key and past_value together, and neither with nonpad_kv_seqlen",
-        )
+        raise invalid("Attention takes past_key and past_value together, and neither with nonpad_kv_seqlen")
     if not all(past):
         for operand, name in ((key, node.output(1)), (value, node.output(2))):
             if name:
@@ -113,7 +104,7 @@ def _attributes(context: ConversionContext, node: OnnxNode, query: int, offset: 
     depth = (0, *context.type_of(query).dimensions)[-1]
     mode = node.integer("qk_matmul_output_mode", 0)
     if not 0 <= mode < len(_STAGES):
-        raise Refusal(Reason.INVALID_NODE, f"attribute 'qk_matmul_output_mode' of Attention is {mode}; expected 0 to 3")
+        raise invalid(f"attribute 'qk_matmul_output_mode' of Attention is {mode}; expected 0 to 3")
     return {
         "scale": node.number("scale", 1 / sqrt(depth) if depth else 1.0),
         "softcap": node.number("softcap", 0.0),
@@ -142,16 +133,14 @@ def convert_flex_attention(context: ConversionContext, node: OnnxNode) -> None:
 @converter("RotaryEmbedding", 23)
 def convert_rotary_embedding(context: ConversionContext, node: OnnxNode) -> None:
     """Convert RotaryEmbedding (23) to GATHER of the tables and ROTARY_EMBEDDING."""
-    packed = len(context.dimensions(node.input(0))) == 3
+    packed = context.rank(node) == 3
     heads = node.integer("num_heads", 0)
     x = split_heads(context, node, node.input(0), heads) if packed else context.operand(node.input(0))
     tables = [_looked_up(context, node, position) for position in (1, 2)]
     part = node.integer("rotary_embedding_dim", 0) or (0, *context.type_of(x).dimensions)[-1]
     pairs = (0, *context.type_of(tables[0]).dimensions)[-1]
     if 2 * pairs != part:
-        raise Refusal(
-            Reason.INVALID_NODE, f"cos_cache of RotaryEmbedding rotates {pairs} pairs; expected half of {part} features"
-        )
+        raise invalid(f"cos_cache of RotaryEmbedding rotates {pairs} pairs; expected half of {part} features")
     attributes: dict[str, AttributeValue] = {"interleaved": node.integer("interleaved", 0) != 0}
     if not packed:
         context.add("ROTARY_EMBEDDING", (x, *tables), attributes, node.outputs)

@@ -23,12 +23,17 @@ from nnadapter.ir.schema import Attributes, AttributeValue
 from nnadapter.ir.structure import SymbolicArray
 from nnadapter.ir.symbolic_numbers import is_symbolic
 from nnadapter.onnx.model import OnnxNode
-from nnadapter.onnx.schemas import Refusal
+from nnadapter.onnx.schemas import Refusal, data_type_name
 from nnadapter.records import dataclass, field, replace
 from partition.graph import Reason, Value
 
 _KEEPING = frozenset({"ASSIGN", "RESHAPE", "TRANSPOSE"})
 """Operations that only move elements. Operations that grow data are left to the run."""
+
+
+def invalid(detail: str) -> Refusal:
+    """Return the refusal of a node that violates its specification."""
+    return Refusal(Reason.INVALID_NODE, detail)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -106,7 +111,7 @@ class GraphValues:
         if name in self._computed:
             return self._computed[name].contents()
         if not name:
-            raise Refusal(Reason.INVALID_NODE, f"{self._node.op_type} lacks a required input")
+            raise invalid(f"{self._node.op_type} lacks a required input")
         raise Refusal(
             Reason.NOT_CONSTANT,
             f"{self._place(name)} of {self._node.op_type}, {name!r}, is known only when the model runs; expected an "
@@ -151,6 +156,30 @@ class GraphValues:
         name = node.input(position)
         return self.constant(name) if name else None
 
+    def constant_integers(self, node: OnnxNode, position: int) -> tuple[int, ...] | None:
+        """Return the integers of a constant input, or None if absent, or raise Refusal."""
+        return self.required_integers(node, position) if node.input(position) else None
+
+    def required_integers(self, node: OnnxNode, position: int) -> tuple[int, ...]:
+        """Return the integers of a constant input, or raise Refusal."""
+        name = node.input(position)
+        integers = self.integers(name)
+        if integers is None:
+            dtype = self.constant(name).dtype.name
+            raise invalid(f"input {position} of {node.op_type} holds {dtype}; expected integers")
+        return integers
+
+    def single_integer(self, node: OnnxNode, position: int) -> int:
+        """Return the only integer of a constant input, or raise Refusal."""
+        integers = self.required_integers(node, position)
+        if len(integers) != 1:
+            raise invalid(f"input {position} of {node.op_type} is {list(integers)}; expected one integer")
+        return integers[0]
+
+    def attribute_or_input(self, node: OnnxNode, name: str, position: int) -> tuple[int, ...] | None:
+        """Return integers of an attribute, or of the constant input that replaced it; None if absent."""
+        return node.integers(name) if name in node.attributes else self.constant_integers(node, position)
+
     def dequantized(self, name: str) -> Dequantized | None:
         """Return the integers that a value was dequantized from, or None."""
         known_value = self._computed.get(name)
@@ -165,7 +194,7 @@ class GraphValues:
         declared_type = self._types.get(name)
         if declared_type is None:
             if not name:
-                raise Refusal(Reason.INVALID_NODE, f"{self._node.op_type} lacks a required input")
+                raise invalid(f"{self._node.op_type} lacks a required input")
             declared_type = self._types[name] = self._read_type(name)
         return declared_type
 
@@ -337,6 +366,35 @@ class ConversionContext(GraphValues):
     def dimensions(self, name: str) -> tuple[int, ...]:
         return self.type_of(name).dimensions
 
+    def rank(self, node: OnnxNode) -> int:
+        """Return the number of dimensions of the first input, or raise Refusal."""
+        return len(self.dimensions(node.input(0)))
+
+    def axis(self, node: OnnxNode, default: int | None = None) -> int:
+        """Return the attribute `axis`, counted from the front of the first input, or raise Refusal."""
+        return normalize_axis(node, node.integer("axis", default), self.rank(node))
+
+    def operands(self, node: OnnxNode, required: int, optional: int = 0) -> tuple[int, ...]:
+        """Return the operands of the first inputs of a node.
+
+        The first `required` inputs must be present. Absent ones of the next `optional` are `ABSENT`, except at the end.
+        """
+        further = [self.optional_operand(node.input(required + position)) for position in range(optional)]
+        while further and further[-1] == ABSENT:
+            further.pop()
+        return (*(self.operand(node.input(position)) for position in range(required)), *further)
+
+    def add_for(
+        self,
+        node: OnnxNode,
+        type_: str,
+        attributes: Mapping[str, AttributeValue] | None = None,
+        required: int = 1,
+        optional: int = 0,
+    ) -> None:
+        """Add the operation that computes the outputs of a node from its first inputs. See `operands`."""
+        self.add(type_, self.operands(node, required, optional), attributes, node.outputs)
+
     def add(
         self,
         type_: str,
@@ -402,7 +460,7 @@ class ConversionContext(GraphValues):
             role = roles[min(position, len(roles) - 1)]
             if index != ABSENT and self.builder.type_of(index).dtype not in role.dtypes:
                 return Refusal(Reason.UNSUPPORTED_DTYPE, str(error))
-        return Refusal(Reason.INVALID_NODE, str(error))
+        return invalid(str(error))
 
     def _add_outer(self, name: str) -> int:
         type_ = self.declared(name)
@@ -415,27 +473,21 @@ class ConversionContext(GraphValues):
         return sizes is not None and sizes.is_traced
 
 
-def constant_integers(context: ConversionContext, node: OnnxNode, position: int) -> tuple[int, ...] | None:
-    """Return the integers of a constant input, or None if absent, or raise Refusal."""
-    return required_integers(context, node, position) if node.input(position) else None
-
-
-def required_integers(context: ConversionContext, node: OnnxNode, position: int) -> tuple[int, ...]:
-    """Return the integers of a constant input, or raise Refusal."""
-    name = node.input(position)
-    integers = context.integers(name)
-    if integers is None:
-        dtype = context.constant(name).dtype.name
-        raise Refusal(Reason.INVALID_NODE, f"input {position} of {node.op_type} holds {dtype}; expected integers")
-    return integers
+def data_type_attribute(node: OnnxNode, name: str, default: int | None = None) -> str:
+    """Return the name of the data type that an attribute states by its ONNX code, or raise Refusal."""
+    dtype_name = data_type_name(node.integer(name, default))
+    if dtype_name not in DataType.__members__.values():
+        raise Refusal(
+            Reason.UNSUPPORTED_TYPE,
+            f"attribute {name!r} of {node.op_type} is {dtype_name}, which no operand can have",
+        )
+    return dtype_name
 
 
 def normalize_axis(node: OnnxNode, axis: int, rank: int) -> int:
     """Return an axis counted from the front, or raise Refusal."""
     if not -rank <= axis < rank:
-        raise Refusal(
-            Reason.INVALID_NODE, f"axis of {node.op_type} is {axis}; expected -{rank} to {rank - 1} for rank {rank}"
-        )
+        raise invalid(f"axis of {node.op_type} is {axis}; expected -{rank} to {rank - 1} for rank {rank}")
     return axis + rank if axis < 0 else axis
 
 
@@ -443,5 +495,5 @@ def normalize_axes(node: OnnxNode, axes: Iterable[int], rank: int) -> tuple[int,
     """Return distinct axes counted from the front, or raise Refusal."""
     normalized = tuple(normalize_axis(node, axis, rank) for axis in axes)
     if len(set(normalized)) != len(normalized):
-        raise Refusal(Reason.INVALID_NODE, f"axes of {node.op_type} are {list(normalized)}; expected none twice")
+        raise invalid(f"axes of {node.op_type} are {list(normalized)}; expected none twice")
     return normalized

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from nnadapter.converters.context import ConversionContext
+from nnadapter.converters.context import ConversionContext, invalid
 from nnadapter.converters.custom import KernelCalls, convert_call
 from nnadapter.converters.quantized_groups import Group, convert_quantized_group
 from nnadapter.converters.registry import ANOTHER_GRAPH, NO_CONVERTER, UNCONVERTED, Converter, converted, lookup
@@ -244,7 +244,7 @@ def _convert_call(calls: KernelCalls, context: ConversionContext, node: OnnxNode
 
 def _convert_node(context: ConversionContext, node: OnnxNode) -> None:
     if node.contradiction:
-        raise Refusal(Reason.INVALID_NODE, node.contradiction)
+        raise invalid(node.contradiction)
     convert = _converter_of(node)
     for name in filter(None, node.inputs):
         context.type_of(name)
@@ -306,12 +306,10 @@ def _check_outputs(context: ConversionContext, node: OnnxNode) -> None:
     for name in filter(None, node.outputs):
         operand = context.operand_of.get(name)
         if operand is None:
-            raise Refusal(Reason.INVALID_NODE, f"the node has output {name!r}, which {node.op_type} does not define")
+            raise invalid(f"the node has output {name!r}, which {node.op_type} does not define")
         actual, declared = context.type_of(operand), context.declared(name)
         if actual.dtype != declared.dtype or size_hint(actual.dimensions) != declared.dimensions:
-            raise Refusal(
-                Reason.INVALID_NODE, f"output {name!r} of {node.op_type} is {actual}; the graph declares {declared}"
-            )
+            raise invalid(f"output {name!r} of {node.op_type} is {actual}; the graph declares {declared}")
 
 
 def contradiction(

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nnadapter.converters.registry import ConversionContext, OnnxNode, Reason, Refusal, converter
+from nnadapter.converters.context import ConversionContext, invalid
+from nnadapter.converters.registry import OnnxNode, Reason, Refusal, converter
 from nnadapter.ir import AttributeValue, schema_of
 from nnadapter.ir.symbolic_numbers import symbolic_max
 from nnadapter.records import dataclass
@@ -44,10 +45,7 @@ def read_windows(node: OnnxNode, kernel: tuple[int, ...]) -> Windows:
     rank = len(kernel)
     auto_pad = node.text("auto_pad", "NOTSET") or "NOTSET"
     if auto_pad not in AUTO_PADS:
-        raise Refusal(
-            Reason.INVALID_NODE,
-            f"attribute 'auto_pad' of {node.op_type} is {auto_pad!r}; expected one of {', '.join(AUTO_PADS)}",
-        )
+        raise invalid(f"attribute 'auto_pad' of {node.op_type} is {auto_pad!r}; expected one of {', '.join(AUTO_PADS)}")
     return Windows(
         kernel=kernel,
         strides=_positive(node, "strides", _list(node, "strides", (1,) * rank)),
@@ -62,18 +60,13 @@ def _list(node: OnnxNode, name: str, default: tuple[int, ...]) -> tuple[int, ...
     if values is None:
         return default
     if len(values) != len(default):
-        raise Refusal(
-            Reason.INVALID_NODE,
-            f"attribute {name!r} of {node.op_type} is {list(values)}; expected {len(default)} values",
-        )
+        raise invalid(f"attribute {name!r} of {node.op_type} is {list(values)}; expected {len(default)} values")
     return values
 
 
 def _positive(node: OnnxNode, name: str, values: tuple[int, ...]) -> tuple[int, ...]:
     if min(values) < 1:
-        raise Refusal(
-            Reason.INVALID_NODE, f"attribute {name!r} of {node.op_type} is {list(values)}; expected 1 or more each"
-        )
+        raise invalid(f"attribute {name!r} of {node.op_type} is {list(values)}; expected 1 or more each")
     return values
 
 
@@ -175,10 +168,7 @@ def convert_conv_transpose(context: ConversionContext, node: OnnxNode) -> None:
 def _output_padding(node: OnnxNode, rank: int) -> tuple[int, ...]:
     padding = node.integers("output_padding") or (0,) * rank
     if len(padding) != rank:
-        raise Refusal(
-            Reason.INVALID_NODE,
-            f"attribute 'output_padding' of {node.op_type} is {list(padding)}; expected {rank} values",
-        )
+        raise invalid(f"attribute 'output_padding' of {node.op_type} is {list(padding)}; expected {rank} values")
     return padding
 
 
@@ -186,15 +176,10 @@ def kernel_of(context: ConversionContext, node: OnnxNode, rank: int, position: i
     """Return a filter's spatial sizes, or raise Refusal."""
     dimensions = context.dimensions(node.input(position))
     if len(dimensions) != rank + 2:
-        raise Refusal(
-            Reason.INVALID_NODE, f"filter of {node.op_type} has shape {list(dimensions)}; expected rank {rank + 2}"
-        )
+        raise invalid(f"filter of {node.op_type} has shape {list(dimensions)}; expected rank {rank + 2}")
     named = node.integers("kernel_shape")
     if named and named != dimensions[2:]:
-        raise Refusal(
-            Reason.INVALID_NODE,
-            f"kernel_shape of {node.op_type} is {list(named)}; expected the filter's, {list(dimensions[2:])}",
-        )
+        raise invalid(f"kernel_shape of {node.op_type} is {list(named)}; expected the filter's, {list(dimensions[2:])}")
     return dimensions[2:]
 
 
@@ -221,10 +206,7 @@ def _stated_sizes(node: OnnxNode, windows: Windows, sizes: tuple[int, ...]) -> t
     named = node.integers("output_shape")
     if named:
         if len(named) not in (len(sizes), len(sizes) + 2):
-            raise Refusal(
-                Reason.INVALID_NODE,
-                f"attribute 'output_shape' of {node.op_type} is {list(named)}; expected {len(sizes)} values",
-            )
+            raise invalid(f"attribute 'output_shape' of {node.op_type} is {list(named)}; expected {len(sizes)} values")
         return named[-len(sizes) :]
     if windows.auto_pad.startswith("SAME"):
         return tuple(size * stride for size, stride in zip(sizes, windows.strides, strict=True))

@@ -7,21 +7,19 @@ Each line has an op, converted schema versions, an arrow and operations:
     <-   exported only
 
 Attributes follow a semicolon, as `name` or `onnx_name=ir_name`, with defaults of the operation, or after a colon. `@`
-marks an axis, which may be negative. On export, `[name]` is an int64 list input, `#name` an int64 scalar input, `~1`
-casts input 1 to an ONNX index type, and `!1` to int64.
+marks an axis, which may be negative. `[name]` is a constant int64 list among ONNX's inputs, `#name` a constant int64
+scalar. On export, `~1` casts input 1 to an ONNX index type, and `!1` to int64.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import count
+from typing import Any, NamedTuple
 
-from nnadapter.converters.context import normalize_axis
-from nnadapter.converters.registry import ConversionContext, OnnxNode, converter, exporter
-from nnadapter.ir import ABSENT, SCHEMAS, Attribute, AttributeKind, AttributeValue, DataType
-
-if TYPE_CHECKING:
-    from nnadapter.converters.writer import NodeWriter
+from nnadapter.converters.context import ConversionContext, data_type_attribute, normalize_axis
+from nnadapter.converters.registry import NodeWriter, OnnxNode, converter, exporter
+from nnadapter.ir import SCHEMAS, Attribute, AttributeKind, AttributeValue, DataType
 
 _TABLE = """\
 Abs 6 13 <-> ABS
@@ -37,7 +35,7 @@ Atan 7 22 <-> ATAN
 Atanh 9 22 <-> ATANH
 AveragePool <- AVERAGE_POOL_2D AVERAGE_POOL_3D; kernel_shape strides pads dilations ceil_mode count_include_pad
 BatchNormalization <- BATCH_NORMALIZATION; epsilon
-BitCast <- BIT_CAST; to
+BitCast 26 <-> BIT_CAST; to
 BitwiseAnd 18 <-> BITWISE_AND
 BitwiseNot 18 <-> BITWISE_NOT
 BitwiseOr 18 <-> BITWISE_OR
@@ -52,8 +50,8 @@ Conv <- CONV_2D CONV_3D; strides pads dilations group
 ConvTranspose <- CONV_2D_TRANSPOSE CONV_3D_TRANSPOSE; strides pads dilations group output_padding
 Cos 7 22 <-> COS
 Cosh 9 22 <-> COSH
-CumProd <- CUM_PROD; #axis exclusive reverse
-CumSum <- CUM_SUM; #axis exclusive reverse
+CumProd 26 <-> CUM_PROD; #@axis exclusive reverse
+CumSum 11 14 <-> CUM_SUM; #@axis exclusive reverse
 DFT <- DFT; #length #axis inverse onesided
 DeformConv <- DEFORMABLE_CONV_2D; strides pads dilations group offset_group
 DepthToSpace 1 11 13 28 <-> DEPTH_TO_SPACE; blocksize=block_size mode
@@ -66,15 +64,15 @@ Exp 6 13 <-> EXP
 Expand <- EXPAND FILL; [shape]
 EyeLike <- EYE_LIKE; dtype=to k
 Floor 6 13 -> FLOOR
-Gather <- GATHER; ~1 axis
-GatherElements <- GATHER_ELEMENTS; ~1 axis
-GatherND 11 12 13 -> GATHER_ND; batch_dims
-GatherND <- GATHER_ND; !1 batch_dims
+Gather 1 11 13 <-> GATHER; @axis:0 ~1
+GatherElements 11 13 <-> GATHER_ELEMENTS; @axis:0 ~1
+GatherND 11 12 13 <-> GATHER_ND; batch_dims !1
 Gelu 20 <-> GELU; approximate
 Greater 7 9 13 <-> GREATER
 GreaterOrEqual 12 16 <-> GREATER_EQUAL
 GridSample <- GRID_SAMPLE; mode padding_mode align_corners
 HardSigmoid 6 22 <-> HARD_SIGMOID; alpha beta
+HardSwish 14 22 -> HARD_SWISH
 Hardmax 13 <-> HARDMAX; @axis:-1
 Identity 1 13 14 16 19 21 23 24 25 <-> ASSIGN
 Identity <- STORAGE_CAST
@@ -99,8 +97,7 @@ Min <- MIN
 Mish 18 22 <-> MISH
 Mul 7 13 14 <-> MUL
 Neg 6 13 <-> NEG
-NegativeLogLikelihoodLoss 12 13 22 -> NEGATIVE_LOG_LIKELIHOOD_LOSS; reduction ignore_index
-NegativeLogLikelihoodLoss <- NEGATIVE_LOG_LIKELIHOOD_LOSS; ~1 reduction ignore_index
+NegativeLogLikelihoodLoss 12 13 22 <-> NEGATIVE_LOG_LIKELIHOOD_LOSS; reduction ignore_index ~1
 Not 1 <-> NOT
 Or 7 <-> OR
 PRelu 7 9 16 <-> PRELU
@@ -108,14 +105,11 @@ Pow 7 12 13 15 <-> POW
 RMSNormalization 23 -> RMS_NORMALIZATION; @axis:-1 epsilon
 Reciprocal 6 13 <-> RECIPROCAL
 Relu 6 13 14 <-> RELU
-ReverseSequence 10 28 -> REVERSE_SEQUENCE; @batch_axis:1 @time_axis:0
-ReverseSequence <- REVERSE_SEQUENCE; !1 batch_axis time_axis
+ReverseSequence 10 28 <-> REVERSE_SEQUENCE; @batch_axis:1 @time_axis:0 !1
 Round 11 22 -> ROUND
 Scatter 9 -> SCATTER_ELEMENTS; @axis:0 reduction
-ScatterElements 11 13 16 18 -> SCATTER_ELEMENTS; @axis:0 reduction
-ScatterElements <- SCATTER_ELEMENTS; ~1 axis reduction
-ScatterND 11 13 16 18 -> SCATTER_ND; reduction
-ScatterND <- SCATTER_ND; !1 reduction
+ScatterElements 11 13 16 18 <-> SCATTER_ELEMENTS; @axis:0 reduction ~1
+ScatterND 11 13 16 18 <-> SCATTER_ND; reduction !1
 Selu 6 22 <-> SELU; alpha gamma
 Shrink 9 <-> SHRINK; bias lambd
 Sigmoid 6 13 <-> SIGMOID
@@ -123,8 +117,7 @@ Sign 9 13 <-> SIGN
 Sin 7 22 <-> SIN
 Sinh 9 22 <-> SINH
 Softmax 13 <-> SOFTMAX; @axis:-1
-SoftmaxCrossEntropyLoss 12 13 -> SOFTMAX_CROSS_ENTROPY_LOSS; reduction ignore_index
-SoftmaxCrossEntropyLoss <- SOFTMAX_CROSS_ENTROPY_LOSS; ~1 reduction ignore_index
+SoftmaxCrossEntropyLoss 12 13 <-> SOFTMAX_CROSS_ENTROPY_LOSS; reduction ignore_index ~1
 Softplus 1 22 <-> SOFTPLUS
 Softsign 1 22 <-> SOFTSIGN
 SpaceToDepth <- SPACE_TO_DEPTH; blocksize=block_size
@@ -134,11 +127,11 @@ SwiGLU 28 -> SWIGLU; alpha
 Swish 24 -> SWISH; alpha
 Tan 7 22 <-> TAN
 Tanh 6 13 <-> TANH
-TensorScatter 24 -> TENSOR_SCATTER; @axis:-2 mode
-TensorScatter <- TENSOR_SCATTER; !2 axis mode
+TensorScatter 24 <-> TENSOR_SCATTER; @axis:-2 mode !2
 ThresholdedRelu 10 22 <-> THRESHOLDED_RELU; alpha
-Tile <- TILE; [repeats]
-TopK <- TOP_K; [k] axis largest sorted
+Tile 6 13 <-> TILE; [repeats]
+TopK 1 -> TOP_K; k @axis:-1
+TopK 10 11 24 <-> TOP_K; [k] @axis:-1 largest sorted
 Transpose <- TRANSPOSE; perm
 Trilu <- TRILU; #k upper
 Where 9 16 <-> WHERE
@@ -148,55 +141,55 @@ Xor 7 <-> XOR
 
 
 class _Mapped(NamedTuple):
-    """Attribute, or instruction for an input."""
+    """Attribute of an operation, or a cast of one of its inputs on export."""
 
     mark: str
+    """`[`, `#`, `~` or `!`, as in the table; empty for an attribute of the ONNX op."""
     name: str
-    """ONNX attribute, or input position."""
-    attribute: Attribute
+    """ONNX attribute."""
+    position: int
+    """ONNX input, unless an attribute."""
+    is_axis: bool
+    attribute: Attribute | None
+    """None for casts."""
     default: str
 
 
-_NONE = Attribute("", AttributeKind.INT)
+def _mapped(type_: str, texts: Sequence[str]) -> Iterator[_Mapped]:
+    further_inputs = count(len(SCHEMAS[type_].inputs))
+    for text in texts:
+        mark = text[0] if text[0] in _WRITTEN else ""
+        names, _, default = text.removeprefix(mark).removeprefix("@").removesuffix("]").partition(":")
+        name, _, own_name = names.partition("=")
+        position = int(name) if name.isdigit() else next(further_inputs) if mark else -1
+        yield _Mapped(mark, name, position, "@" in text, SCHEMAS[type_].attribute(own_name or name), default)
 
 
-def _mapped(type_: str, text: str) -> _Mapped:
-    mark = text[0] if text[0] in "@[#~!" else ""
-    names, _, default = text.removeprefix(mark).removesuffix("]").partition(":")
-    name, _, own_name = names.partition("=")
-    return _Mapped(mark, name, SCHEMAS[type_].attribute(own_name or name) or _NONE, default)
-
-
-def _read(context: ConversionContext, node: OnnxNode, mapped: _Mapped) -> AttributeValue:
-    name, attribute = mapped.name, mapped.attribute
-    default: object = int(mapped.default) if mapped.default else attribute.default
-    if mapped.mark == "@":
-        return normalize_axis(node, node.integer(name, default), len(context.dimensions(node.input(0))))  # type: ignore[arg-type]
-    if attribute.kind is AttributeKind.FLOAT:
-        return node.number(name, default)  # type: ignore[arg-type]
-    if attribute.kind is AttributeKind.STRING:
+def _read(context: ConversionContext, node: OnnxNode, mapped: _Mapped, attribute: Attribute) -> AttributeValue:
+    name, kind = mapped.name, attribute.kind
+    default: Any = int(mapped.default) if mapped.default else attribute.default
+    if attribute.name == "to":
+        return data_type_attribute(node, name)
+    if kind is AttributeKind.FLOAT:
+        return node.number(name, default)
+    if kind is AttributeKind.STRING:
         return node.text(name, str(default))
-    if attribute.kind is AttributeKind.INTS:
-        return node.integers(name) or ()
-    if attribute.kind is AttributeKind.BOOL:
+    if kind is AttributeKind.INTS:
+        return context.required_integers(node, mapped.position) if mapped.mark else node.integers(name) or ()
+    if kind is AttributeKind.BOOL:
         return bool(node.integer(name, int(bool(default))))
-    return node.integer(name, default)  # type: ignore[arg-type]
+    integer = context.single_integer(node, mapped.position) if mapped.mark else node.integer(name, default)
+    return normalize_axis(node, integer, context.rank(node)) if mapped.is_axis else integer
 
 
 def _converter(type_: str, attributes: Sequence[_Mapped]) -> Callable[[ConversionContext, OnnxNode], None]:
-    roles = SCHEMAS[type_].inputs
-    optional_first = sorted(range(len(roles)), key=lambda position: not roles[position].optional)
+    required = sum(not role.optional for role in SCHEMAS[type_].inputs)
+    optional = len(SCHEMAS[type_].inputs) - required
 
     def convert_counterpart(context: ConversionContext, node: OnnxNode) -> None:
-        values = {mapped.attribute.name: _read(context, node, mapped) for mapped in attributes}
-        operands = {
-            position: (context.optional_operand if roles[position].optional else context.operand)(node.input(position))
-            for position in optional_first
-        }
-        inputs = [operands[position] for position in range(len(roles))]
-        while inputs[-1] == ABSENT:
-            inputs.pop()
-        context.add(type_, inputs, values, node.outputs)
+        pairs = [(mapped, mapped.attribute) for mapped in attributes if mapped.attribute is not None]
+        values = {attribute.name: _read(context, node, mapped, attribute) for mapped, attribute in pairs}
+        context.add_for(node, type_, values, required, optional)
 
     return convert_counterpart
 
@@ -214,16 +207,14 @@ def _exporter(op_type: str, type_: str, attributes: Sequence[_Mapped]) -> Callab
 
     def export_counterpart(write: NodeWriter) -> Sequence[str]:
         inputs, values = list(write.inputs), {}
-        for mark, name, attribute, _ in attributes:
-            if mark in ("~", "!"):
-                position = int(name)
-                if inputs[position]:
-                    inputs[position] = _WRITTEN[mark](write, inputs[position])
+        for mark, name, position, _, attribute, _ in attributes:
+            if attribute is None:
+                inputs[position] = inputs[position] and _WRITTEN[mark](write, inputs[position])
                 continue
             value = write.operation.attributes[attribute.name]
             if attribute.name == "to":
                 value = DataType(str(value))
-            if mark in _WRITTEN:
+            if mark:
                 inputs.append(_WRITTEN[mark](write, value))
             else:
                 values[name] = value
@@ -237,7 +228,7 @@ for _line in _TABLE.splitlines():
     _op, *_remaining_words = _words.split()
     _at = next(position for position, word in enumerate(_remaining_words) if not word.isdigit())
     for _type in _remaining_words[_at + 1 :]:
-        _attributes = [_mapped(_type, text) for text in _names.split()]
+        _attributes = [*_mapped(_type, _names.split())]
         if _remaining_words[_at] != "<-":
             converter(_op, *map(int, _remaining_words[:_at]))(_converter(_type, _attributes))
         if _remaining_words[_at] != "->":

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
-from nnadapter.converters.registry import ConversionContext, OnnxNode, Reason, Refusal, exporter
+from nnadapter.converters.context import ConversionContext, invalid
+from nnadapter.converters.registry import NodeWriter, OnnxNode, Reason, Refusal, exporter
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import OperandType
 from nnadapter.ir.operations.custom import CUSTOM, CustomCall
 from nnadapter.onnx.schemas import schema_defaults
 from nnadapter.records import dataclass, field
 from partition.graph import Unsupported
-
-if TYPE_CHECKING:
-    from nnadapter.converters.writer import NodeWriter
-
 
 Answer = Callable[
     [OnnxNode, int, Mapping[str, object], Sequence[OperandType | None], tuple[OperandType, ...] | None],
@@ -64,9 +60,7 @@ def convert_call(context: ConversionContext, node: OnnxNode, calls: KernelCalls)
     if isinstance(output_types, Unsupported):
         raise Refusal(output_types.reason, output_types.detail)
     if len(node.outputs) > len(output_types):
-        raise Refusal(
-            Reason.INVALID_NODE, f"{node.op_type} has {len(node.outputs)} outputs, but its kernel {len(output_types)}"
-        )
+        raise invalid(f"{node.op_type} has {len(node.outputs)} outputs, but its kernel {len(output_types)}")
     present = tuple(position for position, operand in enumerate(operands) if operand is not None)
     call = CustomCall(
         domain=node.domain,

@@ -4,23 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nnadapter.converters.registry import ConversionContext, Converter, OnnxNode, Reason, Refusal, converter, exporter
+from nnadapter.converters.context import ConversionContext, data_type_attribute, invalid
+from nnadapter.converters.registry import Converter, NodeWriter, OnnxNode, Reason, Refusal, converter, exporter
 from nnadapter.ir.operand import Array, DataType
 from nnadapter.ir.operand_checks import integer_range
-from nnadapter.onnx.schemas import data_type_name
-
-if TYPE_CHECKING:
-    from nnadapter.converters.writer import NodeWriter
-
-
-@converter("HardSwish", 14, 22)
-def convert_hard_swish(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert HardSwish (14, 22) to HARD_SWISH."""
-    context.add("HARD_SWISH", (context.operand(node.input(0)),), {"alpha": 1 / 6, "beta": 0.5}, node.outputs)
 
 
 @converter("Cast", 6, 9, 13, 19, 21, 23, 24, 25, 28)
@@ -29,11 +19,9 @@ def convert_cast(context: ConversionContext, node: OnnxNode) -> None:
 
     `round_mode` only affects float8e8m0, which the IR lacks.
     """
-    target = data_type_name(node.integer("to"))
-    if target not in DataType.__members__.values():
-        raise Refusal(Reason.UNSUPPORTED_TYPE, f"attribute 'to' of Cast is {target}, which no operand can have")
+    target = data_type_attribute(node, "to")
     check_saturation(node, target)
-    context.add("CAST", (context.operand(node.input(0)),), {"to": target}, node.outputs)
+    context.add_for(node, "CAST", {"to": target})
 
 
 def check_saturation(node: OnnxNode, target: str) -> None:
@@ -48,7 +36,7 @@ def check_saturation(node: OnnxNode, target: str) -> None:
 def convert_clip_attributes(context: ConversionContext, node: OnnxNode) -> None:
     """Convert Clip (6), with attributes, to CLIP."""
     attributes = {"min": node.number("min", float("-inf")), "max": node.number("max", float("inf"))}
-    context.add("CLIP", (context.operand(node.input(0)),), attributes, node.outputs)
+    context.add_for(node, "CLIP", attributes)
 
 
 @converter("Clip", 11, 12, 13)
@@ -59,7 +47,7 @@ def convert_clip(context: ConversionContext, node: OnnxNode) -> None:
     if limits and all(map(_is_exact, limits)):
         low, high = (None if limit is None else float(limit.reshape(-1)[0]) for limit in limits)
         attributes = {"min": float("-inf") if low is None else low, "max": float("inf") if high is None else high}
-        context.add("CLIP", (context.operand(node.input(0)),), attributes, node.outputs)
+        context.add_for(node, "CLIP", attributes)
         return
     result = context.operand(node.input(0))
     if node.input(1):
@@ -105,15 +93,11 @@ def convert_mod(context: ConversionContext, node: OnnxNode) -> None:
     fmod = bool(node.integer("fmod", 0))
     floored = not fmod and context.type_of(node.input(0)).dtype.is_floating
     if floored and node.since_version < 28:
-        raise Refusal(
-            Reason.INVALID_NODE,
-            f"attribute 'fmod' of Mod on {context.type_of(node.input(0))} is 0; expected 1 before version 28",
-        )
-    inputs = (context.operand(node.input(0)), context.operand(node.input(1)))
+        raise invalid(f"attribute 'fmod' of Mod on {context.type_of(node.input(0))} is 0; expected 1 before version 28")
     if floored:
-        _add_floored_remainder(context, node, *inputs)
+        _add_floored_remainder(context, node, *context.operands(node, 2))
     else:
-        context.add("MOD", inputs, {"fmod": fmod}, node.outputs)
+        context.add_for(node, "MOD", {"fmod": fmod}, 2)
 
 
 def _add_floored_remainder(context: ConversionContext, node: OnnxNode, x: int, y: int) -> None:
@@ -154,7 +138,7 @@ def _mean(context: ConversionContext, node: OnnxNode) -> None:
 
 def _operands(context: ConversionContext, node: OnnxNode) -> tuple[int, ...]:
     if not node.inputs:
-        raise Refusal(Reason.INVALID_NODE, f"{node.op_type} has no inputs; expected one or more")
+        raise invalid(f"{node.op_type} has no inputs; expected one or more")
     return tuple(map(context.operand, node.inputs))
 
 
@@ -172,9 +156,7 @@ def _of_one_shape(convert: Converter) -> Converter:
         shapes = {context.dimensions(name) for name in node.inputs if name}
         if len(shapes) > 1:
             shapes_text = " and ".join(str(list(shape)) for shape in sorted(shapes))
-            raise Refusal(
-                Reason.INVALID_NODE, f"inputs of {node.op_type}-6 have shapes {shapes_text}; expected one shape"
-            )
+            raise invalid(f"inputs of {node.op_type}-6 have shapes {shapes_text}; expected one shape")
         convert(context, node)
 
     return convert_of_one_shape
@@ -190,7 +172,7 @@ def convert_cast_like(context: ConversionContext, node: OnnxNode) -> None:
     """Convert CastLike (15 to 25) to CAST, see `convert_cast`."""
     target = context.type_of(node.input(1)).dtype.value
     check_saturation(node, target)
-    context.add("CAST", (context.operand(node.input(0)),), {"to": target}, node.outputs)
+    context.add_for(node, "CAST", {"to": target})
 
 
 @converter("BitShift", 11, 28)
@@ -198,20 +180,8 @@ def convert_bit_shift(context: ConversionContext, node: OnnxNode) -> None:
     """Convert BitShift (11, 28) to BIT_SHIFT."""
     direction = node.text("direction", "")
     if direction not in ("LEFT", "RIGHT"):
-        raise Refusal(
-            Reason.INVALID_NODE, f"attribute 'direction' of BitShift is {direction!r}; expected 'LEFT' or 'RIGHT'"
-        )
-    inputs = (context.operand(node.input(0)), context.operand(node.input(1)))
-    context.add("BIT_SHIFT", inputs, {"direction": direction.lower()}, node.outputs)
-
-
-@converter("BitCast", 26)
-def convert_bit_cast(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert BitCast (26) to BIT_CAST."""
-    target = data_type_name(node.integer("to"))
-    if target not in DataType.__members__.values():
-        raise Refusal(Reason.UNSUPPORTED_TYPE, f"attribute 'to' of BitCast is {target}, which no operand can have")
-    context.add("BIT_CAST", (context.operand(node.input(0)),), {"to": target}, node.outputs)
+        raise invalid(f"attribute 'direction' of BitShift is {direction!r}; expected 'LEFT' or 'RIGHT'")
+    context.add_for(node, "BIT_SHIFT", {"direction": direction.lower()}, 2)
 
 
 def clip(write: NodeWriter, x: str, low: float, high: float) -> str:

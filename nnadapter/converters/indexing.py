@@ -3,26 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nnadapter.converters.context import constant_integers, normalize_axes, normalize_axis, required_integers
-from nnadapter.converters.registry import ConversionContext, OnnxNode, Reason, Refusal, converter, exporter
-from nnadapter.ir import Array, AttributeValue, DataType
+from nnadapter.converters.context import ConversionContext, invalid, normalize_axes, normalize_axis
+from nnadapter.converters.registry import NodeWriter, OnnxNode, Reason, Refusal, converter, exporter
+from nnadapter.ir import Array, DataType
 from nnadapter.ir.symbolic_numbers import symbolic_max, symbolic_min
-
-if TYPE_CHECKING:
-    from nnadapter.converters.writer import NodeWriter
-
-
-@converter("Gather", 1, 11, 13)
-@converter("GatherElements", 11, 13)
-def convert_gather(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert Gather (1, 11, 13) to GATHER and GatherElements (11, 13) to GATHER_ELEMENTS."""
-    inputs = (context.operand(node.input(0)), context.operand(node.input(1)))
-    axis = normalize_axis(node, node.integer("axis", 0), len(context.dimensions(node.input(0))))
-    context.add("GATHER" if node.op_type == "Gather" else "GATHER_ELEMENTS", inputs, {"axis": axis}, node.outputs)
 
 
 @converter("OneHot", 9, 11, 28)
@@ -31,13 +18,9 @@ def convert_one_hot(context: ConversionContext, node: OnnxNode) -> None:
 
     Negative indices count from the end, as in ONNX Runtime; ONNX defines that since 11 only.
     """
-    rank = len(context.dimensions(node.input(0)))
-    attributes: dict[str, AttributeValue] = {
-        "axis": normalize_axis(node, node.integer("axis", -1), rank + 1),
-        "depth": _depth(context, node),
-    }
+    axis = normalize_axis(node, node.integer("axis", -1), context.rank(node) + 1)
     inputs = (context.operand(node.input(0)), context.operand(node.input(2)))
-    context.add("ONE_HOT", inputs, attributes, node.outputs)
+    context.add("ONE_HOT", inputs, {"axis": axis, "depth": _depth(context, node)}, node.outputs)
 
 
 def _depth(context: ConversionContext, node: OnnxNode) -> int:
@@ -47,54 +30,33 @@ def _depth(context: ConversionContext, node: OnnxNode) -> int:
         array = context.constant(name).reshape(-1)
         values = tuple(int(value) for value in array[np.isfinite(array)])
     if len(values) != 1:
-        raise Refusal(Reason.INVALID_NODE, f"input 'depth' of OneHot is {list(values)}; expected one number")
+        raise invalid(f"input 'depth' of OneHot is {list(values)}; expected one number")
     return values[0]
 
 
-@converter("Slice", 1)
-def convert_slice_attributes(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert Slice (1) to SLICE."""
-    starts, ends = node.integers("starts"), node.integers("ends")
-    if starts is None or ends is None:
-        raise Refusal(Reason.INVALID_NODE, "attributes 'starts' and 'ends' of Slice must both be present")
-    _slice(context, node, starts, ends, node.integers("axes"), None)
-
-
-@converter("Slice", 10, 11, 13)
+@converter("Slice", 1, 10, 11, 13)
 def convert_slice(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert Slice (10, 11, 13), with constant inputs, to SLICE."""
-    starts, ends = required_integers(context, node, 1), required_integers(context, node, 2)
-    _slice(context, node, starts, ends, constant_integers(context, node, 3), constant_integers(context, node, 4))
-
-
-def _slice(
-    context: ConversionContext,
-    node: OnnxNode,
-    starts: tuple[int, ...],
-    ends: tuple[int, ...],
-    axes: tuple[int, ...] | None,
-    steps: tuple[int, ...] | None,
-) -> None:
+    """Convert Slice (1, and 10 to 13 with constant inputs) to SLICE."""
+    names = ("starts", "ends", "axes", "steps")
+    starts, ends, axes, steps = (
+        context.attribute_or_input(node, name, position) for position, name in enumerate(names, 1)
+    )
+    if starts is None or ends is None:
+        raise invalid("Slice lacks 'starts' or 'ends'; expected both")
     dimensions = context.dimensions(node.input(0))
     axes = normalize_axes(node, range(len(starts)) if axes is None else axes, len(dimensions))
     steps = (1,) * len(starts) if steps is None else steps
     if not len(starts) == len(ends) == len(axes) == len(steps) or 0 in steps:
-        raise Refusal(
-            Reason.INVALID_NODE,
+        raise invalid(
             f"Slice has starts {list(starts)}, ends {list(ends)}, axes {list(axes)}, steps {list(steps)}; "
-            "expected lists of one length and no step of 0",
+            "expected lists of one length and no step of 0"
         )
     spans = [
         resolve_slice(dimensions[axis], start, end, step)
         for axis, start, end, step in zip(axes, starts, ends, steps, strict=True)
     ]
-    attributes: dict[str, AttributeValue] = {
-        "starts": tuple(start for start, _ in spans),
-        "ends": tuple(end for _, end in spans),
-        "axes": axes,
-        "steps": steps,
-    }
-    context.add("SLICE", (context.operand(node.input(0)),), attributes, node.outputs)
+    bounds = {name: tuple(span[end] for span in spans) for end, name in enumerate(("starts", "ends"))}
+    context.add_for(node, "SLICE", {**bounds, "axes": axes, "steps": steps})
 
 
 def resolve_slice(size: int, start: int, end: int, step: int) -> tuple[int, int]:
@@ -111,34 +73,31 @@ def resolve_slice(size: int, start: int, end: int, step: int) -> tuple[int, int]
     return symbolic_min(symbolic_max(start, 0), size - 1), -(size + 1) if end == -1 else end
 
 
-@converter("Pad", 2)
-def convert_pad_attributes(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert Pad (2) to PAD."""
-    _pad(context, node, node.integers("pads") or (), node.number("value", 0.0))
-
-
-@converter("Pad", 11, 13, 18, 19, 21, 23, 24, 25)
+@converter("Pad", 2, 11, 13, 18, 19, 21, 23, 24, 25)
 def convert_pad(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert Pad (11 to 25), with constant inputs, to PAD."""
-    rank = len(context.dimensions(node.input(0)))
-    pads, axes = required_integers(context, node, 1), constant_integers(context, node, 3)
+    """Convert Pad (2, and 11 to 25 with constant inputs) to PAD."""
+    pads, axes = context.attribute_or_input(node, "pads", 1), context.constant_integers(node, 3)
+    if pads is None:
+        raise invalid("Pad lacks 'pads'; expected a list of integers")
     if axes is not None:
+        rank = context.rank(node)
         pads = _spread_pads(node, pads, normalize_axes(node, axes, rank), rank)
-    _pad(context, node, pads, _fill(context.optional_constant(node, 2)))
+    value = _fill(context.optional_constant(node, 2), node.number("value", 0.0))
+    context.add_for(node, "PAD", {"mode": node.text("mode", "constant"), "pads": pads, "value": value})
 
 
 def _spread_pads(node: OnnxNode, pads: Sequence[int], axes: Sequence[int], rank: int) -> tuple[int, ...]:
     if len(pads) != 2 * len(axes):
-        raise Refusal(Reason.INVALID_NODE, f"Pad has pads {list(pads)} for axes {list(axes)}; expected two per axis")
+        raise invalid(f"Pad has pads {list(pads)} for axes {list(axes)}; expected two per axis")
     complete = [0] * (2 * rank)
     for position, axis in enumerate(axes):
         complete[axis], complete[rank + axis] = pads[position], pads[len(axes) + position]
     return tuple(complete)
 
 
-def _fill(value: Array | None) -> float:
+def _fill(value: Array | None, default: float) -> float:
     if value is None or value.size == 0:
-        return 0.0
+        return default
     fill = float(value.reshape(-1)[0])
     if value.dtype.kind in "iu" and int(fill) != int(value.reshape(-1)[0]):
         raise Refusal(
@@ -148,29 +107,21 @@ def _fill(value: Array | None) -> float:
     return fill
 
 
-def _pad(context: ConversionContext, node: OnnxNode, pads: tuple[int, ...], value: float) -> None:
-    attributes: dict[str, AttributeValue] = {"mode": node.text("mode", "constant"), "pads": pads, "value": value}
-    context.add("PAD", (context.operand(node.input(0)),), attributes, node.outputs)
-
-
 @converter("CenterCropPad", 18)
 def convert_center_crop_pad(context: ConversionContext, node: OnnxNode) -> None:
     """Convert CenterCropPad (18), with a constant shape, to PAD, which crops by negative pads."""
     dimensions = context.dimensions(node.input(0))
     rank, axes_attribute = len(dimensions), node.integers("axes")
     axes = normalize_axes(node, range(rank) if axes_attribute is None else axes_attribute, rank)
-    target_shape = required_integers(context, node, 1)
+    target_shape = context.required_integers(node, 1)
     if len(target_shape) != len(axes):
-        raise Refusal(
-            Reason.INVALID_NODE,
-            f"CenterCropPad has shape {list(target_shape)} for axes {list(axes)}; expected one per axis",
-        )
+        raise invalid(f"CenterCropPad has shape {list(target_shape)} for axes {list(axes)}; expected one per axis")
     pads = [0] * (2 * rank)
     for axis, size in zip(axes, target_shape, strict=True):
         more, less = symbolic_max(size - dimensions[axis], 0), symbolic_min(size - dimensions[axis], 0)
         begin = more // 2 - (-less) // 2
         pads[axis], pads[rank + axis] = begin, more + less - begin
-    context.add("PAD", (context.operand(node.input(0)),), {"mode": "constant", "pads": tuple(pads)}, node.outputs)
+    context.add_for(node, "PAD", {"mode": "constant", "pads": tuple(pads)})
 
 
 @exporter("SLICE")

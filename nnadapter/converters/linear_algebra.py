@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nnadapter.converters.context import constant_integers
-from nnadapter.converters.registry import ConversionContext, OnnxNode, Reason, Refusal, converter, exporter
+from nnadapter.converters.context import ConversionContext, invalid
+from nnadapter.converters.registry import NodeWriter, OnnxNode, Reason, Refusal, converter, exporter
 from nnadapter.ir import ABSENT, DataType
 from nnadapter.onnx.schemas import MICROSOFT
-
-if TYPE_CHECKING:
-    from nnadapter.converters.writer import NodeWriter
 
 
 @converter("Gemm", 7, 9, 11, 13)
@@ -103,18 +99,18 @@ def convert_trilu(context: ConversionContext, node: OnnxNode) -> None:
     if diagonal and not context.is_constant(diagonal):
         _select_triangle(context, node, "LESS" if upper else "GREATER")
         return
-    offsets = constant_integers(context, node, 1)
+    offsets = context.constant_integers(node, 1)
     if offsets is not None and len(offsets) != 1:
-        raise Refusal(Reason.INVALID_NODE, f"input 1 of Trilu has {len(offsets)} elements; expected one")
+        raise invalid(f"input 1 of Trilu has {len(offsets)} elements; expected one")
     attributes = {"upper": upper, "k": 0 if offsets is None else offsets[0]}
-    context.add("TRILU", (context.operand(node.input(0)),), attributes, node.outputs)
+    context.add_for(node, "TRILU", attributes)
 
 
 def _select_triangle(context: ConversionContext, node: OnnxNode, beyond: str) -> None:
     source, diagonal = (context.operand(node.input(position)) for position in range(2))
     type_, number = context.type_of(source), context.type_of(diagonal)
     if type_.rank < 2 or number.size != 1 or number.rank > 1:
-        raise Refusal(Reason.INVALID_NODE, f"inputs of Trilu are {type_} and {number}; expected matrices and a scalar")
+        raise invalid(f"inputs of Trilu are {type_} and {number}; expected matrices and a scalar")
     rows, columns = (np.arange(size, dtype=np.dtype(number.dtype)) for size in type_.dimensions[-2:])
     is_zeroed = context.add(beyond, (context.add_constant(columns - rows[:, None]), diagonal))
     zero = context.add_constant(np.zeros((), np.dtype(type_.dtype)))
@@ -125,7 +121,7 @@ def _select_triangle(context: ConversionContext, node: OnnxNode, beyond: str) ->
 def convert_einsum(context: ConversionContext, node: OnnxNode) -> None:
     """Convert Einsum (12, 28) to EINSUM."""
     if not node.inputs:
-        raise Refusal(Reason.INVALID_NODE, "Einsum has no inputs; expected one or more")
+        raise invalid("Einsum has no inputs; expected one or more")
     attributes = {"equation": node.text("equation", "")}
     context.add("EINSUM", tuple(map(context.operand, node.inputs)), attributes, node.outputs)
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 
+from nnadapter.converters.context import ConversionContext, invalid
 from nnadapter.converters.quantization import reshaped
 from nnadapter.converters.quantized_groups import Group, convert_quantized_group, find_groups
-from nnadapter.converters.registry import ConversionContext, OnnxNode, Reason, Refusal, converter, is_builtin, lookup
+from nnadapter.converters.registry import OnnxNode, Reason, Refusal, converter, is_builtin, lookup
 from nnadapter.ir import ABSENT, Array
 from nnadapter.ir.operations.linear_algebra import PACKED_BITS
 from nnadapter.onnx.body import Body, body_of, function_ops
@@ -57,10 +58,7 @@ def convert_mat_mul_n_bits(context: ConversionContext, node: OnnxNode) -> None:
 def _as_matrix(context: ConversionContext, node: OnnxNode, position: int, shape: tuple[int, int]) -> int:
     type_ = context.type_of(node.input(position))
     if type_.size != prod(shape):
-        raise Refusal(
-            Reason.INVALID_NODE,
-            f"{node.input(position)!r} of MatMulNBits is {type_}; expected {list(shape)} for its attributes",
-        )
+        raise invalid(f"{node.input(position)!r} of MatMulNBits is {type_}; expected {list(shape)} for its attributes")
     return reshaped(context, context.operand(node.input(position)), shape)
 
 

@@ -5,27 +5,22 @@ Preparation folds most generated tensors; too large ones, and EyeLike of unknown
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
 from math import ceil, isfinite, prod
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nnadapter.converters.context import constant_integers, normalize_axes, normalize_axis, required_integers
-from nnadapter.converters.registry import ConversionContext, OnnxNode, Reason, Refusal, converter, exporter
+from nnadapter.converters.context import ConversionContext, data_type_attribute, invalid, normalize_axes, normalize_axis
+from nnadapter.converters.registry import NodeWriter, OnnxNode, Reason, Refusal, converter, exporter
 from nnadapter.ir.operand import Array, DataType
 from nnadapter.ir.symbolic_numbers import size_hint, symbolic_max
-from nnadapter.onnx.schemas import data_type_name
-
-if TYPE_CHECKING:
-    from nnadapter.converters.writer import NodeWriter
 
 
 @converter("Reshape", 5, 13, 14, 19, 21, 23, 24, 25)
 def convert_reshape(context: ConversionContext, node: OnnxNode) -> None:
     """Convert Reshape (5 to 25), with a constant shape, to RESHAPE."""
-    shape = required_integers(context, node, 1)
+    shape = context.required_integers(node, 1)
     dimensions = context.dimensions(node.input(0))
     _reshape(context, node, resolve_shape(dimensions, shape, allowzero=bool(node.integer("allowzero", 0))))
 
@@ -42,14 +37,12 @@ def resolve_shape(dimensions: Sequence[int], shape: Sequence[int], *, allowzero:
         resolved[resolved.index(-1)] = size // stated_elements
     copies_nothing = not allowzero and any(extra_size == 0 for extra_size in shape[len(dimensions) :])
     if copies_nothing or any(value < 0 for value in resolved) or prod(resolved) != size:
-        raise Refusal(
-            Reason.INVALID_NODE, f"Reshape of {list(dimensions)} to {list(shape)}; expected the same number of elements"
-        )
+        raise invalid(f"Reshape of {list(dimensions)} to {list(shape)}; expected the same number of elements")
     return tuple(resolved)
 
 
 def _reshape(context: ConversionContext, node: OnnxNode, shape: tuple[int, ...]) -> None:
-    context.add("RESHAPE", (context.operand(node.input(0)),), {"shape": shape}, node.outputs)
+    context.add_for(node, "RESHAPE", {"shape": shape})
 
 
 @converter("Flatten", 1, 9, 11, 13, 21, 23, 24, 25)
@@ -61,19 +54,10 @@ def convert_flatten(context: ConversionContext, node: OnnxNode) -> None:
     _reshape(context, node, (prod(dimensions[:axis]), prod(dimensions[axis:])))
 
 
-@converter("Squeeze", 1, 11)
-def convert_squeeze_attribute(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert Squeeze (1, 11) to RESHAPE."""
-    _squeeze(context, node, node.integers("axes"))
-
-
-@converter("Squeeze", 13, 21, 23, 24, 25)
+@converter("Squeeze", 1, 11, 13, 21, 23, 24, 25)
 def convert_squeeze(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert Squeeze (13 to 25), with constant axes, to RESHAPE."""
-    _squeeze(context, node, constant_integers(context, node, 1))
-
-
-def _squeeze(context: ConversionContext, node: OnnxNode, axes: Iterable[int] | None) -> None:
+    """Convert Squeeze (1, 11, and 13 to 25 with constant axes) to RESHAPE."""
+    axes = context.attribute_or_input(node, "axes", 1)
     dimensions = context.dimensions(node.input(0))
     if axes is None:
         removed_axes = tuple(axis for axis, size in enumerate(dimensions) if size == 1)
@@ -81,28 +65,16 @@ def _squeeze(context: ConversionContext, node: OnnxNode, axes: Iterable[int] | N
         removed_axes = normalize_axes(node, axes, len(dimensions))
     wide = [axis for axis in removed_axes if dimensions[axis] != 1]
     if wide:
-        raise Refusal(
-            Reason.INVALID_NODE, f"axes {wide} of Squeeze on shape {list(dimensions)} do not have one element"
-        )
+        raise invalid(f"axes {wide} of Squeeze on shape {list(dimensions)} do not have one element")
     _reshape(context, node, tuple(size for axis, size in enumerate(dimensions) if axis not in removed_axes))
 
 
-@converter("Unsqueeze", 1, 11)
-def convert_unsqueeze_attribute(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert Unsqueeze (1, 11) to RESHAPE."""
-    axes = node.integers("axes")
-    if axes is None:
-        raise Refusal(Reason.INVALID_NODE, "attribute 'axes' of Unsqueeze is missing; expected a list of integers")
-    _unsqueeze(context, node, axes)
-
-
-@converter("Unsqueeze", 13, 21, 23, 24, 25)
+@converter("Unsqueeze", 1, 11, 13, 21, 23, 24, 25)
 def convert_unsqueeze(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert Unsqueeze (13 to 25), with constant axes, to RESHAPE."""
-    _unsqueeze(context, node, required_integers(context, node, 1))
-
-
-def _unsqueeze(context: ConversionContext, node: OnnxNode, axes: tuple[int, ...]) -> None:
+    """Convert Unsqueeze (1, 11, and 13 to 25 with constant axes) to RESHAPE."""
+    axes = context.attribute_or_input(node, "axes", 1)
+    if axes is None:
+        raise invalid("Unsqueeze lacks 'axes'; expected a list of integers")
     dimensions = context.dimensions(node.input(0))
     rank = len(dimensions) + len(axes)
     added_axes = normalize_axes(node, axes, rank)
@@ -113,26 +85,17 @@ def _unsqueeze(context: ConversionContext, node: OnnxNode, axes: tuple[int, ...]
 @converter("Transpose", 1, 13, 21, 23, 24, 25)
 def convert_transpose(context: ConversionContext, node: OnnxNode) -> None:
     """Convert Transpose (1 to 25) to TRANSPOSE."""
-    rank = len(context.dimensions(node.input(0)))
     perm = node.integers("perm")
-    attributes = {"perm": tuple(reversed(range(rank))) if perm is None else perm}
-    context.add("TRANSPOSE", (context.operand(node.input(0)),), attributes, node.outputs)
+    context.add_for(node, "TRANSPOSE", {"perm": tuple(reversed(range(context.rank(node)))) if perm is None else perm})
 
 
 @converter("Expand", 8, 13)
 def convert_expand(context: ConversionContext, node: OnnxNode) -> None:
     """Convert Expand (8, 13), with a constant shape, to EXPAND."""
-    dimensions, shape = context.dimensions(node.input(0)), required_integers(context, node, 1)
+    dimensions, shape = context.dimensions(node.input(0)), context.required_integers(node, 1)
     pairs = list(zip_longest(reversed(dimensions), reversed(shape), fillvalue=1))
     result = tuple(reversed([right if left == 1 else left for left, right in pairs]))
-    context.add("EXPAND", (context.operand(node.input(0)),), {"shape": result}, node.outputs)
-
-
-@converter("Tile", 6, 13)
-def convert_tile(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert Tile (6, 13), with constant repeats, to TILE."""
-    attributes = {"repeats": required_integers(context, node, 1)}
-    context.add("TILE", (context.operand(node.input(0)),), attributes, node.outputs)
+    context.add_for(node, "EXPAND", {"shape": result})
 
 
 @converter("SpaceToDepth", 1, 13, 28)
@@ -140,10 +103,10 @@ def convert_space_to_depth(context: ConversionContext, node: OnnxNode) -> None:
     """Convert SpaceToDepth (1, 13, 28) to SPACE_TO_DEPTH, in mode CRD also TRANSPOSE."""
     mode, block = node.text("mode", "DCR"), node.integer("blocksize")
     if mode == "DCR":
-        context.add("SPACE_TO_DEPTH", (context.operand(node.input(0)),), {"block_size": block}, node.outputs)
+        context.add_for(node, "SPACE_TO_DEPTH", {"block_size": block})
         return
     if mode != "CRD":
-        raise Refusal(Reason.INVALID_NODE, f"attribute 'mode' of SpaceToDepth is {mode!r}; expected 'DCR' or 'CRD'")
+        raise invalid(f"attribute 'mode' of SpaceToDepth is {mode!r}; expected 'DCR' or 'CRD'")
     result = context.add("SPACE_TO_DEPTH", (context.operand(node.input(0)),), {"block_size": block})
     batch, channels, height, width = context.type_of(result[0]).dimensions
     by_block = context.add("RESHAPE", result, {"shape": (batch, block * block, channels // block**2, height, width)})
@@ -154,7 +117,7 @@ def convert_space_to_depth(context: ConversionContext, node: OnnxNode) -> None:
 @converter("Concat", 4, 11, 13)
 def convert_concat(context: ConversionContext, node: OnnxNode) -> None:
     """Convert Concat (4, 11, 13) to CONCAT, without empty inputs."""
-    axis = normalize_axis(node, node.integer("axis"), len(context.dimensions(node.input(0))))
+    axis = context.axis(node)
     parts = parts_with_elements(context, node.inputs, axis) or node.inputs
     context.add("CONCAT", tuple(map(context.operand, parts)), {"axis": axis}, node.outputs)
 
@@ -164,47 +127,22 @@ def parts_with_elements(context: ConversionContext, names: Sequence[str], axis: 
     return [name for name in names if context.dimensions(name)[axis] != 0]
 
 
-@converter("Split", 2, 11)
-def convert_split_attribute(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert Split (2, 11) to SPLIT."""
-    _split(context, node, node.integers("split"))
-
-
-@converter("Split", 13)
+@converter("Split", 2, 11, 13, 18)
 def convert_split(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert Split (13), with constant sizes, to SPLIT."""
-    _split(context, node, constant_integers(context, node, 1))
-
-
-@converter("Split", 18)
-def convert_split_with_count(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert Split (18), with constant sizes or `num_outputs`, to SPLIT."""
-    sizes = constant_integers(context, node, 1)
-    count = node.integer("num_outputs", len(node.outputs))
+    """Convert Split (2, 11, 13 and 18), with constant sizes or `num_outputs`, to SPLIT."""
+    axis, outputs = context.axis(node, 0), len(node.outputs)
+    size = context.dimensions(node.input(0))[axis]
+    sizes, count = context.attribute_or_input(node, "split", 1), node.integer("num_outputs", outputs)
     if count < 1:
-        raise Refusal(Reason.INVALID_NODE, f"attribute 'num_outputs' of Split is {count}; expected 1 or more")
+        raise invalid(f"attribute 'num_outputs' of Split is {count}; expected 1 or more")
     if sizes is None:
-        size = _split_size(context, node)
+        if size % count and node.since_version < 18:
+            raise invalid(f"Split of {size} elements into {count} equal parts; expected a divisor")
         part = -(-size // count)
         sizes = (part,) * (count - 1) + (size - part * (count - 1),)
-    _split(context, node, sizes)
-
-
-def _split_size(context: ConversionContext, node: OnnxNode) -> int:
-    dimensions = context.dimensions(node.input(0))
-    return dimensions[normalize_axis(node, node.integer("axis", 0), len(dimensions))]
-
-
-def _split(context: ConversionContext, node: OnnxNode, sizes: tuple[int, ...] | None) -> None:
-    count, size = len(node.outputs), _split_size(context, node)
-    if sizes is None:
-        if size % count:
-            raise Refusal(Reason.INVALID_NODE, f"Split of {size} elements into {count} equal parts; expected a divisor")
-        sizes = (size // count,) * count
-    if len(sizes) != count:
-        raise Refusal(Reason.INVALID_NODE, f"Split has sizes {list(sizes)} for {count} outputs; expected as many")
-    axis = normalize_axis(node, node.integer("axis", 0), len(context.dimensions(node.input(0))))
-    context.add("SPLIT", (context.operand(node.input(0)),), {"axis": axis, "split": sizes}, node.outputs)
+    if len(sizes) != outputs:
+        raise invalid(f"Split has sizes {list(sizes)} for {outputs} outputs; expected as many")
+    context.add_for(node, "SPLIT", {"axis": axis, "split": sizes})
 
 
 _READERS: Mapping[str, Callable[[OnnxNode], Array]] = {
@@ -219,7 +157,7 @@ _READERS: Mapping[str, Callable[[OnnxNode], Array]] = {
 def convert_constant(context: ConversionContext, node: OnnxNode) -> None:
     """Convert Constant (1 to 25) to a constant; strings and sparse tensors are refused."""
     if len(node.attributes) != 1:
-        raise Refusal(Reason.INVALID_NODE, f"Constant has attributes {list(node.attributes)}; expected exactly one")
+        raise invalid(f"Constant has attributes {list(node.attributes)}; expected exactly one")
     ((name, value),) = node.attributes.items()
     if name in _READERS:
         add_result(context, node, _READERS[name](node))
@@ -244,8 +182,7 @@ def _constant(context: ConversionContext, node: OnnxNode, value: Array) -> int:
 def convert_shape(context: ConversionContext, node: OnnxNode) -> None:
     """Convert Shape (1 to 25) to a constant."""
     dimensions = context.dimensions(node.input(0))
-    ends = node.integer("end", len(dimensions))
-    sizes = dimensions[node.integer("start", 0) : ends]
+    sizes = dimensions[node.integer("start", 0) : node.integer("end", len(dimensions))]
     add_result(context, node, np.array([int(size) for size in sizes], np.int64))
 
 
@@ -258,10 +195,10 @@ def convert_size(context: ConversionContext, node: OnnxNode) -> None:
 @converter("ConstantOfShape", 9, 20, 21, 23, 24, 25)
 def convert_constant_of_shape(context: ConversionContext, node: OnnxNode) -> None:
     """Convert ConstantOfShape (9 to 25), with a known shape, to FILL."""
-    shape = required_integers(context, node, 0)
+    shape = context.required_integers(node, 0)
     value = node.attributes.get("value", np.zeros(1, np.float32))
     if not isinstance(value, np.ndarray) or value.size != 1:
-        raise Refusal(Reason.INVALID_NODE, "attribute 'value' of ConstantOfShape is not a tensor of one element")
+        raise invalid("attribute 'value' of ConstantOfShape is not a tensor of one element")
     context.add("FILL", (_constant(context, node, value.reshape(())),), {"shape": shape}, node.outputs)
 
 
@@ -271,9 +208,7 @@ def convert_eye_like(context: ConversionContext, node: OnnxNode) -> None:
     source = context.operand(node.input(0))
     target = context.type_of(source).dtype.value
     if "dtype" in node.attributes:
-        target = data_type_name(node.integer("dtype"))
-    if target not in DataType.__members__.values():
-        raise Refusal(Reason.UNSUPPORTED_TYPE, f"attribute 'dtype' of EyeLike is {target}, which no operand can have")
+        target = data_type_attribute(node, "dtype")
     context.add("EYE_LIKE", (source,), {"to": target, "k": node.integer("k", 0)}, node.outputs)
 
 
@@ -285,25 +220,18 @@ def convert_range(context: ConversionContext, node: OnnxNode) -> None:
     """
     delta = _single(context, node, 2)
     if delta == 0:
-        raise Refusal(Reason.INVALID_NODE, "input 2 of Range, the step, is 0; expected another number")
+        raise invalid("input 2 of Range, the step, is 0; expected another number")
     if delta.dtype.kind in "iu":
         start = _operand_of_one(context, node.input(0))
-        count = -(-(_integer(context, node, 1) - _integer(context, node, 0)) // int(delta))
+        count = -(-(context.single_integer(node, 1) - context.single_integer(node, 0)) // int(delta))
     else:
         first, limit = _single(context, node, 0), context.real(node.input(1))
         start = context.add_constant(first)
         if limit is None or not isfinite(size_hint(limit)):
-            raise Refusal(Reason.INVALID_NODE, "input 1 of Range is not a single finite number")
+            raise invalid("input 1 of Range is not a single finite number")
         steps = (limit - float(first)) / float(delta)
         count = ceil(steps) if isfinite(size_hint(steps)) else -1
     context.add("RANGE", (start, context.add_constant(delta)), {"count": symbolic_max(count, 0)}, node.outputs)
-
-
-def _integer(context: ConversionContext, node: OnnxNode, position: int) -> int:
-    values = required_integers(context, node, position)
-    if len(values) != 1:
-        raise Refusal(Reason.INVALID_NODE, f"input {position} of Range has {len(values)} elements; expected one")
-    return values[0]
 
 
 def _operand_of_one(context: ConversionContext, name: str) -> int:
@@ -316,7 +244,7 @@ def _operand_of_one(context: ConversionContext, name: str) -> int:
 def _single(context: ConversionContext, node: OnnxNode, position: int) -> Array:
     value = context.constant(node.input(position))
     if value.size != 1 or not np.isfinite(value.astype(np.float64)).all():
-        raise Refusal(Reason.INVALID_NODE, f"input {position} of Range is not a single finite number")
+        raise invalid(f"input {position} of Range is not a single finite number")
     return value.reshape(())
 
 

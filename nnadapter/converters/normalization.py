@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from functools import partial
 from math import prod
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nnadapter.converters.context import normalize_axes, normalize_axis
-from nnadapter.converters.registry import ConversionContext, OnnxNode, Reason, Refusal, converter, exporter
+from nnadapter.converters.context import ConversionContext, invalid, normalize_axes, normalize_axis
+from nnadapter.converters.registry import NodeWriter, OnnxNode, Reason, Refusal, converter, exporter
 from nnadapter.ir import AttributeValue, DataType
-
-if TYPE_CHECKING:
-    from nnadapter.converters.writer import NodeWriter
-
 
 _EPSILON = 1e-5
 
@@ -59,7 +54,7 @@ def convert_layer_normalization(context: ConversionContext, node: OnnxNode) -> N
 
     `stash_type` is ignored. Refused: statistics of another data type than the input.
     """
-    rank = len(context.dimensions(node.input(0)))
+    rank = context.rank(node)
     axis = normalize_axis(node, node.integer("axis", -1), rank)
     if any(node.outputs[1:]):
         _normalize_in_steps(context, node, tuple(range(axis, rank)))
@@ -115,10 +110,9 @@ def convert_group_normalization(context: ConversionContext, node: OnnxNode) -> N
 def _groups(context: ConversionContext, node: OnnxNode) -> int:
     dimensions, groups = context.dimensions(node.input(0)), node.integer("num_groups")
     if len(dimensions) < 2 or groups < 1 or dimensions[1] % groups:
-        raise Refusal(
-            Reason.INVALID_NODE,
+        raise invalid(
             f"attribute 'num_groups' of GroupNormalization on shape {list(dimensions)} is {groups}; "
-            "expected a divisor of the number of channels",
+            "expected a divisor of the number of channels"
         )
     return groups
 
@@ -145,9 +139,7 @@ def _per_channel(context: ConversionContext, name: str, rank: int) -> int:
 def convert_mean_variance_normalization(context: ConversionContext, node: OnnxNode) -> None:
     """Convert MeanVarianceNormalization (9, 13) to MEAN_VARIANCE_NORMALIZATION."""
     axes_attribute = node.integers("axes")
-    axes = normalize_axes(
-        node, (0, 2, 3) if axes_attribute is None else axes_attribute, len(context.dimensions(node.input(0)))
-    )
+    axes = normalize_axes(node, (0, 2, 3) if axes_attribute is None else axes_attribute, context.rank(node))
     inputs = (context.operand(node.input(0)),)
     context.add("MEAN_VARIANCE_NORMALIZATION", inputs, {"axes": tuple(sorted(axes))}, node.outputs)
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import TYPE_CHECKING
 
-from nnadapter.converters.context import constant_integers, required_integers
+from nnadapter.converters.context import ConversionContext, invalid
 from nnadapter.converters.convolution import (
     Windows,
     add_on_picture,
@@ -16,11 +15,8 @@ from nnadapter.converters.convolution import (
     resolve_pads,
     spatial_sizes,
 )
-from nnadapter.converters.registry import ConversionContext, OnnxNode, Reason, Refusal, converter, exporter
+from nnadapter.converters.registry import NodeWriter, OnnxNode, Reason, Refusal, converter, exporter
 from nnadapter.ir.schema import AttributeValue
-
-if TYPE_CHECKING:
-    from nnadapter.converters.writer import NodeWriter
 
 
 @converter("MaxPool", 1, 8, 10, 11, 12, 22)
@@ -56,10 +52,7 @@ def _attributes(context: ConversionContext, node: OnnxNode) -> dict[str, Attribu
     sizes = spatial_sizes(context, node)
     kernel = node.integers("kernel_shape")
     if kernel is None or len(kernel) != len(sizes):
-        raise Refusal(
-            Reason.INVALID_NODE,
-            f"attribute 'kernel_shape' of {node.op_type} is {kernel}; expected {len(sizes)} values",
-        )
+        raise invalid(f"attribute 'kernel_shape' of {node.op_type} is {kernel}; expected {len(sizes)} values")
     windows = read_windows(node, kernel)
     _refuse_disputed_pads(node, windows)
     attributes = windows.attributes(resolve_pads(windows, sizes))
@@ -112,11 +105,11 @@ def convert_global_lp_pool(context: ConversionContext, node: OnnxNode) -> None:
 
 
 def _reduce_spatial_axes(context: ConversionContext, node: OnnxNode, type_: str) -> None:
-    rank = len(context.dimensions(node.input(0)))
+    rank = context.rank(node)
     if rank < 3:
         raise Refusal(Reason.UNSUPPORTED_RANK, f"input of {node.op_type} has rank {rank}; expected 3 or more")
     attributes: dict[str, AttributeValue] = {"axes": tuple(range(2, rank)), "keepdims": True}
-    context.add(type_, (context.operand(node.input(0)),), attributes, node.outputs)
+    context.add_for(node, type_, attributes)
 
 
 @converter("MaxUnpool", 9, 11, 22)
@@ -128,15 +121,13 @@ def convert_max_unpool(context: ConversionContext, node: OnnxNode) -> None:
     sizes = spatial_sizes(context, node)
     kernel = node.integers("kernel_shape")
     if kernel is None or len(kernel) != len(sizes):
-        raise Refusal(
-            Reason.INVALID_NODE, f"attribute 'kernel_shape' of MaxUnpool is {kernel}; expected {len(sizes)} values"
-        )
+        raise invalid(f"attribute 'kernel_shape' of MaxUnpool is {kernel}; expected {len(sizes)} values")
     windows, rank = read_windows(node, kernel), len(sizes)
     shape = tuple(
         (size - 1) * windows.strides[axis] + kernel[axis] - windows.pads[axis] - windows.pads[axis + rank]
         for axis, size in enumerate(sizes)
     )
-    stated_shape = constant_integers(context, node, 2)
+    stated_shape = context.constant_integers(node, 2)
     if stated_shape is not None and stated_shape[2:] != shape:
         raise Refusal(
             Reason.UNSUPPORTED_ATTRIBUTE,
@@ -164,11 +155,10 @@ def _as_picture(context: ConversionContext, name: str, sizes: tuple[int, ...]) -
 @converter("Col2Im", 18)
 def convert_col_to_im(context: ConversionContext, node: OnnxNode) -> None:
     """Convert Col2Im (18), with constant shapes, to COL_TO_IM."""
-    image, block = required_integers(context, node, 1), required_integers(context, node, 2)
+    image, block = context.required_integers(node, 1), context.required_integers(node, 2)
     if len(image) != len(block) or not image:
-        raise Refusal(
-            Reason.INVALID_NODE,
-            f"Col2Im has image_shape {list(image)} and block_shape {list(block)}; expected lists of one length",
+        raise invalid(
+            f"Col2Im has image_shape {list(image)} and block_shape {list(block)}; expected lists of one length"
         )
     windows = read_windows(node, block)
     attributes: dict[str, AttributeValue] = {
@@ -178,7 +168,7 @@ def convert_col_to_im(context: ConversionContext, node: OnnxNode) -> None:
         "pads": windows.pads,
         "dilations": windows.dilations,
     }
-    context.add("COL_TO_IM", (context.operand(node.input(0)),), attributes, node.outputs)
+    context.add_for(node, "COL_TO_IM", attributes)
 
 
 def _window(write: NodeWriter, *names: str) -> dict[str, object]:

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nnadapter.converters.context import Dequantized
-from nnadapter.converters.registry import ConversionContext, OnnxNode, Reason, Refusal, converter, exporter
+from nnadapter.converters.context import ConversionContext, Dequantized, invalid
+from nnadapter.converters.registry import NodeWriter, OnnxNode, Reason, Refusal, converter, exporter
 from nnadapter.ir.derived import derived
 from nnadapter.ir.operand import INTEGER, Array, DataType, OperandType, Quantization, QuantizedType
 from nnadapter.ir.operand_checks import integer_range
@@ -20,9 +19,6 @@ from nnadapter.ir.operations.quantization import MOVERS, PRODUCTS, REALS
 from nnadapter.ir.schema import AttributeValue
 from nnadapter.onnx.schemas import data_type_name
 from nnadapter.records import dataclass
-
-if TYPE_CHECKING:
-    from nnadapter.converters.writer import NodeWriter
 
 
 def cast(context: ConversionContext, operand: int, dtype: DataType) -> int:
@@ -58,9 +54,8 @@ def parameters(node: OnnxNode, scale: Array, zero_point: Array | None, axis: int
     along = axis if max(scale.ndim, 0 if zero_point is None else zero_point.ndim) else None
     if scales.size != points.size:
         if 1 not in (scales.size, points.size):
-            raise Refusal(
-                Reason.INVALID_NODE,
-                f"{node.op_type} has {scales.size} scales and {points.size} zero points; expected equally many",
+            raise invalid(
+                f"{node.op_type} has {scales.size} scales and {points.size} zero points; expected equally many"
             )
         scales, points = np.broadcast_arrays(scales, points)
     if scales.size == 1:
@@ -96,9 +91,8 @@ def as_quantized(context: ConversionContext, name: str, quantization: Quantizati
 def _check_axis(name: str, quantization: Quantization, dimensions: Sequence[int]) -> None:
     axis, count = quantization.axis, len(quantization.scale)
     if axis is not None and (axis >= len(dimensions) or dimensions[axis] != count):
-        raise Refusal(
-            Reason.INVALID_NODE,
-            f"{name!r} of dimensions {list(dimensions)} has {count} scales along axis {axis}; expected one per index",
+        raise invalid(
+            f"{name!r} of dimensions {list(dimensions)} has {count} scales along axis {axis}; expected one per index"
         )
 
 
@@ -193,10 +187,7 @@ class _Linear:
         rank = len(self.context.dimensions(self.node.input(0)))
         axis = self.node.integer("axis", 1)
         if rank and not -rank <= axis < rank and self._has_many_scales:
-            raise Refusal(
-                Reason.INVALID_NODE,
-                f"attribute 'axis' of {self.node.op_type} is {axis}; expected one of {-rank} to {rank - 1}",
-            )
+            raise invalid(f"attribute 'axis' of {self.node.op_type} is {axis}; expected one of {-rank} to {rank - 1}")
         return axis % rank if rank else 0
 
     @property
@@ -208,9 +199,7 @@ class _Linear:
         """Elements per scale; 0 without blocks."""
         block = self.node.integer("block_size", 0)
         if block < 0:
-            raise Refusal(
-                Reason.INVALID_NODE, f"attribute 'block_size' of {self.node.op_type} is {block}; expected 0 or more"
-            )
+            raise invalid(f"attribute 'block_size' of {self.node.op_type} is {block}; expected 0 or more")
         return block
 
     @property
@@ -237,9 +226,7 @@ class _Linear:
         if all(size == 1 for size in dimensions):
             return reshaped(context, operand, ())
         if len(dimensions) != 1:
-            raise Refusal(
-                Reason.INVALID_NODE, f"{name!r} has dimensions {list(dimensions)}; expected one value or a vector"
-            )
+            raise invalid(f"{name!r} has dimensions {list(dimensions)}; expected one value or a vector")
         return reshaped(context, operand, (*dimensions, *[1] * (rank - 1 - self.axis)))
 
     def _in_blocks(self, operand: int) -> int:
@@ -247,10 +234,9 @@ class _Linear:
         target = context.dimensions(self.node.input(0))
         size = context.type_of(operand).dimensions
         if len(size) != len(target) or size[axis] != -(-target[axis] // block):
-            raise Refusal(
-                Reason.INVALID_NODE,
+            raise invalid(
                 f"scales of {self.node.op_type} have dimensions {list(size)}; "
-                f"expected one for each block of {block} of {list(target)} along axis {axis}",
+                f"expected one for each block of {block} of {list(target)} along axis {axis}"
             )
         expandable = reshaped(context, operand, (*size[: axis + 1], 1, *size[axis + 1 :]))
         repeated = (*size[: axis + 1], block, *size[axis + 1 :])

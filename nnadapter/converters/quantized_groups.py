@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from math import inf, isclose
 
-from nnadapter.converters.context import QuantizedNode
+from nnadapter.converters.context import ConversionContext, QuantizedNode, invalid
 from nnadapter.converters.quantization import add_storage_cast, as_quantized, bias_quantization, quantized_type
-from nnadapter.converters.registry import ConversionContext, OnnxNode, Reason, Refusal, lookup
+from nnadapter.converters.registry import OnnxNode, Reason, Refusal, lookup
 from nnadapter.ir import AttributeValue, DataType, QuantizedType
 from nnadapter.onnx.schemas import MICROSOFT
 from nnadapter.records import dataclass, field, replace
@@ -82,7 +82,7 @@ def _bound(context: ConversionContext, clip: OnnxNode, position: int, name: str,
     if bound is None:
         return clip.number(name, default)
     if bound.size != 1:
-        raise Refusal(Reason.INVALID_NODE, f"{name} of {clip.op_type} has {bound.size} elements; expected one")
+        raise invalid(f"{name} of {clip.op_type} has {bound.size} elements; expected one")
     return float(bound.reshape(()))
 
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from nnadapter.converters.context import ConversionContext
 from nnadapter.converters.convolution import kernel_of, read_windows, resolve_pads, spatial_sizes
 from nnadapter.converters.quantization import (
     add_quantized_convolution,
@@ -20,7 +21,7 @@ from nnadapter.converters.quantization import (
     parameters,
     reshaped,
 )
-from nnadapter.converters.registry import ConversionContext, OnnxNode, Reason, Refusal, converter
+from nnadapter.converters.registry import OnnxNode, Reason, Refusal, converter
 from nnadapter.ir import Array, AttributeValue, DataType, Quantization, QuantizedType
 
 _UNIT_SCALE: Array = np.array(1, np.float32)
@@ -149,7 +150,7 @@ def _is_constant_matrix(context: ConversionContext, name: str) -> bool:
 def _column_sums(context: ConversionContext, node: OnnxNode) -> Array:
     b, zero_point = context.constant(node.input(1)), context.optional_constant(node, 3)
     centered = b.astype(np.int64) - (0 if zero_point is None else zero_point.astype(np.int64))
-    keepdims = len(context.dimensions(node.input(0))) > 1
+    keepdims = context.rank(node) > 1
     sums: Array = centered.sum(axis=-2, keepdims=keepdims).astype(np.int32)
     return sums
 

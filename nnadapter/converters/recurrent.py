@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
-from nnadapter.converters.registry import ConversionContext, OnnxNode, Reason, Refusal, converter, exporter
+from nnadapter.converters.context import ConversionContext, invalid
+from nnadapter.converters.registry import NodeWriter, OnnxNode, converter, exporter
 from nnadapter.ir import ABSENT, AttributeValue, DataType
 from nnadapter.ir.operations.recurrent import FUNCTIONS_PER_DIRECTION, PARAMETERS
-
-if TYPE_CHECKING:
-    from nnadapter.converters.writer import NodeWriter
-
 
 _FUNCTIONS: Mapping[str, tuple[str, float, float]] = MappingProxyType(
     {
@@ -68,7 +64,7 @@ def convert_rnn(context: ConversionContext, node: OnnxNode) -> None:
 def _add(context: ConversionContext, node: OnnxNode, extra_attributes: Mapping[str, AttributeValue]) -> None:
     layout = node.integer("layout", 0)
     if layout not in (0, 1):
-        raise Refusal(Reason.INVALID_NODE, f"attribute 'layout' of {node.op_type} is {layout}; expected 0 or 1")
+        raise invalid(f"attribute 'layout' of {node.op_type} is {layout}; expected 0 or 1")
     _check_hidden_size(context, node)
     inputs = _inputs(context, node, batch_first=layout == 1)
     attributes = {**_attributes(node), **extra_attributes}
@@ -87,9 +83,8 @@ def _check_hidden_size(context: ConversionContext, node: OnnxNode) -> None:
     units = context.dimensions(node.input(2))[-1:]
     hidden_size = node.integer("hidden_size") if "hidden_size" in node.attributes else "missing"
     if units != (hidden_size,):
-        raise Refusal(
-            Reason.INVALID_NODE,
-            f"attribute 'hidden_size' of {node.op_type} is {hidden_size}; expected {list(units)}, the last size of R",
+        raise invalid(
+            f"attribute 'hidden_size' of {node.op_type} is {hidden_size}; expected {list(units)}, the last size of R"
         )
 
 
@@ -99,7 +94,7 @@ def _inputs(context: ConversionContext, node: OnnxNode, *, batch_first: bool) ->
         operand = context.optional_operand(name)
         if batch_first and operand != ABSENT and (position == 0 or position in _STATES):
             if len(context.dimensions(name)) != 3:
-                raise Refusal(Reason.INVALID_NODE, f"input {position} of {node.op_type} does not have three dimensions")
+                raise invalid(f"input {position} of {node.op_type} does not have three dimensions")
             (operand,) = context.add("TRANSPOSE", (operand,), {"perm": (1, 0, 2)})
         inputs.append(operand)
     while inputs and inputs[-1] == ABSENT:
@@ -128,17 +123,14 @@ def _activations(node: OnnxNode, directions: int) -> tuple[str, tuple[float, ...
     count = FUNCTIONS_PER_DIRECTION[node.op_type] * directions
     activations = node.attributes.get("activations", _DEFAULTS[node.op_type] * directions)
     if not isinstance(activations, tuple) or not all(isinstance(name, str) for name in activations):
-        raise Refusal(
-            Reason.INVALID_NODE, f"attribute 'activations' of {node.op_type} is {activations!r}; expected names"
-        )
+        raise invalid(f"attribute 'activations' of {node.op_type} is {activations!r}; expected names")
     # The schema's default for RNN has two names, for any direction.
     keys = [name.lower() for name in (activations[:count] if node.op_type == "RNN" else activations)]
     unknown = [name for name in keys if name not in _FUNCTIONS]
     if len(keys) != count or unknown:
-        raise Refusal(
-            Reason.INVALID_NODE,
+        raise invalid(
             f"attribute 'activations' of {node.op_type} is {list(activations)}; "
-            f"expected {count} of {sorted(_FUNCTIONS)}",
+            f"expected {count} of {sorted(_FUNCTIONS)}"
         )
     alphas, betas = iter(node.numbers("activation_alpha") or ()), iter(node.numbers("activation_beta") or ())
     names = " ".join(_FUNCTIONS[key][0] for key in keys)

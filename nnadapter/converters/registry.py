@@ -9,9 +9,10 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nnadapter.converters.context import ConversionContext
+from nnadapter.converters.writer import NodeWriter
 from nnadapter.ir.operations import BROUGHT as OPERATIONS
 from nnadapter.onnx.model import OnnxNode
 from nnadapter.onnx.schemas import (
@@ -26,10 +27,7 @@ from nnadapter.onnx.schemas import (
 )
 from partition.graph import Reason
 
-if TYPE_CHECKING:
-    from nnadapter.converters.writer import NodeWriter
-
-__all__ = ["ConversionContext", "Converter", "Exporter", "OnnxNode", "Reason", "Refusal", "converter", "exporter"]
+__all__ = ["Converter", "Exporter", "NodeWriter", "OnnxNode", "Reason", "Refusal", "converter", "exporter"]
 """Names for modules that define converters."""
 
 _CONTAINER = Reason.UNSUPPORTED_TYPE, "works on sequences or optionals, but the adapter IR holds only dense tensors"
@@ -150,7 +148,7 @@ def _hidden() -> list[str]:
     ]
 
 
-Exporter = Callable[["NodeWriter"], "str | Sequence[str]"]
+Exporter = Callable[[NodeWriter], str | Sequence[str]]
 """Function that writes an operation's nodes and returns result names, or raises Refusal."""
 
 _EXPORTERS: dict[str, Exporter] = {}

@@ -5,19 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import floor, inf
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
-from nnadapter.converters.context import constant_integers, normalize_axes, required_integers
+from nnadapter.converters.context import ConversionContext, invalid, normalize_axes
 from nnadapter.converters.convolution import read_windows
-from nnadapter.converters.registry import ConversionContext, OnnxNode, Reason, Refusal, converter, exporter
+from nnadapter.converters.registry import NodeWriter, OnnxNode, Reason, Refusal, converter, exporter
 from nnadapter.ir import ABSENT, Array, AttributeValue, DataType
 from nnadapter.ir.symbolic_numbers import apply_function, quotient_of_sizes, scaled_size
-
-if TYPE_CHECKING:
-    from nnadapter.converters.writer import NodeWriter
-
 
 _Number = TypeVar("_Number", int, float)
 
@@ -103,7 +99,7 @@ def _add_resize(
         attributes["nearest_mode"] = node.text("nearest_mode", "round_prefer_floor")
         _check_choice(node, "nearest_mode", str(attributes["nearest_mode"]), _NEAREST)
     type_ = "RESIZE_NEAREST" if mode == "nearest" else "RESIZE_LINEAR"
-    context.add(type_, (context.operand(node.input(0)),), attributes, node.outputs)
+    context.add_for(node, type_, attributes)
 
 
 def _resolve(
@@ -116,9 +112,9 @@ def _resolve(
         _check_scales(node, _numbers(constant_scales), len(axes))
         scales = _spread(axes, _numbers(constant_scales), [1.0] * len(dimensions))
         return _sizes(dimensions, scales), scales
-    sizes = constant_integers(context, node, 3)
+    sizes = context.constant_integers(node, 3)
     if not sizes:
-        raise Refusal(Reason.INVALID_NODE, "Resize has neither scales nor sizes; expected one of them")
+        raise invalid("Resize has neither scales nor sizes; expected one of them")
     _check_lengths(node, "sizes", sizes, len(axes))
     return _resolve_sizes(node, dimensions, axes, sizes)
 
@@ -167,15 +163,13 @@ def _numbers(array: Array) -> tuple[float, ...]:
 
 def _check_lengths(node: OnnxNode, name: str, values: Sequence[object], expected: int) -> None:
     if len(values) != expected:
-        raise Refusal(Reason.INVALID_NODE, f"{name} of {node.op_type} is {list(values)}; expected {expected} values")
+        raise invalid(f"{name} of {node.op_type} is {list(values)}; expected {expected} values")
 
 
 def _check_scales(node: OnnxNode, scales: Sequence[float], expected: int) -> None:
     _check_lengths(node, "scales", scales, expected)
     if not all(0 < scale < inf for scale in scales):
-        raise Refusal(
-            Reason.INVALID_NODE, f"scales of {node.op_type} is {list(scales)}; expected positive, finite numbers"
-        )
+        raise invalid(f"scales of {node.op_type} is {list(scales)}; expected positive, finite numbers")
 
 
 def _check_choice(node: OnnxNode, name: str, value: str, choices: Sequence[str]) -> None:
@@ -208,7 +202,7 @@ def _grid_sample(context: ConversionContext, node: OnnxNode, mode: str) -> None:
         "padding_mode": node.text("padding_mode", "zeros"),
         "align_corners": bool(node.integer("align_corners", 0)),
     }
-    rank = len(context.dimensions(node.input(0)))
+    rank = context.rank(node)
     if rank not in (4, 5):
         raise Refusal(Reason.UNSUPPORTED_RANK, f"input of GridSample has rank {rank}; expected 4 or 5")
     inputs = (context.operand(node.input(0)), context.operand(node.input(1)))
@@ -221,13 +215,12 @@ def convert_affine_grid(context: ConversionContext, node: OnnxNode) -> None:
 
     Refused: size 1 with aligned corners. PyTorch samples its center, ONNX Runtime its end.
     """
-    size = required_integers(context, node, 1)
+    size = context.required_integers(node, 1)
     batch = context.dimensions(node.input(0))[:1]
     if len(size) not in (4, 5) or size[:1] != batch:
-        raise Refusal(
-            Reason.INVALID_NODE,
+        raise invalid(
             f"input 'size' of AffineGrid is {list(size)}; expected [{', '.join(map(str, batch))}, C, H, W] "
-            "or the same with a depth",
+            "or the same with a depth"
         )
     corners = bool(node.integer("align_corners", 0))
     if corners and any(extent == 1 for extent in size[2:]):
@@ -236,7 +229,7 @@ def convert_affine_grid(context: ConversionContext, node: OnnxNode) -> None:
             f"attribute 'align_corners' of AffineGrid is set for size {list(size)}; expected 2 or more along each axis",
         )
     attributes: dict[str, AttributeValue] = {"output_shape": size[2:], "align_corners": corners}
-    context.add("AFFINE_GRID", (context.operand(node.input(0)),), attributes, node.outputs)
+    context.add_for(node, "AFFINE_GRID", attributes)
 
 
 @converter("RoiAlign", 10, 16, 22)
@@ -244,10 +237,9 @@ def convert_roi_align(context: ConversionContext, node: OnnxNode) -> None:
     """Convert RoiAlign (10, 16, 22) to ROI_ALIGN; version 10 means `output_half_pixel`."""
     mode = node.text("coordinate_transformation_mode", "half_pixel" if node.since_version > 10 else "output_half_pixel")
     if mode not in ("half_pixel", "output_half_pixel"):
-        raise Refusal(
-            Reason.INVALID_NODE,
+        raise invalid(
             f"attribute 'coordinate_transformation_mode' of RoiAlign is {mode!r}; "
-            "expected half_pixel or output_half_pixel",
+            "expected half_pixel or output_half_pixel"
         )
     attributes: dict[str, AttributeValue] = {
         "output_shape": (node.integer("output_height", 1), node.integer("output_width", 1)),
@@ -270,10 +262,7 @@ def convert_deform_conv(context: ConversionContext, node: OnnxNode) -> None:
         )
     named = node.integers("kernel_shape")
     if named and named != dimensions[2:]:
-        raise Refusal(
-            Reason.INVALID_NODE,
-            f"kernel_shape of DeformConv is {list(named)}; expected the filter's, {list(dimensions[2:])}",
-        )
+        raise invalid(f"kernel_shape of DeformConv is {list(named)}; expected the filter's, {list(dimensions[2:])}")
     windows = read_windows(node, dimensions[2:])
     attributes = windows.attributes(windows.pads)
     attributes["group"] = node.integer("group", 1)

@@ -6,19 +6,15 @@ Preparation folds small constant tables; large ones are built here.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from nnadapter import limits
-from nnadapter.converters.context import constant_integers, normalize_axis, required_integers
+from nnadapter.converters.context import ConversionContext, invalid, normalize_axis
 from nnadapter.converters.movement import add_result
-from nnadapter.converters.registry import ConversionContext, Converter, OnnxNode, Reason, Refusal, converter, exporter
+from nnadapter.converters.registry import Converter, NodeWriter, OnnxNode, Reason, Refusal, converter, exporter
 from nnadapter.ir import Array, AttributeValue, DataType
 from nnadapter.onnx.schemas import data_type_name
-
-if TYPE_CHECKING:
-    from nnadapter.converters.writer import NodeWriter
 
 
 @converter("DFT", 17)
@@ -30,7 +26,7 @@ def convert_dft_of_axis_attribute(context: ConversionContext, node: OnnxNode) ->
 @converter("DFT", 20)
 def convert_dft(context: ConversionContext, node: OnnxNode) -> None:
     """Convert DFT (20) to DFT. Refused: run-time length or axis."""
-    axis = constant_integers(context, node, 2)
+    axis = context.constant_integers(node, 2)
     _add_transform(context, node, -2 if axis is None else _single(node, 2, axis))
 
 
@@ -38,7 +34,7 @@ def _add_transform(context: ConversionContext, node: OnnxNode, axis: int) -> Non
     dimensions = context.dimensions(node.input(0))
     axis = normalize_axis(node, axis, len(dimensions))
     inverse, onesided = (node.integer(name, 0) != 0 for name in ("inverse", "onesided"))
-    lengths = constant_integers(context, node, 1)
+    lengths = context.constant_integers(node, 1)
     usual = 2 * (dimensions[axis] - 1) if inverse and onesided else dimensions[axis]
     attributes: dict[str, AttributeValue] = {
         "axis": axis,
@@ -46,7 +42,7 @@ def _add_transform(context: ConversionContext, node: OnnxNode, axis: int) -> Non
         "inverse": inverse,
         "onesided": onesided,
     }
-    context.add("DFT", (context.operand(node.input(0)),), attributes, node.outputs)
+    context.add_for(node, "DFT", attributes)
 
 
 @converter("STFT", 17)
@@ -58,7 +54,7 @@ def convert_stft(context: ConversionContext, node: OnnxNode) -> None:
     signal, dimensions, window = context.operand(node.input(0)), context.dimensions(node.input(0)), node.input(2)
     if len(dimensions) == 2:
         (signal,) = context.add("RESHAPE", (signal,), {"shape": (*dimensions, 1)})
-    lengths = constant_integers(context, node, 3)
+    lengths = context.constant_integers(node, 3)
     if lengths is not None:
         length = _single(node, 3, lengths)
     elif window:
@@ -66,7 +62,7 @@ def convert_stft(context: ConversionContext, node: OnnxNode) -> None:
     else:
         length = (0, *dimensions[:2])[-1]
     attributes: dict[str, AttributeValue] = {
-        "frame_step": _single(node, 1, required_integers(context, node, 1)),
+        "frame_step": _single(node, 1, context.required_integers(node, 1)),
         "frame_length": length,
         "onesided": node.integer("onesided", 1) != 0,
     }
@@ -76,7 +72,7 @@ def convert_stft(context: ConversionContext, node: OnnxNode) -> None:
 
 def _single(node: OnnxNode, position: int, values: tuple[int, ...]) -> int:
     if len(values) != 1:
-        raise Refusal(Reason.INVALID_NODE, f"input {position} of {node.op_type} is {list(values)}; expected one number")
+        raise invalid(f"input {position} of {node.op_type} is {list(values)}; expected one number")
     return values[0]
 
 
@@ -113,7 +109,7 @@ def convert_mel_weight_matrix(context: ConversionContext, node: OnnxNode) -> Non
     """
     bins, length, rate, lowest, highest = (_number(context, node, position) for position in range(5))
     if bins < 1 or length < 1 or rate <= 0 or not -700 < lowest <= highest:
-        raise Refusal(Reason.INVALID_NODE, f"inputs of MelWeightMatrix are {bins, length, rate, lowest, highest}")
+        raise invalid(f"inputs of MelWeightMatrix are {bins, length, rate, lowest, highest}")
     _check_size(node, bins * length)
     low, high = (2595 * np.log10(1 + edge / 700) for edge in (lowest, highest))
     mels = low + np.arange(int(bins) + 2) * ((high - low) / (bins + 2))
@@ -144,7 +140,7 @@ def _triangles(edges: Array, rows: int) -> Array:
 def _number(context: ConversionContext, node: OnnxNode, position: int) -> float:
     value = context.constant(node.input(position))
     if value.size != 1 or value.dtype.kind not in "iuf":
-        raise Refusal(Reason.INVALID_NODE, f"input {position} of {node.op_type} is not a single number")
+        raise invalid(f"input {position} of {node.op_type} is not a single number")
     return float(value.reshape(-1)[0])
 
 
