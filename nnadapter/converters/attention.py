@@ -65,7 +65,7 @@ def _inputs(context: ConversionContext, node: OnnxNode, *, packed: bool) -> list
         return [split_heads(context, node, node.input(position), heads[position]) for position in range(3)]
     if any(len(context.dimensions(node.input(position))) != 4 for position in range(3)):
         raise invalid("Q, K and V of Attention must all have three or all have four dimensions")
-    return [context.operand(node.input(position)) for position in range(3)]
+    return list(context.operands(node, 3))
 
 
 def _cached(context: ConversionContext, node: OnnxNode, key: int, value: int) -> tuple[int, int, int]:
@@ -124,10 +124,9 @@ def convert_flex_attention(context: ConversionContext, node: OnnxNode) -> None:
             raise Refusal(
                 Reason.CONTROL_FLOW, f"attribute {name!r} of FlexAttention is a graph, which the adapter IR cannot hold"
             )
-    inputs = [context.operand(node.input(position)) for position in range(3)]
     depth = (0, *context.dimensions(node.input(0)))[-1]
     scale = node.number("scale", 1 / sqrt(depth) if depth else 1.0)
-    context.add("ATTENTION", inputs, {"scale": scale}, node.outputs)
+    context.add_for(node, "ATTENTION", {"scale": scale}, 3)
 
 
 @converter("RotaryEmbedding", 23)
@@ -156,13 +155,6 @@ def _looked_up(context: ConversionContext, node: OnnxNode, position: int) -> int
     return context.add("GATHER", (cache, context.operand(node.input(3))), {"axis": 0})[0]
 
 
-def _operands(context: ConversionContext, node: OnnxNode) -> list[int]:
-    inputs = [context.optional_operand(name) for name in node.inputs]
-    while inputs and inputs[-1] == ABSENT:
-        inputs.pop()
-    return inputs
-
-
 @converter("LinearAttention", 27)
 def convert_linear_attention(context: ConversionContext, node: OnnxNode) -> None:
     """Convert LinearAttention (27) to LINEAR_ATTENTION; `chunk_size` does not affect results."""
@@ -175,7 +167,7 @@ def convert_linear_attention(context: ConversionContext, node: OnnxNode) -> None
         "scale": node.number("scale", 0.0) or (1 / sqrt(depth) if depth else 1.0),
         "update_rule": node.text("update_rule", "gated_delta"),
     }
-    context.add("LINEAR_ATTENTION", _operands(context, node), attributes, node.outputs)
+    context.add_for(node, "LINEAR_ATTENTION", attributes, 3, 3)
 
 
 @converter("CausalConvWithState", 27)
@@ -183,7 +175,7 @@ def convert_causal_convolution(context: ConversionContext, node: OnnxNode) -> No
     """Convert CausalConvWithState (27) to CAUSAL_CONV."""
     activation = node.text("activation", "none")
     attributes = {"activation": "swish" if activation == "silu" else activation}
-    context.add("CAUSAL_CONV", _operands(context, node), attributes, node.outputs)
+    context.add_for(node, "CAUSAL_CONV", attributes, 2, 2)
 
 
 @exporter("ATTENTION")

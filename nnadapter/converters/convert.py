@@ -210,7 +210,7 @@ def trimmed(node: OnnxNode, read: Set[str]) -> OnnxNode:
 def _convert(context: ConversionContext, node: OnnxNode, calls: KernelCalls | None) -> Verdict:
     if calls is None or node.contradiction or not calls.concerns(node):
         return _tried(context, node, _convert_node)
-    call = partial(_convert_call, calls)
+    call = partial(convert_call, calls)
     if node.name in calls.forced:
         return _tried(context, node, call)
     verdict = _tried(context, node, _convert_node)
@@ -218,10 +218,8 @@ def _convert(context: ConversionContext, node: OnnxNode, calls: KernelCalls | No
     if isinstance(verdict, Supported) or (is_converted and not calls.has_kernel(node)):
         return verdict
     call_verdict = _tried(context, node, call)
-    return _both(verdict, call_verdict) if isinstance(call_verdict, Unsupported) else call_verdict
-
-
-def _both(verdict: Unsupported, call_verdict: Unsupported) -> Unsupported:
+    if isinstance(call_verdict, Supported):
+        return call_verdict
     return Unsupported(verdict.reason, f"{verdict.detail}; {call_verdict.detail}")
 
 
@@ -236,10 +234,6 @@ def _tried(
         context.undo(mark)
         return refusal.verdict
     return SUPPORTED
-
-
-def _convert_call(calls: KernelCalls, context: ConversionContext, node: OnnxNode) -> None:
-    convert_call(context, node, calls)
 
 
 def _convert_node(context: ConversionContext, node: OnnxNode) -> None:
@@ -286,8 +280,8 @@ def _unknown(node: OnnxNode) -> Refusal:
             f"domain {node.domain!r} of {node.op_type} has no converters, here or in an installed "
             f"package; these have: {domains}",
         )
-    versions = converted().get((node.domain, node.op_type)) or brought or None
-    if versions is None:
+    versions = converted().get((node.domain, node.op_type)) or brought
+    if not versions:
         default_reason = ANOTHER_GRAPH if node.bodies else NO_CONVERTER
         reason, predicate = default_reason if node.domain else UNCONVERTED.get(node.op_type, default_reason)
         bodies = "; ".join(f"{name}: {_listed(types)}" for name, types in node.bodies)
@@ -318,13 +312,8 @@ def contradiction(
     """Return the fault of a node, or None."""
     if node.contradiction:
         return Unsupported(Reason.INVALID_NODE, node.contradiction)
-    convert = lookup(node.domain, node.op_type, node.since_version) if node.since_version else None
-    if convert is None:
-        return None
-    context = ConversionContext(values, constants)
-    context.begin(node)
     try:
-        convert(context, node)
+        _converted_alone(node, values, constants)
     except Refusal as refusal:
         return refusal.verdict if refusal.verdict.reason is Reason.INVALID_NODE else None
     return None
@@ -334,17 +323,27 @@ def output_types(
     node: OnnxNode, values: Mapping[str, Value], constants: Mapping[str, Array]
 ) -> Mapping[str, OperandType] | None:
     """Return a node's output types by name, or None without conversion."""
-    convert = lookup(node.domain, node.op_type, node.since_version)
+    try:
+        context = _converted_alone(node, values, constants)
+    except Refusal:
+        return None
+    if context is None:
+        return None
+    operands = context.operand_of
+    return {name: context.type_of(operands[name]) for name in node.outputs if name in operands}
+
+
+def _converted_alone(
+    node: OnnxNode, values: Mapping[str, Value], constants: Mapping[str, Array]
+) -> ConversionContext | None:
+    """Return the context of the converted node, or None without a converter, or raise Refusal."""
+    convert = lookup(node.domain, node.op_type, node.since_version) if node.since_version else None
     if convert is None:
         return None
     context = ConversionContext(values, constants)
     context.begin(node)
-    try:
-        convert(context, node)
-    except Refusal:
-        return None
-    operands = context.operand_of
-    return {name: context.type_of(operands[name]) for name in node.outputs if name in operands}
+    convert(context, node)
+    return context
 
 
 _TELLING = 64

@@ -153,7 +153,8 @@ def convert_conv_transpose(context: ConversionContext, node: OnnxNode) -> None:
     """Convert ConvTranspose (1, 11, 22), of rank 3 to 5, to CONV_2D_TRANSPOSE or CONV_3D_TRANSPOSE."""
     sizes = spatial_sizes(context, node)
     windows = read_windows(node, kernel_of(context, node, len(sizes)))
-    extra = _output_padding(node, len(sizes))
+    no_padding = (0,) * len(sizes)
+    extra = _list(node, "output_padding", no_padding) if node.integers("output_padding") else no_padding
     target_sizes = _stated_sizes(node, windows, sizes)
     pads = windows.pads
     if target_sizes is not None:
@@ -165,11 +166,12 @@ def convert_conv_transpose(context: ConversionContext, node: OnnxNode) -> None:
     add_on_picture(context, node, type_, _operands(context, node), attributes)
 
 
-def _output_padding(node: OnnxNode, rank: int) -> tuple[int, ...]:
-    padding = node.integers("output_padding") or (0,) * rank
-    if len(padding) != rank:
-        raise invalid(f"attribute 'output_padding' of {node.op_type} is {list(padding)}; expected {rank} values")
-    return padding
+def stated_kernel(node: OnnxNode, rank: int) -> tuple[int, ...]:
+    """Return the attribute `kernel_shape` of a pool, or raise Refusal."""
+    kernel = node.integers("kernel_shape")
+    if kernel is None or len(kernel) != rank:
+        raise invalid(f"attribute 'kernel_shape' of {node.op_type} is {kernel}; expected {rank} values")
+    return kernel
 
 
 def kernel_of(context: ConversionContext, node: OnnxNode, rank: int, position: int = 1) -> tuple[int, ...]:

@@ -51,7 +51,7 @@ def attributes_of(node: OnnxNode) -> dict[str, object]:
     return {**schema_defaults(node.domain, node.op_type, node.since_version), **node.attributes}
 
 
-def convert_call(context: ConversionContext, node: OnnxNode, calls: KernelCalls) -> None:
+def convert_call(calls: KernelCalls, context: ConversionContext, node: OnnxNode) -> None:
     """Convert a node to CUSTOM, or raise Refusal."""
     operands = [context.operand(name) if name else None for name in node.inputs]
     types = [None if operand is None else _with_static_sizes(context.type_of(operand)) for operand in operands]

@@ -20,9 +20,8 @@ def convert_gemm(context: ConversionContext, node: OnnxNode) -> None:
     never copied.
     """
     if _is_fully_connected(context, node):
-        inputs = [context.operand(node.input(0)), context.operand(node.input(1))]
-        bias = _bias(context, node)
-        context.add("FULLY_CONNECTED", inputs if bias == ABSENT else [*inputs, bias], outputs=node.outputs)
+        inputs, bias = context.operands(node, 2), _bias(context, node)
+        context.add("FULLY_CONNECTED", inputs if bias == ABSENT else (*inputs, bias), outputs=node.outputs)
         return
     _add_products(context, node)
 
@@ -68,7 +67,7 @@ def _bias(context: ConversionContext, node: OnnxNode) -> int:
 def _add_products(context: ConversionContext, node: OnnxNode) -> None:
     transposed = {"transpose_x": bool(node.integer("transA", 0)), "transpose_y": bool(node.integer("transB", 0))}
     alpha = node.number("alpha", 1.0)
-    inputs = (context.operand(node.input(0)), context.operand(node.input(1)))
+    inputs = context.operands(node, 2)
     last = node.outputs if not _adds(node) else ()
     (result,) = context.add("MAT_MUL", inputs, transposed, last if alpha == 1 else ())
     if alpha != 1:
@@ -99,15 +98,12 @@ def convert_trilu(context: ConversionContext, node: OnnxNode) -> None:
     if diagonal and not context.is_constant(diagonal):
         _select_triangle(context, node, "LESS" if upper else "GREATER")
         return
-    offsets = context.constant_integers(node, 1)
-    if offsets is not None and len(offsets) != 1:
-        raise invalid(f"input 1 of Trilu has {len(offsets)} elements; expected one")
-    attributes = {"upper": upper, "k": 0 if offsets is None else offsets[0]}
-    context.add_for(node, "TRILU", attributes)
+    k = context.single_integer(node, 1) if diagonal else 0
+    context.add_for(node, "TRILU", {"upper": upper, "k": k})
 
 
 def _select_triangle(context: ConversionContext, node: OnnxNode, beyond: str) -> None:
-    source, diagonal = (context.operand(node.input(position)) for position in range(2))
+    source, diagonal = context.operands(node, 2)
     type_, number = context.type_of(source), context.type_of(diagonal)
     if type_.rank < 2 or number.size != 1 or number.rank > 1:
         raise invalid(f"inputs of Trilu are {type_} and {number}; expected matrices and a scalar")

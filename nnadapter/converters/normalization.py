@@ -23,8 +23,7 @@ def convert_batch_normalization(context: ConversionContext, node: OnnxNode) -> N
     _refuse_unless(node, "spatial", 1)
     _refuse_unless(node, "training_mode", 0)
     _refuse_outputs(node, "running and saved statistics exist only in training")
-    inputs = tuple(context.operand(node.input(position)) for position in range(5))
-    context.add("BATCH_NORMALIZATION", inputs, _epsilon(node), node.outputs[:1])
+    context.add("BATCH_NORMALIZATION", context.operands(node, 5), _epsilon(node), node.outputs[:1])
 
 
 def _refuse_unless(node: OnnxNode, name: str, expected: int) -> None:
@@ -59,9 +58,7 @@ def convert_layer_normalization(context: ConversionContext, node: OnnxNode) -> N
     if any(node.outputs[1:]):
         _normalize_in_steps(context, node, tuple(range(axis, rank)))
         return
-    bias = (context.operand(node.input(2)),) if node.input(2) else ()
-    inputs = (context.operand(node.input(0)), context.operand(node.input(1)), *bias)
-    context.add("LAYER_NORMALIZATION", inputs, {**_epsilon(node), "axis": axis}, node.outputs[:1])
+    context.add("LAYER_NORMALIZATION", context.operands(node, 2, 1), {**_epsilon(node), "axis": axis}, node.outputs[:1])
 
 
 def _normalize_in_steps(context: ConversionContext, node: OnnxNode, axes: tuple[int, ...]) -> None:

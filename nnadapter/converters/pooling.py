@@ -14,6 +14,7 @@ from nnadapter.converters.convolution import (
     read_windows,
     resolve_pads,
     spatial_sizes,
+    stated_kernel,
 )
 from nnadapter.converters.registry import NodeWriter, OnnxNode, Reason, Refusal, converter, exporter
 from nnadapter.ir.schema import AttributeValue
@@ -50,9 +51,7 @@ def convert_lp_pool(context: ConversionContext, node: OnnxNode) -> None:
 
 def _attributes(context: ConversionContext, node: OnnxNode) -> dict[str, AttributeValue]:
     sizes = spatial_sizes(context, node)
-    kernel = node.integers("kernel_shape")
-    if kernel is None or len(kernel) != len(sizes):
-        raise invalid(f"attribute 'kernel_shape' of {node.op_type} is {kernel}; expected {len(sizes)} values")
+    kernel = stated_kernel(node, len(sizes))
     windows = read_windows(node, kernel)
     _refuse_disputed_pads(node, windows)
     attributes = windows.attributes(resolve_pads(windows, sizes))
@@ -80,36 +79,30 @@ def _rounds_up(node: OnnxNode, windows: Windows) -> bool:
 
 
 @converter("GlobalAveragePool", 1, 22)
-def convert_global_average_pool(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert GlobalAveragePool (1, 22) to REDUCE_MEAN."""
-    _reduce_spatial_axes(context, node, "REDUCE_MEAN")
-
-
 @converter("GlobalMaxPool", 1, 22)
-def convert_global_max_pool(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert GlobalMaxPool (1, 22) to REDUCE_MAX."""
-    _reduce_spatial_axes(context, node, "REDUCE_MAX")
+def convert_global_pool(context: ConversionContext, node: OnnxNode) -> None:
+    """Convert GlobalAveragePool (1, 22) to REDUCE_MEAN and GlobalMaxPool (1, 22) to REDUCE_MAX."""
+    rank = _rank_of_images(context, node)
+    type_ = "REDUCE_MEAN" if node.op_type == "GlobalAveragePool" else "REDUCE_MAX"
+    context.add_for(node, type_, {"axes": tuple(range(2, rank)), "keepdims": True})
+
+
+def _rank_of_images(context: ConversionContext, node: OnnxNode) -> int:
+    rank = context.rank(node)
+    if rank < 3:
+        raise Refusal(Reason.UNSUPPORTED_RANK, f"input of {node.op_type} has rank {rank}; expected 3 or more")
+    return rank
 
 
 @converter("GlobalLpPool", 2, 22)
 def convert_global_lp_pool(context: ConversionContext, node: OnnxNode) -> None:
     """Convert GlobalLpPool (2, 22) to LP_POOL_2D over merged axes."""
-    dimensions = context.dimensions(node.input(0))
-    if len(dimensions) < 3:
-        raise Refusal(Reason.UNSUPPORTED_RANK, f"input of GlobalLpPool has rank {len(dimensions)}; expected 3 or more")
+    dimensions, rank = context.dimensions(node.input(0)), _rank_of_images(context, node)
     positions = prod(dimensions[2:])
     shape = (*dimensions[:2], 1, positions)
     (picture,) = context.add("RESHAPE", (context.operand(node.input(0)),), {"shape": shape})
     pooled = context.add("LP_POOL_2D", (picture,), {"kernel_shape": (1, positions), "p": node.integer("p", 2)})
-    context.add("RESHAPE", pooled, {"shape": (*dimensions[:2], *(1 for _ in dimensions[2:]))}, node.outputs)
-
-
-def _reduce_spatial_axes(context: ConversionContext, node: OnnxNode, type_: str) -> None:
-    rank = context.rank(node)
-    if rank < 3:
-        raise Refusal(Reason.UNSUPPORTED_RANK, f"input of {node.op_type} has rank {rank}; expected 3 or more")
-    attributes: dict[str, AttributeValue] = {"axes": tuple(range(2, rank)), "keepdims": True}
-    context.add_for(node, type_, attributes)
+    context.add("RESHAPE", pooled, {"shape": (*dimensions[:2], *[1] * (rank - 2))}, node.outputs)
 
 
 @converter("MaxUnpool", 9, 11, 22)
@@ -119,9 +112,7 @@ def convert_max_unpool(context: ConversionContext, node: OnnxNode) -> None:
     Refused: another `output_shape` than the pool's. ONNX indexes the smaller image, ONNX Runtime the larger.
     """
     sizes = spatial_sizes(context, node)
-    kernel = node.integers("kernel_shape")
-    if kernel is None or len(kernel) != len(sizes):
-        raise invalid(f"attribute 'kernel_shape' of MaxUnpool is {kernel}; expected {len(sizes)} values")
+    kernel = stated_kernel(node, len(sizes))
     windows, rank = read_windows(node, kernel), len(sizes)
     shape = tuple(
         (size - 1) * windows.strides[axis] + kernel[axis] - windows.pads[axis] - windows.pads[axis + rank]
@@ -161,18 +152,9 @@ def convert_col_to_im(context: ConversionContext, node: OnnxNode) -> None:
             f"Col2Im has image_shape {list(image)} and block_shape {list(block)}; expected lists of one length"
         )
     windows = read_windows(node, block)
-    attributes: dict[str, AttributeValue] = {
-        "image_shape": image,
-        "kernel_shape": block,
-        "strides": windows.strides,
-        "pads": windows.pads,
-        "dilations": windows.dilations,
-    }
+    attributes: dict[str, AttributeValue] = {"image_shape": image, "kernel_shape": block}
+    attributes |= {name: getattr(windows, name) for name in _MOVES}
     context.add_for(node, "COL_TO_IM", attributes)
-
-
-def _window(write: NodeWriter, *names: str) -> dict[str, object]:
-    return {name: write.operation.attributes[name] for name in names}
 
 
 _MOVES = ("strides", "pads", "dilations")
@@ -181,7 +163,7 @@ _MOVES = ("strides", "pads", "dilations")
 @exporter("MAX_POOL_2D_WITH_INDICES", "MAX_POOL_3D_WITH_INDICES")
 def export_max_pool_with_indices(write: NodeWriter) -> Sequence[str]:
     """Export MAX_POOL_2D_WITH_INDICES and MAX_POOL_3D_WITH_INDICES as MaxPool (22)."""
-    attributes = _window(write, "kernel_shape", *_MOVES, "ceil_mode")
+    attributes = {name: write.operation.attributes[name] for name in ("kernel_shape", *_MOVES, "ceil_mode")}
     column_major = write.operation.storage_order == "column_major"
     return write.nodes("MaxPool", write.inputs[:1], 2, storage_order=column_major, **attributes)  # type: ignore[arg-type]
 

@@ -70,9 +70,14 @@ def parameters(node: OnnxNode, scale: Array, zero_point: Array | None, axis: int
     return Quantization(scale=tuple(scales.tolist()), zero_point=tuple(points.tolist()), axis=along)
 
 
-def integer_type(name: str) -> DataType | None:
-    """Return the integer data type of that name, or None."""
-    return _INTEGERS.get(name)
+def integer_type(node: OnnxNode, dtype_name: str, described: str = "quantized values") -> DataType:
+    """Return the integer data type of that name, or raise Refusal."""
+    integer_dtype = _INTEGERS.get(dtype_name)
+    if integer_dtype is None:
+        raise Refusal(
+            Reason.UNSUPPORTED_DTYPE, f"{described} of {node.op_type} have type {dtype_name}; expected integers"
+        )
+    return integer_dtype
 
 
 def as_quantized(context: ConversionContext, name: str, quantization: Quantization) -> int:
@@ -254,10 +259,10 @@ def quantized_type(context: ConversionContext, node: OnnxNode) -> QuantizedType 
     Raises:
         Refusal: not integers, or mismatched parameters.
     """
-    quantizes = node.op_type == "QuantizeLinear"
-    integer_dtype = (
-        _result_type(context, node) if quantizes else _integer_type(node, context.type_of(node.input(0)).dtype.value)
-    )
+    if node.op_type == "QuantizeLinear":
+        integer_dtype = _result_type(context, node)
+    else:
+        integer_dtype = integer_type(node, context.type_of(node.input(0)).dtype.value)
     linear = _Linear(context=context, node=node, dtype=integer_dtype)
     return linear.result() if linear.is_constant else None
 
@@ -283,16 +288,7 @@ def _result_type(context: ConversionContext, node: OnnxNode) -> DataType:
     code = node.integer("output_dtype", 0)
     named = data_type_name(code) if code else "uint8"
     type_name = context.type_of(node.input(2)).dtype.value if node.input(2) else named
-    return _integer_type(node, type_name)
-
-
-def _integer_type(node: OnnxNode, name: str) -> DataType:
-    integer_dtype = next((dtype for dtype in INTEGER if dtype.value == name), None)
-    if integer_dtype is None:
-        raise Refusal(
-            Reason.UNSUPPORTED_DTYPE, f"{node.op_type} has quantized values of type {name}; expected integers"
-        )
-    return integer_dtype
+    return integer_type(node, type_name)
 
 
 def _check_precision(context: ConversionContext, node: OnnxNode) -> None:
@@ -335,7 +331,7 @@ def add_rounding(
 @converter("DequantizeLinear", 10, 13, 19, 21, 23, 24, 25, 28)
 def convert_dequantize_linear(context: ConversionContext, node: OnnxNode) -> None:
     """Convert DequantizeLinear (10 to 28), of integers only, to DEQUANTIZE or arithmetic."""
-    dtype = _integer_type(node, context.type_of(node.input(0)).dtype.value)
+    dtype = integer_type(node, context.type_of(node.input(0)).dtype.value)
     code = node.integer("output_dtype", 0)
     result_dtype = DataType(data_type_name(code)) if code else context.type_of(node.input(1)).dtype
     linear = _Linear(context=context, node=node, dtype=dtype)

@@ -5,8 +5,6 @@ A run-time zero point of x is subtracted afterwards: sum((x - z) * w) = sum(x * 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 
 from nnadapter.converters.context import ConversionContext
@@ -28,11 +26,7 @@ _UNIT_SCALE: Array = np.array(1, np.float32)
 
 
 def _integers_of(context: ConversionContext, node: OnnxNode, name: str) -> DataType:
-    type_ = context.type_of(name)
-    integer_dtype = integer_type(type_.dtype.value)
-    if integer_dtype is None:
-        raise Refusal(Reason.UNSUPPORTED_DTYPE, f"{name!r} of {node.op_type} is {type_}; expected integers")
-    return integer_dtype
+    return integer_type(node, context.type_of(name).dtype.value, f"values {name!r}")
 
 
 def _quantization(
@@ -41,20 +35,14 @@ def _quantization(
     """Return a quantization; an empty scale is 1, an empty zero point 0."""
     value, scale, zero_point = names
     _integers_of(context, node, value)
-    return parameters(
-        node,
-        context.constant(scale) if scale else _UNIT_SCALE,
-        context.constant(zero_point) if zero_point else None,
-        axis,
-    )
+    scales = context.constant(scale) if scale else _UNIT_SCALE
+    return parameters(node, scales, context.constant(zero_point) if zero_point else None, axis)
 
 
 def _result(context: ConversionContext, node: OnnxNode, position: int) -> QuantizedType:
     scale, zero_point = context.constant(node.input(position)), context.optional_constant(node, position + 1)
-    integer_dtype = integer_type("uint8" if zero_point is None else zero_point.dtype.name)
-    if integer_dtype is None:
-        raise Refusal(Reason.UNSUPPORTED_DTYPE, f"the result of {node.op_type} is not an integer tensor")
-    return QuantizedType(integer_dtype, parameters(node, scale, zero_point, None))
+    dtype_name = "uint8" if zero_point is None else zero_point.dtype.name
+    return QuantizedType(integer_type(node, dtype_name, "results"), parameters(node, scale, zero_point, None))
 
 
 def _windows(context: ConversionContext, node: OnnxNode, filter_: int) -> dict[str, AttributeValue]:
@@ -167,8 +155,7 @@ def _add_known(
     columns = len(context.dimensions(second[0])) - 1
     x = as_quantized(context, first[0], _quantization(context, node, first))
     y = as_quantized(context, second[0], _quantization(context, node, second, columns))
-    attributes: Mapping[str, AttributeValue] = {}
-    return add_quantized_product(context, "MAT_MUL", (x, y), attributes, result, node.outputs if named else ())
+    return add_quantized_product(context, "MAT_MUL", (x, y), {}, result, node.outputs if named else ())
 
 
 def _add_int32_product(

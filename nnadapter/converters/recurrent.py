@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from nnadapter.converters.context import ConversionContext, invalid
@@ -10,28 +10,19 @@ from nnadapter.converters.registry import NodeWriter, OnnxNode, converter, expor
 from nnadapter.ir import ABSENT, AttributeValue, DataType
 from nnadapter.ir.operations.recurrent import FUNCTIONS_PER_DIRECTION, PARAMETERS
 
-_FUNCTIONS: Mapping[str, tuple[str, float, float]] = MappingProxyType(
+_FUNCTIONS: Mapping[str, str] = MappingProxyType({name.replace("_", ""): name for name in PARAMETERS})
+"""Lowercase name, since ONNX Runtime ignores case -> IR name."""
+_PARAMETERS: Mapping[str, tuple[float, float]] = MappingProxyType(
     {
-        "affine": ("affine", 1.0, 0.0),
-        "elu": ("elu", 1.0, 0.0),
-        "hardsigmoid": ("hard_sigmoid", 0.2, 0.5),
-        "leakyrelu": ("leaky_relu", 0.01, 0.0),
-        "relu": ("relu", 0.0, 0.0),
-        "scaledtanh": ("scaled_tanh", 1.0, 1.0),
-        "sigmoid": ("sigmoid", 0.0, 0.0),
-        "softplus": ("softplus", 0.0, 0.0),
-        "softsign": ("softsign", 0.0, 0.0),
-        "tanh": ("tanh", 0.0, 0.0),
-        "thresholdedrelu": ("thresholded_relu", 1.0, 0.0),
+        "affine": (1.0, 0.0),
+        "elu": (1.0, 0.0),
+        "hard_sigmoid": (0.2, 0.5),
+        "leaky_relu": (0.01, 0.0),
+        "scaled_tanh": (1.0, 1.0),
+        "thresholded_relu": (1.0, 0.0),
     }
 )
-"""Lowercase name, since ONNX Runtime ignores case -> IR name, default alpha, default beta."""
-
-
-_HAS_ALPHA = frozenset({"affine", "elu", "hardsigmoid", "leakyrelu", "scaledtanh", "thresholdedrelu"})
-
-
-_HAS_BETA = frozenset({"affine", "hardsigmoid", "scaledtanh"})
+"""IR name -> default alpha and beta; 0 for others."""
 
 
 _DEFAULTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -39,35 +30,22 @@ _DEFAULTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 
 
+_FLAGS: Mapping[str, tuple[str, ...]] = {"LSTM": ("input_forget",), "GRU": ("linear_before_reset",)}
 _STATES = (5, 6)
 """Positions of initial states; layout 1 swaps their first two axes."""
 
 
 @converter("LSTM", 7, 14, 22)
-def convert_lstm(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert LSTM (7, 14, 22) to LSTM."""
-    _add(context, node, {"input_forget": node.integer("input_forget", 0) != 0})
-
-
 @converter("GRU", 7, 14, 22)
-def convert_gru(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert GRU (7, 14, 22) to GRU."""
-    _add(context, node, {"linear_before_reset": node.integer("linear_before_reset", 0) != 0})
-
-
 @converter("RNN", 7, 14, 22)
-def convert_rnn(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert RNN (7, 14, 22) to RNN."""
-    _add(context, node, {})
-
-
-def _add(context: ConversionContext, node: OnnxNode, extra_attributes: Mapping[str, AttributeValue]) -> None:
+def convert_recurrent(context: ConversionContext, node: OnnxNode) -> None:
+    """Convert LSTM, GRU and RNN (7, 14, 22) to the operations of the same names."""
     layout = node.integer("layout", 0)
     if layout not in (0, 1):
         raise invalid(f"attribute 'layout' of {node.op_type} is {layout}; expected 0 or 1")
     _check_hidden_size(context, node)
     inputs = _inputs(context, node, batch_first=layout == 1)
-    attributes = {**_attributes(node), **extra_attributes}
+    attributes = _attributes(node)
     if layout == 0:
         context.add(node.op_type, inputs, attributes, node.outputs)
         return
@@ -112,6 +90,7 @@ def _attributes(node: OnnxNode) -> dict[str, AttributeValue]:
         "activation_alpha": alphas,
         "activation_beta": betas,
         "clip": clip if clip > 0 else float("inf"),
+        **{name: node.integer(name, 0) != 0 for name in _FLAGS.get(node.op_type, ())},
     }
 
 
@@ -132,33 +111,19 @@ def _activations(node: OnnxNode, directions: int) -> tuple[str, tuple[float, ...
             f"attribute 'activations' of {node.op_type} is {list(activations)}; "
             f"expected {count} of {sorted(_FUNCTIONS)}"
         )
-    alphas, betas = iter(node.numbers("activation_alpha") or ()), iter(node.numbers("activation_beta") or ())
-    names = " ".join(_FUNCTIONS[key][0] for key in keys)
-    return names, _values(keys, alphas, _HAS_ALPHA, 1), _values(keys, betas, _HAS_BETA, 2)
+    functions = [_FUNCTIONS[key] for key in keys]
+    alphas, betas = (_values(node, functions, position) for position in (0, 1))
+    return " ".join(functions), alphas, betas
 
 
-def _values(
-    keys: Sequence[str], explicit_values: Iterator[float], having: frozenset[str], column: int
-) -> tuple[float, ...]:
+def _values(node: OnnxNode, functions: Sequence[str], position: int) -> tuple[float, ...]:
+    parameter = ("alpha", "beta")[position]
+    stated = iter(node.numbers(f"activation_{parameter}") or ())
+    defaults = [_PARAMETERS.get(name, (0.0, 0.0))[position] for name in functions]
     return tuple(
-        next(explicit_values, float(_FUNCTIONS[key][column])) if key in having else float(_FUNCTIONS[key][column])
-        for key in keys
+        next(stated, default) if parameter in PARAMETERS[name] else default
+        for name, default in zip(functions, defaults, strict=True)
     )
-
-
-_NAMES: Mapping[str, str] = {
-    "affine": "Affine",
-    "elu": "Elu",
-    "hard_sigmoid": "HardSigmoid",
-    "leaky_relu": "LeakyRelu",
-    "relu": "Relu",
-    "scaled_tanh": "ScaledTanh",
-    "sigmoid": "Sigmoid",
-    "softplus": "Softplus",
-    "softsign": "Softsign",
-    "tanh": "Tanh",
-    "thresholded_relu": "ThresholdedRelu",
-}
 
 
 _LENGTHS = 4
@@ -172,14 +137,14 @@ def export_recurrent(write: NodeWriter) -> Sequence[str]:
     if inputs[_LENGTHS]:
         inputs[_LENGTHS] = write.cast(inputs[_LENGTHS], DataType.INT32)
     names = of.activations.split()
-    flags = {name: of.attributes[name] for name in ("input_forget", "linear_before_reset") if name in of.attributes}
+    flags = {name: of.attributes[name] for name in _FLAGS.get(of.type, ())}
     return write.nodes(
         of.type,
         inputs,
         len(of.outputs),
         direction=of.direction,
         hidden_size=of.recurrent_weights.type.dimensions[2],
-        activations=[_NAMES[name] for name in names],
+        activations=[name.title().replace("_", "") for name in names],
         activation_alpha=_written_values(names, "alpha", of.activation_alpha),
         activation_beta=_written_values(names, "beta", of.activation_beta),
         clip=of.clip if of.clip < float("inf") else None,

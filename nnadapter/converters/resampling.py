@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 import numpy as np
 
 from nnadapter.converters.context import ConversionContext, invalid, normalize_axes
-from nnadapter.converters.convolution import read_windows
+from nnadapter.converters.convolution import kernel_of, read_windows
 from nnadapter.converters.registry import NodeWriter, OnnxNode, Reason, Refusal, converter, exporter
-from nnadapter.ir import ABSENT, Array, AttributeValue, DataType
+from nnadapter.ir import Array, AttributeValue, DataType
 from nnadapter.ir.symbolic_numbers import apply_function, quotient_of_sizes, scaled_size
 
 _Number = TypeVar("_Number", int, float)
@@ -24,17 +24,12 @@ _COORDINATES = ("half_pixel", "align_corners", "asymmetric", "pytorch_half_pixel
 _NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 
 
-@converter("Upsample", 7)
-def convert_upsample_attribute(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert Upsample (7) to RESIZE_NEAREST or RESIZE_LINEAR."""
-    _resize_by_old_rule(context, node, node.numbers("scales") or ())
-
-
-@converter("Upsample", 9)
+@converter("Upsample", 7, 9)
 @converter("Resize", 10)
 def convert_resize_by_scales(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert Upsample (9) and Resize (10), with constant scales, to RESIZE_NEAREST or RESIZE_LINEAR."""
-    _resize_by_old_rule(context, node, _numbers(context.constant(node.input(1))))
+    """Convert Upsample (7, 9) and Resize (10), with constant scales, to RESIZE_NEAREST or RESIZE_LINEAR."""
+    scales = node.numbers("scales")
+    _resize_by_old_rule(context, node, _numbers(context.constant(node.input(1))) if scales is None else scales)
 
 
 def _resize_by_old_rule(context: ConversionContext, node: OnnxNode, scales: tuple[float, ...]) -> None:
@@ -205,8 +200,7 @@ def _grid_sample(context: ConversionContext, node: OnnxNode, mode: str) -> None:
     rank = context.rank(node)
     if rank not in (4, 5):
         raise Refusal(Reason.UNSUPPORTED_RANK, f"input of GridSample has rank {rank}; expected 4 or 5")
-    inputs = (context.operand(node.input(0)), context.operand(node.input(1)))
-    context.add("GRID_SAMPLE", inputs, attributes, node.outputs)
+    context.add_for(node, "GRID_SAMPLE", attributes, 2)
 
 
 @converter("AffineGrid", 20)
@@ -248,8 +242,7 @@ def convert_roi_align(context: ConversionContext, node: OnnxNode) -> None:
         "mode": node.text("mode", "avg"),
         "half_pixel": mode == "half_pixel",
     }
-    inputs = tuple(context.operand(node.input(position)) for position in range(3))
-    context.add("ROI_ALIGN", inputs, attributes, node.outputs)
+    context.add_for(node, "ROI_ALIGN", attributes, 3)
 
 
 @converter("DeformConv", 19, 22)
@@ -260,18 +253,11 @@ def convert_deform_conv(context: ConversionContext, node: OnnxNode) -> None:
         raise Refusal(
             Reason.UNSUPPORTED_RANK, f"filter of DeformConv has rank {len(dimensions)}; expected [O, C, kH, kW]"
         )
-    named = node.integers("kernel_shape")
-    if named and named != dimensions[2:]:
-        raise invalid(f"kernel_shape of DeformConv is {list(named)}; expected the filter's, {list(dimensions[2:])}")
-    windows = read_windows(node, dimensions[2:])
+    windows = read_windows(node, kernel_of(context, node, 2))
     attributes = windows.attributes(windows.pads)
     attributes["group"] = node.integer("group", 1)
     attributes["offset_group"] = node.integer("offset_group", 1)
-    required = [context.operand(node.input(position)) for position in range(3)]
-    optional = [context.optional_operand(node.input(position)) for position in (3, 4)]
-    while optional and optional[-1] == ABSENT:
-        optional.pop()
-    context.add("DEFORMABLE_CONV_2D", (*required, *optional), attributes, node.outputs)
+    context.add_for(node, "DEFORMABLE_CONV_2D", attributes, 3, 2)
 
 
 _RATIO_TOLERANCE = 1e-6

@@ -10,39 +10,25 @@ from collections.abc import Mapping
 import numpy as np
 
 from nnadapter import limits
-from nnadapter.converters.context import ConversionContext, invalid, normalize_axis
+from nnadapter.converters.context import ConversionContext, data_type_attribute, invalid, normalize_axis
 from nnadapter.converters.movement import add_result
 from nnadapter.converters.registry import Converter, NodeWriter, OnnxNode, Reason, Refusal, converter, exporter
-from nnadapter.ir import Array, AttributeValue, DataType
-from nnadapter.onnx.schemas import data_type_name
+from nnadapter.ir import Array, DataType
 
 
-@converter("DFT", 17)
-def convert_dft_of_axis_attribute(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert DFT (17) to DFT. Refused: run-time length."""
-    _add_transform(context, node, node.integer("axis", 1))
-
-
-@converter("DFT", 20)
+@converter("DFT", 17, 20)
 def convert_dft(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert DFT (20) to DFT. Refused: run-time length or axis."""
-    axis = context.constant_integers(node, 2)
-    _add_transform(context, node, -2 if axis is None else _single(node, 2, axis))
-
-
-def _add_transform(context: ConversionContext, node: OnnxNode, axis: int) -> None:
+    """Convert DFT (17, 20) to DFT. Refused: run-time length or axis."""
+    if node.since_version < 20:
+        axis = node.integer("axis", 1)
+    else:
+        axis = context.single_integer(node, 2) if node.input(2) else -2
     dimensions = context.dimensions(node.input(0))
     axis = normalize_axis(node, axis, len(dimensions))
     inverse, onesided = (node.integer(name, 0) != 0 for name in ("inverse", "onesided"))
-    lengths = context.constant_integers(node, 1)
-    usual = 2 * (dimensions[axis] - 1) if inverse and onesided else dimensions[axis]
-    attributes: dict[str, AttributeValue] = {
-        "axis": axis,
-        "length": usual if lengths is None else _single(node, 1, lengths),
-        "inverse": inverse,
-        "onesided": onesided,
-    }
-    context.add_for(node, "DFT", attributes)
+    length = 2 * (dimensions[axis] - 1) if inverse and onesided else dimensions[axis]
+    length = context.single_integer(node, 1) if node.input(1) else length
+    context.add_for(node, "DFT", {"axis": axis, "length": length, "inverse": inverse, "onesided": onesided})
 
 
 @converter("STFT", 17)
@@ -54,26 +40,15 @@ def convert_stft(context: ConversionContext, node: OnnxNode) -> None:
     signal, dimensions, window = context.operand(node.input(0)), context.dimensions(node.input(0)), node.input(2)
     if len(dimensions) == 2:
         (signal,) = context.add("RESHAPE", (signal,), {"shape": (*dimensions, 1)})
-    lengths = context.constant_integers(node, 3)
-    if lengths is not None:
-        length = _single(node, 3, lengths)
+    if node.input(3):
+        length = context.single_integer(node, 3)
     elif window:
         length = (0, *context.dimensions(window))[-1]
     else:
         length = (0, *dimensions[:2])[-1]
-    attributes: dict[str, AttributeValue] = {
-        "frame_step": _single(node, 1, context.required_integers(node, 1)),
-        "frame_length": length,
-        "onesided": node.integer("onesided", 1) != 0,
-    }
-    inputs = (signal, *((context.operand(window),) if window else ()))
-    context.add("STFT", inputs, attributes, node.outputs)
-
-
-def _single(node: OnnxNode, position: int, values: tuple[int, ...]) -> int:
-    if len(values) != 1:
-        raise invalid(f"input {position} of {node.op_type} is {list(values)}; expected one number")
-    return values[0]
+    onesided = node.integer("onesided", 1) != 0
+    attributes = {"frame_step": context.single_integer(node, 1), "frame_length": length, "onesided": onesided}
+    context.add("STFT", (signal, *((context.operand(window),) if window else ())), attributes, node.outputs)
 
 
 _WINDOWS: Mapping[str, tuple[float, ...]] = {
@@ -145,12 +120,7 @@ def _number(context: ConversionContext, node: OnnxNode, position: int) -> float:
 
 
 def _add_table(context: ConversionContext, node: OnnxNode, table: Array) -> None:
-    target = data_type_name(node.integer("output_datatype", 1))
-    if target not in DataType.__members__.values():
-        raise Refusal(
-            Reason.UNSUPPORTED_TYPE,
-            f"attribute 'output_datatype' of {node.op_type} is {target}, which no operand can have",
-        )
+    target = data_type_attribute(node, "output_datatype", 1)
     add_result(context, node, np.asarray(table).astype(np.dtype(target)))
 
 
