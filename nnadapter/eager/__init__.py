@@ -8,6 +8,6 @@ __getattr__ = lazily(
     __name__,
     {
         ".execution": "OperationCall ProgramCache RESIDENTS",
-        ".functions": "UFUNCS",
+        ".tensor": "UFUNCS",
     },
 )

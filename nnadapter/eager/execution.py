@@ -10,6 +10,7 @@ import sys
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, Self
 
 import numpy as np
@@ -93,13 +94,8 @@ class OnDevice:
         self._array = array
         self._place = place
 
-    @property
-    def place(self) -> Place:
-        return self._place
-
-    @property
-    def array(self) -> Array:
-        return self._array
+    place = property(attrgetter("_place"))
+    array = property(attrgetter("_array"))
 
     def with_array(self, array: Array) -> Self:
         """Return a tensor with this array in the same place."""
@@ -240,23 +236,17 @@ def _compile_operation(context: Context, call: OperationCall) -> _CacheEntry:
     plain = _model(call)
     if isinstance(plain, str):
         return _CacheEntry(plain)
-    models = [plain]
-    if (by_kernel := _kernel_call(context, call, plain)) is not None:
-        models.insert(0 if by_kernel[1].overrides else 1, by_kernel[0])
-    outcome = _compile_model(context, models[0])
-    second = _compile_model(context, models[1]) if isinstance(outcome, str) and len(models) > 1 else outcome
-    return _CacheEntry(outcome if isinstance(second, str) else second)
-
-
-def _compile_model(context: Context, model: Model) -> Execution | str:
-    compilation = Compilation(context, model)
-    verdict = compilation.admission.verdict
-    if not verdict:
-        return str(verdict)
-    try:
-        return Execution(compilation)
-    except errors.NNAdapterError as error:
-        return str(error)
+    reasons = []
+    for model in _candidates(context, call, plain):
+        compilation = Compilation(context, model)
+        verdict = compilation.admission.verdict
+        try:
+            if verdict:
+                return _CacheEntry(Execution(compilation))
+            reasons.append(str(verdict))
+        except errors.NNAdapterError as error:
+            reasons.append(str(error))
+    return _CacheEntry(reasons[0])
 
 
 def _model(call: OperationCall) -> Model | str:
@@ -268,11 +258,11 @@ def _model(call: OperationCall) -> Model | str:
         return str(error)
 
 
-def _kernel_call(context: Context, call: OperationCall, plain: Model) -> tuple[Model, Kernel] | None:
-    """Return a model that calls a custom kernel, and the kernel, or None."""
+def _candidates(context: Context, call: OperationCall, plain: Model) -> list[Model]:
+    """Return the models to try in order: `plain`, and one that calls a custom kernel if there is one."""
     driver_context = context.driver_context
     if not isinstance(driver_context, KernelContext) or ("", call.op_type) not in driver_context.table.by_op:
-        return None
+        return [plain]
     from nnadapter.onnx.schemas import newest_since_version
 
     outputs = tuple(plain.operands[index].type for index in plain.outputs)
@@ -282,11 +272,13 @@ def _kernel_call(context: Context, call: OperationCall, plain: Model) -> tuple[M
     )
     if not isinstance(choice, Choice):
         warn_of_infer([choice.detail])
-        return None
+        return [plain]
     present = tuple(range(len(call.inputs)))
     custom = CustomCall(domain="", op_type=call.op_type, since_version=version, present=present, outputs=outputs)
     model = _model(OperationCall(CUSTOM, call.inputs, custom.to_attributes()))
-    return None if isinstance(model, str) else (model, choice.kernel)
+    if isinstance(model, str):
+        return [plain]
+    return [model, plain] if choice.kernel.overrides else [plain, model]
 
 
 PROGRAMS = ProgramCache()
