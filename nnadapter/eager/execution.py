@@ -34,6 +34,7 @@ from nnadapter.session.compilation import Compilation, Execution
 from nnadapter.session.device import Context, Device
 
 _rule = ["warn"]
+RESIDENTS = OwnerBoundMemory()
 
 
 def set_eager_fallback(rule: str) -> str:
@@ -112,9 +113,6 @@ def common_place(operands: Iterable[object]) -> OnDevice | None:
             f"one with .to({names[0]!r})"
         )
     return placed[0] if placed else None
-
-
-RESIDENTS = OwnerBoundMemory()
 
 
 def _compute_resident(device: str, execution: Execution, inputs: Sequence[Array]) -> tuple[Array, ...] | None:

@@ -34,14 +34,18 @@ from nnadapter.torch.regions import (
     Region,
     Settings,
     call_regions,
+    called,
     computed_results,
+    copied,
     export,
     halved,
+    inputs_of,
     line_of,
     origins,
     read_settings,
     readers,
     regions_of,
+    results_in,
     uses_of,
     working,
 )
@@ -120,15 +124,6 @@ IsWeight = Callable[[Any], bool]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FallbackOperator:
-    """Operator that PyTorch runs."""
-
-    operator: str
-    refusal: Unsupported
-    line: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Graph:
     """Compiled graph."""
 
@@ -138,7 +133,7 @@ class Graph:
     """Operators that do work; see `regions.working`."""
     delegated: int
     programs: tuple[Program, ...]
-    fallback_operators: tuple[FallbackOperator, ...]
+    fallback_operators: tuple[FallbackOperatorFacts, ...]
 
 
 def compile_graph(
@@ -163,12 +158,12 @@ def compile_graph(
     """
     ask_inputs(graph_module)
     computed = computed_results(graph_module, kind, shown) if owns_memory(settings) else frozenset()
-    refused = {node: reason for node in _called(graph_module) if (reason := refusal(node)) is not None}
+    refused = {node: reason for node in called(graph_module) if (reason := refusal(node)) is not None}
     exported = _exported(graph_module, refused, computed)
-    nodes, work = _called(graph_module), working(graph_module)
+    nodes, work = called(graph_module), working(graph_module)
     regions = [region for region, _ in exported]
     uses = uses_of(graph_module, kind, shown, written, computed, regions, lying)
-    inputs = graph_module.graph.find_nodes(op="placeholder")
+    inputs = inputs_of(graph_module)
     steady = {node for place, node in enumerate(inputs) if place not in written}
     programs = [
         Program(region, model, settings, _weighs(region, steady, is_weight), uses) for region, model in exported
@@ -186,10 +181,6 @@ def compile_graph(
     if not owns_memory(settings):
         lays = {place: lay for place, lay in lays.items() if lay is not None}
     return graph, _boxed(partial(_run_reading, run, lays) if lays else run)
-
-
-def _called(graph_module: fx.GraphModule) -> list[fx.Node]:
-    return [node for node in graph_module.graph.nodes if node.op == "call_function"]
 
 
 def _exported(
@@ -236,26 +227,38 @@ def _weighs(region: Region, steady: Collection[fx.Node], is_weight: IsWeight) ->
     return lambda place, value: place in places and is_weight(value)
 
 
-def failed_operators(program: Program) -> Iterator[FallbackOperator]:
+def failed_operators(program: Program) -> Iterator[FallbackOperatorFacts]:
     """Yield the operators of a region that lost its session."""
     reason = program.repeated if program.failure is None else program.failure
     if reason is not None:
         yield from _fallback_operators(program.region.working, dict.fromkeys(program.region.working, reason))
 
 
-def _fallback_operators(nodes: Sequence[fx.Node], refused: Mapping[fx.Node, Unsupported]) -> Iterator[FallbackOperator]:
+def _fallback_operators(
+    nodes: Sequence[fx.Node], refused: Mapping[fx.Node, Unsupported]
+) -> Iterator[FallbackOperatorFacts]:
     for node in nodes:
         if node in refused:
-            line = line_of(node.meta.get("stack_trace"))
-            yield FallbackOperator(operator=name_of(node), refusal=refused[node], line=line)
+            yield _fallback_operator(name_of(node), node, refused[node])
+
+
+def _fallback_operator(operator: str, node: fx.Node, refused: Unsupported) -> FallbackOperatorFacts:
+    return FallbackOperatorFacts(
+        operator=operator,
+        device="",
+        reason=str(refused.reason),
+        detail=refused.detail,
+        line=line_of(node.meta.get("stack_trace")),
+        count=1,
+    )
 
 
 def _runner(
     graph_module: fx.GraphModule, nodes: Sequence[fx.Node], regions: Sequence[Region], programs: Sequence[Program]
 ) -> Boxed:
-    inputs = graph_module.graph.find_nodes(op="placeholder")
+    inputs = inputs_of(graph_module)
     if len(regions) == 1 and set(regions[0].nodes) == set(nodes) and set(regions[0].inputs) <= set(inputs):
-        return _direct(inputs, regions[0], programs[0], graph_module.graph.output_node().args[0])
+        return _direct(inputs, regions[0], programs[0], results_in(graph_module))
     call_regions(graph_module, regions, programs)
     return partial(_spread, graph_module.forward)
 
@@ -378,7 +381,7 @@ def compile_captured(
     if kwargs:
         raise InvalidOptionError(f"back end 'nnadapter' accepts only options=, got {', '.join(kwargs)}=; remove it")
     settings = read_settings(options)
-    if not isinstance(graph_module.graph.output_node().args[0], (tuple, list)):
+    if not isinstance(results_in(graph_module), (tuple, list)):
         return _of_one(compile_captured(_giving_one(graph_module), example_inputs, options=options))
     if any(type(tensor) is Resident for tensor in (*graph_module.parameters(), *graph_module.buffers())):
         graph_module, lifted = _lifted(graph_module)
@@ -438,18 +441,9 @@ def _as_captured(
         Reason.COMPILE_FAILED, f"PyTorch failed to lower the graph to ATen: {type(error).__name__}: {message}"
     )
     nodes = [node for node in graph_module.graph.nodes if node.op in ("call_function", "call_method", "call_module")]
-    fallback_operators = [
-        FallbackOperator(operator=str(node.target), refusal=reason, line=line_of(node.meta.get("stack_trace")))
-        for node in nodes
-    ]
+    fallback_operators = tuple(_fallback_operator(str(node.target), node, reason) for node in nodes)
     capture.graphs[:] = [
-        Graph(
-            kind="captured",
-            operators=len(nodes),
-            delegated=0,
-            programs=(),
-            fallback_operators=tuple(fallback_operators),
-        )
+        Graph(kind="captured", operators=len(nodes), delegated=0, programs=(), fallback_operators=fallback_operators)
     ]
     if settings.options.fallback_at("compile") == "warn":
         warnings.warn(FallbackWarning(f"{len(nodes)} operations run in PyTorch: {reason.detail}"), stacklevel=2)
@@ -492,7 +486,7 @@ def _capture(graph_module: fx.GraphModule) -> Capture:
 def _weights(graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> WeightsOf:
     """Return a predicate for parameters and buffers; an optimizer step has no constants."""
     parameters = {place for place, value in enumerate(example_inputs) if isinstance(value, torch.nn.Parameter)}
-    places = graph_module.graph.find_nodes(op="placeholder")
+    places = inputs_of(graph_module)
     weight_ids = {id(value) for node, value in zip(places, example_inputs, strict=True) if _is_held(node, value)}
     weight_ids.update(id(value) for value in (*graph_module.parameters(), *graph_module.buffers()))
 
@@ -511,9 +505,8 @@ def _lives(value: Any) -> bool:
 
 
 def _lifted(graph_module: fx.GraphModule) -> tuple[fx.GraphModule, list[Any]]:
-    graph = fx.Graph()
-    graph.output(graph.graph_copy(graph_module.graph, {}))
-    lifted_module = fx.GraphModule(graph_module, graph)
+    lifted_module = copied(graph_module)
+    graph = lifted_module.graph
     lifted_module.compile_subgraph_reason = getattr(graph_module, "compile_subgraph_reason", None)
     first, residents = next(iter(graph.nodes)), []
     for node in graph.find_nodes(op="get_attr"):
@@ -530,7 +523,7 @@ def _lifted(graph_module: fx.GraphModule) -> tuple[fx.GraphModule, list[Any]]:
 
 
 def _forms(graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> list[Any]:
-    pairs = zip(graph_module.graph.find_nodes(op="placeholder"), example_inputs, strict=True)
+    pairs = zip(inputs_of(graph_module), example_inputs, strict=True)
     return [_form_of(node, value) if type(value) is Resident else value for node, value in pairs]
 
 
@@ -543,7 +536,7 @@ def _form_of(node: fx.Node, value: Resident) -> Any:
 
 def _lying(graph_module: fx.GraphModule, kind: str, lying: frozenset[int], written: Sequence[int]) -> frozenset[int]:
     """Return indices of results to leave on the device: gradients, or all results of an optimizer step."""
-    results = graph_module.graph.output_node().args[0]
+    results = results_in(graph_module)
     if kind == "backward":  # one gradient per input
         return lying if max(lying, default=0) < len(results) else frozenset()
     is_step = kind == "inference" and not lying.isdisjoint(written)
@@ -592,7 +585,7 @@ def _graph(capture: Capture, graph: Graph, weights: frozenset[int]) -> GraphFact
         delegated=graph.delegated - len(given_up),
         sessions=tuple(session.report() for _, sessions in program_sessions for session in sessions),
         pending_regions=sum(not sessions and program.failure is None for program, sessions in program_sessions),
-        fallback_operators=gathered([_fallback_facts(fallback) for fallback in (*graph.fallback_operators, *given_up)]),
+        fallback_operators=gathered([*graph.fallback_operators, *given_up]),
         refused_operators=gathered(refused),
         graph_break_reason=capture.ended,
         graph_break_line=capture.line,
@@ -609,17 +602,6 @@ def _graph(capture: Capture, graph: Graph, weights: frozenset[int]) -> GraphFact
 def _copying(sessions: Iterable[InferenceSession]) -> tuple[str, ...]:
     names = dict.fromkeys(name for session in sessions for name in session.devices)
     return tuple(name for name in names if name != CPU and has_memory(name))
-
-
-def _fallback_facts(fallback: FallbackOperator) -> FallbackOperatorFacts:
-    return FallbackOperatorFacts(
-        operator=fallback.operator,
-        device="",
-        reason=str(fallback.refusal.reason),
-        detail=fallback.refusal.detail,
-        line=fallback.line,
-        count=1,
-    )
 
 
 def _refused(program: Program, sessions: Sequence[InferenceSession]) -> list[FallbackOperatorFacts]:

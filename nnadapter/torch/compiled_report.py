@@ -114,24 +114,7 @@ class CompiledFacts:
 
 def plain_of(graph: GraphFacts) -> Mapping[str, Any]:
     """Return the facts, except sessions, as plain data."""
-    names = (
-        "kind",
-        "operators",
-        "delegated",
-        "pending_regions",
-        "fallback_operators",
-        "refused_operators",
-        "graph_break_reason",
-        "graph_break_line",
-        "unfrozen_weights",
-        "input_bytes",
-        "output_bytes",
-        "to_device_bytes",
-        "to_host_bytes",
-        "device_memory_full",
-        "separate_memory_devices",
-    )
-    return {name: plain(getattr(graph, name)) for name in names}
+    return {name: plain(getattr(graph, name)) for name in GraphFacts.__slots__ if name != "sessions"}
 
 
 def gathered(operator_facts: list[FallbackOperatorFacts]) -> tuple[FallbackOperatorFacts, ...]:

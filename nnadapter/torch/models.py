@@ -7,18 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir
 import torch
-from onnx_ir.passes.common import (
-    CommonSubexpressionEliminationPass,
-    DeduplicateInitializersPass,
-    InlinePass,
-    LiftConstantsToInitializersPass,
-    LiftSubgraphInitializersToMainGraphPass,
-    NameFixPass,
-    OutputFixPass,
-    RemoveUnusedFunctionsPass,
-    RemoveUnusedNodesPass,
-    RemoveUnusedOpsetsPass,
-)
+from onnx_ir.passes import common as passes
 from onnxscript.optimizer import fold_constants_ir
 from onnxscript.rewriter import RewritePass, RewriteRule
 from onnxscript.rewriter.rules import common as rules
@@ -77,11 +66,11 @@ _ROUNDS = 2
 
 def tidy(model: onnx_ir.Model) -> None:
     """Fold constants, simplify, and remove unused and duplicate values."""
-    InlinePass()(model)
+    passes.InlinePass()(model)
     for _ in range(_ROUNDS):
         fold_constants_ir(model, onnx_shape_inference=True)
         _REWRITING(model)
-        RemoveUnusedNodesPass()(model)
+        passes.RemoveUnusedNodesPass()(model)
     _give_apart(model.graph)
     for tidying in _TIDYING:
         tidying()(model)
@@ -161,14 +150,14 @@ _REWRITING = RewritePass(
     ]
 )
 _TIDYING = (
-    RemoveUnusedFunctionsPass,
-    RemoveUnusedOpsetsPass,
-    partial(LiftConstantsToInitializersPass, lift_all_constants=True, size_limit=0),
-    LiftSubgraphInitializersToMainGraphPass,
-    DeduplicateInitializersPass,
-    CommonSubexpressionEliminationPass,
-    OutputFixPass,
-    NameFixPass,
+    passes.RemoveUnusedFunctionsPass,
+    passes.RemoveUnusedOpsetsPass,
+    partial(passes.LiftConstantsToInitializersPass, lift_all_constants=True, size_limit=0),
+    passes.LiftSubgraphInitializersToMainGraphPass,
+    passes.DeduplicateInitializersPass,
+    passes.CommonSubexpressionEliminationPass,
+    passes.OutputFixPass,
+    passes.NameFixPass,
 )
 
 

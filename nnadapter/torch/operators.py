@@ -6,8 +6,8 @@ Only this module and `models.py` use internals of the exporter.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache, partial
 from types import MappingProxyType
 from typing import Any
 
@@ -109,11 +109,7 @@ def _where_steady(operator: Any, written: Callable[..., Any]) -> Callable[..., A
 
 def refusal(node: torch.fx.Node) -> Unsupported | None:
     """Return the reason for PyTorch to run an ATen node, or None."""
-    for check in _CHECKS:
-        refused = check(node)
-        if refused is not None:
-            return refused
-    return None
+    return _first(_CHECKS, node)
 
 
 def name_of(node: torch.fx.Node) -> str:
@@ -174,63 +170,39 @@ def _draws(operator: Any, arguments: Sequence[Any], named: Mapping[str, Any]) ->
     return True
 
 
-def _refuse_random(node: torch.fx.Node) -> Unsupported | None:
-    if not is_random(node):
-        return None
-    return Unsupported(Reason.UNSUPPORTED_OPERATION, "random numbers come from PyTorch's generator")
-
-
 def _refuse_values(node: torch.fx.Node) -> Unsupported | None:
     """Refuse tensors on other devices, sparse, complex or of other types."""
-    read = [_tensors(input_node.meta.get("val")) for input_node in node.all_input_nodes]
-    for tensor in (tensor for several in (*read, _tensors(node.meta.get("val"))) for tensor in several):
+    for tensor in (*_input_tensors(node), *_tensors(node.meta.get("val"))):
         if tensor.is_complex():
-            return Unsupported(Reason.UNSUPPORTED_DTYPE, "ONNX has no operators on complex numbers")
+            return Unsupported(_DTYPE, "ONNX has no operators on complex numbers")
         if tensor.dtype not in TAKEN_DTYPES:
-            return Unsupported(Reason.UNSUPPORTED_DTYPE, f"tensors of {tensor.dtype} stay in PyTorch")
+            return Unsupported(_DTYPE, f"tensors of {tensor.dtype} stay in PyTorch")
         if tensor.device.type != "cpu":
-            return Unsupported(Reason.UNSUPPORTED_TYPE, f"a tensor on {tensor.device} stays there")
+            return Unsupported(_TYPE, f"a tensor on {tensor.device} stays there")
         if tensor.layout is not torch.strided:
-            return Unsupported(Reason.UNSUPPORTED_TYPE, f"a tensor of layout {tensor.layout} has no form in ONNX")
+            return Unsupported(_TYPE, f"a tensor of layout {tensor.layout} has no form in ONNX")
     return None
 
 
 def _refuse_numbers(node: torch.fx.Node) -> Unsupported | None:
     for input_node in node.all_input_nodes:
         if "val" not in input_node.meta:
-            return Unsupported(Reason.UNSUPPORTED_TYPE, f"it reads a result of {input_node.target} with unknown type")
+            return Unsupported(_TYPE, f"it reads a result of {input_node.target} with unknown type")
         if is_real(input_node) and _is_real_alone(node):
             continue
         if isinstance(input_node.meta["val"], (torch.SymFloat, torch.SymBool)):
-            return Unsupported(Reason.UNSUPPORTED_TYPE, "it reads a number that is known only at run time")
+            return Unsupported(_TYPE, "it reads a number that is known only at run time")
     return None
 
 
 def _is_real_alone(node: torch.fx.Node) -> bool:
-    values = [tensor for related_node in (*node.all_input_nodes, node) for tensor in _tensors(related_node.meta["val"])]
+    values = (*_input_tensors(node), *_tensors(node.meta["val"]))
     return {tensor.dtype for tensor in values} in ({torch.float32}, {torch.float64})
 
 
-def _refuse_layout(node: torch.fx.Node) -> Unsupported | None:
-    if str(node.target).startswith(("aten.empty", "aten.new_empty")):
-        return Unsupported(Reason.UNSUPPORTED_OPERATION, "it returns uninitialized memory")
-    if node.target is not torch.ops.aten.as_strided.default:
-        return None
-    return Unsupported(
-        Reason.UNSUPPORTED_OPERATION, "it accesses memory by strides, which tensors of sessions do not have"
-    )
-
-
-def _refuse_divisor(node: torch.fx.Node) -> Unsupported | None:
-    if node.target not in _AVERAGES or divisor_of(node) is None:
-        return None
-    return Unsupported(Reason.UNSUPPORTED_OPERATION, "ONNX average pools have no divisor attribute")
-
-
-def written_otherwise(node: torch.fx.Node) -> Unsupported | None:
-    """Return the difference of the exporter's form, or None."""
-    reasons = (check(node) for check in _OTHERWISE)
-    return next((reason for reason in reasons if reason is not None), None)
+def _refuse_approximations(node: torch.fx.Node) -> Unsupported | None:
+    detail = _APPROXIMATE.get(node.target)
+    return None if detail is None else Unsupported(_OPERATION, f"in ONNX, {detail}")
 
 
 def divisor_of(node: torch.fx.Node) -> Any:
@@ -238,97 +210,19 @@ def divisor_of(node: torch.fx.Node) -> Any:
     return node.args[6] if len(node.args) > 6 else node.kwargs.get("divisor_override")
 
 
-def _refuse_shifts(node: torch.fx.Node) -> Unsupported | None:
-    value = node.meta.get("val")
-    if "shift" not in str(node.target) or getattr(value, "dtype", None) is not torch.uint8:
-        return None
-    return Unsupported(Reason.UNSUPPORTED_DTYPE, "PyTorch's exporter writes shifts of uint8 as shifts of int8")
+def _has_empty_statistics(node: torch.fx.Node) -> bool:
+    """Return True for statistics of empty tensors that are not empty themselves."""
+    if _packet(node) not in _STATISTICS or not any(map(_is_empty, _input_tensors(node))):
+        return False
+    return not all(map(_is_empty, _tensors(node.meta.get("val"))))
 
 
-def _refuse_nothing(node: torch.fx.Node) -> Unsupported | None:
-    """Refuse statistics of empty tensors, which are NaN in PyTorch only."""
-    if getattr(node.target, "overloadpacket", None) not in _STATISTICS:
-        return None
-    read = [tensor for input_node in node.all_input_nodes for tensor in _tensors(input_node.meta.get("val"))]
-    gives = _tensors(node.meta.get("val"))
-    if not any(_is_empty(tensor) for tensor in read) or all(_is_empty(tensor) for tensor in gives):
-        return None
-    return Unsupported(Reason.UNSUPPORTED_OPERATION, "statistics of empty tensors are NaN in PyTorch only")
-
-
-def _refuse_smoothing(node: torch.fx.Node) -> Unsupported | None:
-    """Refuse antialiasing with scales, which the exporter drops, or aligned corners."""
+def _smooths_by_scale(node: torch.fx.Node) -> bool:
+    """Return True for antialiasing with scales, which the exporter drops."""
     if node.target not in _SMOOTHED:
-        return None
-    _, size, is_aligned, *scales = node.args
-    if is_aligned:
-        return Unsupported(Reason.UNSUPPORTED_OPERATION, "antialiasing with aligned corners differs in ONNX")
-    lengths = _tensors(node.args[0].meta["val"])[0].shape[2:]
-    if all(map(_is_kept, scales, size, lengths)):
-        return None
-    return Unsupported(Reason.UNSUPPORTED_OPERATION, "antialiasing by a scale with rounded sizes differs in ONNX")
-
-
-def _refuse_kept_lengths(node: torch.fx.Node) -> Unsupported | None:
-    """Refuse to resize by scales that leave a length unchanged: only ONNX resamples then."""
-    if node.target not in BY_SCALES or not node.args[-1]:
-        return None
-    lengths = _tensors(node.args[0].meta["val"])[0].shape[2:]
-    sized = zip(node.args[-1], lengths, _tensors(node.meta["val"])[0].shape[2:], strict=True)
-    if not any(
-        hangs_on_length(scale, length) or (scale != 1 and isinstance(size, int) and size == length)
-        for scale, length, size in sized
-    ):
-        return None
-    return Unsupported(Reason.UNSUPPORTED_OPERATION, "a scale that may keep a length differs in ONNX")
-
-
-def _refuse_others(node: torch.fx.Node) -> Unsupported | None:
-    """Refuse smoothed labels, class probabilities and Hamming windows."""
-    if node.target is torch.ops.aten.cross_entropy_loss.default and len(node.args) > 5 and node.args[5]:
-        return Unsupported(Reason.UNSUPPORTED_OPERATION, "losses with smoothed labels have no form in ONNX")
-    if node.target is torch.ops.aten.cross_entropy_loss.default and node.args[1].meta["val"].is_floating_point():
-        return Unsupported(Reason.UNSUPPORTED_OPERATION, "losses with class probabilities have no form in ONNX")
-    if node.target is torch.ops.aten.hamming_window.default and not isinstance(node.args[0], int):
-        return Unsupported(Reason.UNSUPPORTED_OPERATION, "Hamming windows have other coefficients in ONNX")
-    return None
-
-
-def _refuse_mixed(node: torch.fx.Node) -> Unsupported | None:
-    """Refuse scales of another data type, as under autocast."""
-    if getattr(node.target, "overloadpacket", None) not in _SCALING:
-        return None
-    read = [tensor for input_node in node.all_input_nodes for tensor in _tensors(input_node.meta.get("val"))]
-    if len({tensor.dtype for tensor in read}) < 2:
-        return None
-    return Unsupported(Reason.UNSUPPORTED_DTYPE, "ONNX has no normalization with a scale of another type")
-
-
-def _refuse_bags(node: torch.fx.Node) -> Unsupported | None:
-    """Refuse further results of embedding bags, exported as zeros."""
-    if getattr(node.target, "overloadpacket", None) not in _BAGS or not _reads_further(node):
-        return None
-    return Unsupported(
-        Reason.UNSUPPORTED_OPERATION, "PyTorch's exporter omits the offsets of bags, which the gradient reads"
-    )
-
-
-def _refuse_approximations(node: torch.fx.Node) -> Unsupported | None:
-    if node.target in _APPROXIMATE:
-        return Unsupported(Reason.UNSUPPORTED_OPERATION, f"in ONNX, {_APPROXIMATE[node.target]}")
-    if node.target is torch.ops.aten._linalg_det.default and _reads_further(node):
-        return Unsupported(
-            Reason.UNSUPPORTED_OPERATION, "ONNX has no LU factors of a determinant, which its gradient reads"
-        )
-    return None
-
-
-def _refuse_signs(node: torch.fx.Node) -> Unsupported | None:
-    if node.target is not torch.ops.aten.signbit.default:
-        return None
-    if not _tensors(node.all_input_nodes[0].meta["val"])[0].is_floating_point():
-        return None
-    return Unsupported(Reason.UNSUPPORTED_OPERATION, "PyTorch's exporter writes the sign of -0.0 as that of 0.0")
+        return False
+    _, size, _, *scales = node.args
+    return not all(map(_is_kept, scales, size, _lengths(node.args[0])))
 
 
 def _is_kept(scale: float | None, size: Any, length: Any) -> bool:
@@ -337,42 +231,147 @@ def _is_kept(scale: float | None, size: Any, length: Any) -> bool:
     return isinstance(size, int) and isinstance(length, int) and length * scale == size
 
 
+def _may_keep_length(node: torch.fx.Node) -> bool:
+    """Return True for scales that may leave a length unchanged: only ONNX resamples then."""
+    if node.target not in BY_SCALES or not node.args[-1]:
+        return False
+    sized = zip(node.args[-1], _lengths(node.args[0]), _lengths(node), strict=True)
+    return any(
+        hangs_on_length(scale, length) or (scale != 1 and isinstance(size, int) and size == length)
+        for scale, length, size in sized
+    )
+
+
+def _lengths(node: torch.fx.Node) -> Sequence[Any]:
+    lengths: Sequence[Any] = _tensors(node.meta["val"])[0].shape[2:]
+    return lengths
+
+
+def _reads_probabilities(node: torch.fx.Node) -> bool:
+    if node.target is not torch.ops.aten.cross_entropy_loss.default:
+        return False
+    return bool(node.args[1].meta["val"].is_floating_point())
+
+
+def _reads_signs(node: torch.fx.Node) -> bool:
+    if node.target is not torch.ops.aten.signbit.default:
+        return False
+    return bool(_input_tensors(node)[0].is_floating_point())
+
+
 def _is_empty(tensor: Any) -> bool:
     return any(isinstance(size, int) and size == 0 for size in tensor.shape)
 
 
-def _refuse_statistics(node: torch.fx.Node) -> Unsupported | None:
-    """Refuse saved statistics, except of layer norm in float32."""
-    if node.target is torch.ops.aten._native_batch_norm_legit_no_training.default and _reads_further(node):
-        return Unsupported(Reason.UNSUPPORTED_OPERATION, "statistics saved at inference are empty, but not in ONNX")
-    if node.target is not torch.ops.aten.native_layer_norm.default or node.meta["val"][1].dtype is torch.float32:
-        return None
-    if not _reads_further(node):
-        return None
-    return Unsupported(Reason.UNSUPPORTED_DTYPE, "ONNX has the mean and deviation of layer norm in float32 only")
+def _saves_other_statistics(node: torch.fx.Node) -> bool:
+    if node.target is not torch.ops.aten.native_layer_norm.default or not _reads_further(node):
+        return False
+    return node.meta["val"][1].dtype is not torch.float32
 
 
 def _reads_further(node: torch.fx.Node) -> bool:
     return any(user.target is operator.getitem and user.args[1] != 0 for user in node.users)
 
 
-def _refuse_without_form(node: torch.fx.Node) -> Unsupported | None:
-    if node.target is operator.getitem:
-        return None
-    function, _ = _dispatching.dispatch(node, registry())
-    if function is not None:
-        return None
-    return Unsupported(Reason.UNSUPPORTED_OPERATION, "PyTorch's exporter has no ONNX form for it")
+def _reads_further_of(target: Any, node: torch.fx.Node) -> bool:
+    return node.target is target and _reads_further(node)
+
+
+Check = Callable[[torch.fx.Node], Unsupported | None]
+_OPERATION, _DTYPE, _TYPE = Reason.UNSUPPORTED_OPERATION, Reason.UNSUPPORTED_DTYPE, Reason.UNSUPPORTED_TYPE
+
+
+def _first(checks: Iterable[Check], node: torch.fx.Node) -> Unsupported | None:
+    refusals = (check(node) for check in checks)
+    return next((refused for refused in refusals if refused is not None), None)
+
+
+def _refuse_if(holds: Callable[[torch.fx.Node], bool], detail: str, reason: Reason = _OPERATION) -> Check:
+    return lambda node: Unsupported(reason, detail) if holds(node) else None
 
 
 _OTHERWISE = (
-    _refuse_divisor, _refuse_shifts, _refuse_nothing, _refuse_smoothing, _refuse_kept_lengths, _refuse_others,
-    _refuse_mixed, _refuse_bags, _refuse_signs, _refuse_approximations,
-)  # fmt: skip
-_CHECKS = (
-    _refuse_other_kinds, _refuse_random, _refuse_values, _refuse_numbers, _refuse_layout, written_otherwise,
-    _refuse_statistics, _refuse_without_form,
-)  # fmt: skip
+    _refuse_if(
+        lambda node: node.target in _AVERAGES and divisor_of(node) is not None,
+        "ONNX average pools have no divisor attribute",
+    ),
+    _refuse_if(
+        lambda node: "shift" in str(node.target) and getattr(node.meta.get("val"), "dtype", None) is torch.uint8,
+        "PyTorch's exporter writes shifts of uint8 as shifts of int8",
+        _DTYPE,
+    ),
+    _refuse_if(_has_empty_statistics, "statistics of empty tensors are NaN in PyTorch only"),
+    _refuse_if(
+        lambda node: node.target in _SMOOTHED and bool(node.args[2]),
+        "antialiasing with aligned corners differs in ONNX",
+    ),
+    _refuse_if(_smooths_by_scale, "antialiasing by a scale with rounded sizes differs in ONNX"),
+    _refuse_if(_may_keep_length, "a scale that may keep a length differs in ONNX"),
+    _refuse_if(
+        lambda node: (
+            node.target is torch.ops.aten.cross_entropy_loss.default and len(node.args) > 5 and bool(node.args[5])
+        ),
+        "losses with smoothed labels have no form in ONNX",
+    ),
+    _refuse_if(_reads_probabilities, "losses with class probabilities have no form in ONNX"),
+    _refuse_if(
+        lambda node: node.target is torch.ops.aten.hamming_window.default and not isinstance(node.args[0], int),
+        "Hamming windows have other coefficients in ONNX",
+    ),
+    _refuse_if(
+        lambda node: _packet(node) in _SCALING and len({tensor.dtype for tensor in _input_tensors(node)}) > 1,
+        "ONNX has no normalization with a scale of another type",
+        _DTYPE,
+    ),
+    _refuse_if(
+        lambda node: _packet(node) in _BAGS and _reads_further(node),
+        "PyTorch's exporter omits the offsets of bags, which the gradient reads",
+    ),
+    _refuse_if(_reads_signs, "PyTorch's exporter writes the sign of -0.0 as that of 0.0"),
+    _refuse_approximations,
+    _refuse_if(
+        partial(_reads_further_of, torch.ops.aten._linalg_det.default),
+        "ONNX has no LU factors of a determinant, which its gradient reads",
+    ),
+)
+
+
+def written_otherwise(node: torch.fx.Node) -> Unsupported | None:
+    """Return the difference of the exporter's form, or None."""
+    return _first(_OTHERWISE, node)
+
+
+_CHECKS: tuple[Check, ...] = (
+    _refuse_other_kinds,
+    _refuse_if(is_random, "random numbers come from PyTorch's generator"),
+    _refuse_values,
+    _refuse_numbers,
+    _refuse_if(
+        lambda node: str(node.target).startswith(("aten.empty", "aten.new_empty")), "it returns uninitialized memory"
+    ),
+    _refuse_if(
+        lambda node: node.target is torch.ops.aten.as_strided.default,
+        "it accesses memory by strides, which tensors of sessions do not have",
+    ),
+    written_otherwise,
+    _refuse_if(
+        partial(_reads_further_of, torch.ops.aten._native_batch_norm_legit_no_training.default),
+        "statistics saved at inference are empty, but not in ONNX",
+    ),
+    _refuse_if(_saves_other_statistics, "ONNX has the mean and deviation of layer norm in float32 only", _DTYPE),
+    _refuse_if(
+        lambda node: node.target is not operator.getitem and _dispatching.dispatch(node, registry())[0] is None,
+        "PyTorch's exporter has no ONNX form for it",
+    ),
+)
+
+
+def _packet(node: torch.fx.Node) -> Any:
+    return getattr(node.target, "overloadpacket", None)
+
+
+def _input_tensors(node: torch.fx.Node) -> list[Any]:
+    return [tensor for input_node in node.all_input_nodes for tensor in _tensors(input_node.meta.get("val"))]
 
 
 def _tensors(value: object) -> list[Any]:

@@ -13,18 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
-from torch.export import ExportedProgram
+from torch.export import ExportedProgram, graph_signature
 from torch.export.exported_program import ModuleCallEntry, ModuleCallSignature
-from torch.export.graph_signature import (
-    ConstantArgument,
-    ExportGraphSignature,
-    InputKind,
-    InputSpec,
-    OutputKind,
-    OutputSpec,
-    SymIntArgument,
-    TensorArgument,
-)
 from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import create_op_support
 from torch.utils import _pytree as pytree
@@ -93,6 +83,29 @@ def working(graph_module: fx.GraphModule) -> set[fx.Node]:
     return {node for node in varying if computes(node)}
 
 
+def called(graph_module: fx.GraphModule) -> list[fx.Node]:
+    """Return the nodes that call functions, in order."""
+    return [node for node in graph_module.graph.nodes if node.op == "call_function"]
+
+
+def inputs_of(graph_module: fx.GraphModule) -> list[fx.Node]:
+    """Return the placeholders of a graph, in order."""
+    return list(graph_module.graph.find_nodes(op="placeholder"))
+
+
+def results_in(graph_module: fx.GraphModule) -> Sequence[Any]:
+    """Return the results of a graph: nodes or constants."""
+    results: Sequence[Any] = graph_module.graph.output_node().args[0]
+    return results
+
+
+def copied(graph_module: fx.GraphModule) -> fx.GraphModule:
+    """Return a module with a copy of the graph and the same attributes."""
+    graph = fx.Graph()
+    graph.output(graph.graph_copy(graph_module.graph, {}))
+    return fx.GraphModule(graph_module, graph)
+
+
 def regions_of(
     graph_module: fx.GraphModule, refused: Collection[fx.Node], computed: Collection[fx.Node] = ()
 ) -> list[Region]:
@@ -101,8 +114,7 @@ def regions_of(
     Views that only PyTorch reads stay outside, except those in `computed`.
     """
     views = last_views(graph_module, computed, readers(refused))
-    nodes = [node for node in graph_module.graph.nodes if node.op == "call_function"]
-    supported_nodes = {node for node in nodes if node not in refused and node not in views}
+    supported_nodes = {node for node in called(graph_module) if node not in refused and node not in views}
     support = create_op_support(lambda modules, node: node in supported_nodes)
     with _random_in_turn(graph_module.graph):
         partitioner = CapabilityBasedPartitioner(graph_module, support, allows_single_node_partition=True)
@@ -266,10 +278,8 @@ def failures_for(region: Region) -> Failures:
 
 def halves(region: Region) -> tuple[fx.GraphModule, tuple[Region, Region]]:
     """Split a copy of a region; each half has half of its working nodes."""
-    graph = fx.Graph()
-    graph.output(graph.graph_copy(region.module.graph, {}))
-    module, names = fx.GraphModule(region.module, graph), {node.name for node in region.working}
-    nodes = [node for node in graph.nodes if node.op == "call_function" and not is_size(node)]
+    module, names = copied(region.module), {node.name for node in region.working}
+    nodes = [node for node in called(module) if not is_size(node)]
     return module, _halved(nodes, {node for node in nodes if node.name in names})
 
 
@@ -299,7 +309,7 @@ def weighing_in(
     module: fx.GraphModule, part: Region, is_weight: Callable[[int, Any], bool]
 ) -> Callable[[int, Any], bool]:
     """Return `is_weight` for the inputs of a part of `module`, by their positions in the part."""
-    placeholders = list(module.graph.find_nodes(op="placeholder"))
+    placeholders = inputs_of(module)
     places = {place: placeholders.index(node) for place, node in enumerate(part.inputs) if node.op == "placeholder"}
     return lambda place, value: place in places and is_weight(places[place], value)
 
@@ -340,10 +350,10 @@ def computed_results(graph_module: fx.GraphModule, kind: str, shown: int | None)
 
     They are results saved for the backward graph, after the first `shown`, and gradients that cover their base.
     """
-    results = [result for result in graph_module.graph.output_node().args[0] if isinstance(result, fx.Node)]
+    results = [result for result in results_in(graph_module) if isinstance(result, fx.Node)]
     if kind == "backward":
         return frozenset(result for result in results if is_view(result) and _covers_base(result))
-    visible_results = set(graph_module.graph.output_node().args[0][:shown])
+    visible_results = set(results_in(graph_module)[:shown])
     return frozenset(result for result in results if result not in visible_results)
 
 
@@ -363,23 +373,19 @@ def uses_of(
     lying: Collection[int] = (),
 ) -> Uses:
     """Return the uses of a graph's values; for the arguments, see `compile_graph`."""
-    results, inputs = graph_module.graph.output_node().args[0], graph_module.graph.find_nodes(op="placeholder")
+    results, inputs = results_in(graph_module), inputs_of(graph_module)
     pairs = zip(results, (inputs[place] for place in written if place < len(inputs)), strict=False)
-    outside_nodes, passed = _pytorch_nodes(graph_module, regions), graph_module.graph.output_node().all_input_nodes
+    inside = {node for region in regions for node in region.nodes}
+    outside_nodes = [node for node in called(graph_module) if node not in inside]
+    passed = {node.name for node in graph_module.graph.output_node().all_input_nodes if node.op == "placeholder"}
     given = _visible_names(results[:shown], last_views(graph_module, computed))
     return Uses(
         visible=given | _names_read(node for node in outside_nodes if not is_size(node)),
-        read=_names_read(outside_nodes)
-        | {returned_node.name for returned_node in passed if returned_node.op == "placeholder"},
+        read=_names_read(outside_nodes) | passed,
         returning=given if kind == "backward" else (),
         device_tensor_results={results[place].name for place in lying if isinstance(results[place], fx.Node)},
         written={result.name: given.name for result, given in pairs if isinstance(result, fx.Node)},
     )
-
-
-def _pytorch_nodes(graph_module: fx.GraphModule, regions: Sequence[Region]) -> list[fx.Node]:
-    inside = {node for region in regions for node in region.nodes}
-    return [node for node in graph_module.graph.nodes if node.op == "call_function" and node not in inside]
 
 
 def _names_read(nodes: Iterable[fx.Node]) -> frozenset[str]:
@@ -453,9 +459,9 @@ def export(module: fx.GraphModule) -> onnx.ModelProto:
 
     Inputs are `given.NAME`: the exporter's own names have no dots.
     """
-    result_specs = [(str(_source(node).target), node.meta["val"]) for node in _results(module)]
-    module = _copied(module)
-    names = [f"given.{node.name}" for node in module.graph.find_nodes(op="placeholder")]
+    result_specs = [(str(_source(node).target), node.meta["val"]) for node in results_in(module)]
+    module = copied(module)
+    names = [f"given.{node.name}" for node in inputs_of(module)]
     results = [f"output_{index}" for index in range(len(result_specs))]
     try:
         with quiet(), torch._guards.tracing(None):
@@ -478,26 +484,15 @@ def origins(model: onnx.ModelProto) -> Mapping[str, Origin]:
     return {node.name: _origin(_metadata(node)) for node in model.graph.node}
 
 
-def _copied(module: fx.GraphModule) -> fx.GraphModule:
-    graph = fx.Graph()
-    graph.output(graph.graph_copy(module.graph, {}))
-    return fx.GraphModule(module, graph)
-
-
 def _source(node: fx.Node) -> fx.Node:
     return _source(node.all_input_nodes[0]) if node.target is operator.getitem else node
 
 
-def _results(module: fx.GraphModule) -> Sequence[Any]:
-    results: Sequence[Any] = module.graph.output_node().args[0]
-    return results
-
-
 def _program(module: fx.GraphModule) -> ExportedProgram:
-    inputs, results = module.graph.find_nodes(op="placeholder"), _results(module)
-    signature = ExportGraphSignature(
-        [InputSpec(InputKind.USER_INPUT, _argument(node), None) for node in inputs],
-        [OutputSpec(OutputKind.USER_OUTPUT, _argument(node), None) for node in results],
+    inputs, results = inputs_of(module), results_in(module)
+    signature = graph_signature.ExportGraphSignature(
+        [graph_signature.InputSpec(graph_signature.InputKind.USER_INPUT, _argument(node), None) for node in inputs],
+        [graph_signature.OutputSpec(graph_signature.OutputKind.USER_OUTPUT, _argument(node), None) for node in results],
     )
     takes, gives = pytree.tree_structure((tuple(inputs), {})), pytree.tree_structure(tuple(results))
     call = ModuleCallEntry(fqn="", signature=ModuleCallSignature(inputs=[], outputs=[], in_spec=takes, out_spec=gives))
@@ -506,8 +501,8 @@ def _program(module: fx.GraphModule) -> ExportedProgram:
 
 def _argument(node: Any) -> Any:
     if not isinstance(node, fx.Node):
-        return ConstantArgument(name="", value=node)
-    return (SymIntArgument if is_size(node) else TensorArgument)(name=node.name)
+        return graph_signature.ConstantArgument(name="", value=node)
+    return (graph_signature.SymIntArgument if is_size(node) else graph_signature.TensorArgument)(name=node.name)
 
 
 def _blame(error: BaseException) -> tuple[str, str]:

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 import torch
 from functorch.compile import make_boxed_func
+from torch._decomp import core_aten_decompositions
 from torch._dynamo.backends.common import aot_autograd
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.onnx._internal.exporter._registration import ONNXRegistry
 
 import nnadapter as nna
-from nnadapter.torch.decompositions import decompositions
+from nnadapter.torch.decompositions import DECOMPOSITIONS
 
 _table = functools.cache(ONNXRegistry.from_torchlib)
 """The exporter's table of operators, which it otherwise builds for each graph in half of its time."""
@@ -38,7 +39,8 @@ def compiled(function, device="fake_npu"):
         return make_boxed_func(run)
 
     torch._dynamo.reset()
-    backend = aot_autograd(fw_compiler=compiler, bw_compiler=compiler, decompositions=decompositions())
+    decompositions = {**core_aten_decompositions(), **DECOMPOSITIONS}
+    backend = aot_autograd(fw_compiler=compiler, bw_compiler=compiler, decompositions=decompositions)
     return torch.compile(function, backend=backend), sessions
 
 
