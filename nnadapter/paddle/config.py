@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from nnadapter.errors import InvalidInputError, InvalidOptionError, close_names
+from nnadapter.ir import operand
 from nnadapter.options import Options, options_from
 from nnadapter.process.packages import own_version
 
@@ -50,20 +51,6 @@ class PlaceType(Enum):
     CUSTOM = "custom"
 
 
-_BYTES: Mapping[DataType, int] = MappingProxyType(
-    {
-        DataType.FLOAT64: 8,
-        DataType.FLOAT32: 4,
-        DataType.FLOAT16: 2,
-        DataType.BFLOAT16: 2,
-        DataType.INT64: 8,
-        DataType.INT32: 4,
-        DataType.UINT8: 1,
-        DataType.INT8: 1,
-        DataType.BOOL: 1,
-    }
-)
-
 _DECLARED: Mapping[str, str] = MappingProxyType({"float": "float32", "double": "float64"})
 
 
@@ -88,7 +75,7 @@ def data_type_of(name: str) -> DataType:
 
 def get_num_bytes_of_data_type(dtype: DataType) -> int:
     """Return the bytes of an element."""
-    return _BYTES[dtype]
+    return int(operand.DataType(dtype.value).array_type.itemsize)
 
 
 def get_version() -> str:
@@ -96,6 +83,7 @@ def get_version() -> str:
     return f"version: nnadapter {own_version()}\n"
 
 
+_SHAPES = "nothing: shapes are dynamic if the device supports that, see docs/performance.md"
 _DRIVER = "nothing: the device's driver decides how to compile"
 _MEMORY = "nothing: plans always reuse memory of one arena"
 _LOGS = "nothing: no run logs"
@@ -105,59 +93,34 @@ _GRAPH = "nothing: models are always prepared and converted"
 
 IGNORED: Mapping[str, str] = MappingProxyType(
     {
-        "collect_shape_range_info": "nothing: shapes are dynamic if the device supports that, see docs/performance.md",
-        "delete_pass": _GRAPH,
-        "disable_glog_info": _LOGS,
-        "disable_mkldnn": _EXACT,
-        "disable_mkldnn_fc_passes": _EXACT,
-        "disable_onednn": _EXACT,
-        "disable_onednn_fc_passes": _EXACT,
-        "disable_onnxruntime": "nothing: ONNX Runtime runs nodes that no device supports",
-        "enable_cinn": _DRIVER,
-        "enable_custom_passes": _GRAPH,
-        "enable_low_precision_io": _EXACT,
-        "enable_memory_optim": _MEMORY,
-        "enable_mkldnn": _EXACT,
-        "enable_mkldnn_bfloat16": _EXACT,
-        "enable_mkldnn_int8": _EXACT,
-        "enable_new_executor": _GRAPH,
-        "enable_new_ir": _GRAPH,
-        "enable_onednn": _EXACT,
-        "enable_onednn_bfloat16": _EXACT,
-        "enable_onednn_int8": _EXACT,
-        "enable_onnxruntime": "nothing: ONNX Runtime runs nodes that no device supports",
-        "enable_ort_optimization": "nothing: ONNX Runtime always optimizes CPU nodes",
-        "enable_profile": "nothing: `set_options(trace=FILE)` writes a trace",
-        "enable_save_optim_model": "nothing: `nnadapter compile` writes compiled models",
-        "enable_tensorrt_dla": _TENSORRT,
-        "enable_tensorrt_engine": _TENSORRT,
-        "enable_tensorrt_explicit_quantization": _TENSORRT,
-        "enable_tensorrt_inspector": _TENSORRT,
-        "enable_tensorrt_memory_optim": _TENSORRT,
-        "enable_tensorrt_varseqlen": _TENSORRT,
-        "enable_tuned_tensorrt_dynamic_shape": _TENSORRT,
-        "exp_disable_mixed_precision_ops": _EXACT,
-        "exp_disable_tensorrt_dynamic_shape_ops": _TENSORRT,
-        "exp_disable_tensorrt_ops": _TENSORRT,
-        "exp_disable_tensorrt_subgraph": _TENSORRT,
-        "exp_enable_mixed_precision_ops": _EXACT,
-        "exp_enable_use_cutlass": _DRIVER,
-        "exp_sparse_conv_using_buffer": _DRIVER,
-        "exp_specify_tensorrt_subgraph_precision": _TENSORRT,
-        "mark_trt_engine_outputs": _TENSORRT,
-        "set_bfloat16_op": _EXACT,
-        "set_mkldnn_cache_capacity": _EXACT,
-        "set_mkldnn_op": _EXACT,
-        "set_onednn_cache_capacity": _EXACT,
-        "set_onednn_op": _EXACT,
-        "set_optimization_level": _GRAPH,
-        "set_tensorrt_optimization_level": _TENSORRT,
-        "set_trt_dynamic_shape_info": _TENSORRT,
-        "switch_ir_debug": _LOGS,
-        "switch_ir_optim": _GRAPH,
-        "switch_specify_input_names": "nothing: inputs have names",
-        "switch_use_feed_fetch_ops": "nothing: inputs and outputs have handles",
-        "use_optimized_model": "nothing: `set_optim_cache_dir` caches compiled programs",
+        name: reason
+        for reason, names in {
+            _SHAPES: "collect_shape_range_info",
+            _GRAPH: "delete_pass enable_custom_passes enable_new_executor enable_new_ir "
+            "set_optimization_level switch_ir_optim",
+            _LOGS: "disable_glog_info switch_ir_debug",
+            _EXACT: "disable_mkldnn disable_mkldnn_fc_passes disable_onednn disable_onednn_fc_passes "
+            "enable_low_precision_io enable_mkldnn enable_mkldnn_bfloat16 enable_mkldnn_int8 "
+            "enable_onednn enable_onednn_bfloat16 enable_onednn_int8 exp_disable_mixed_precision_ops "
+            "exp_enable_mixed_precision_ops set_bfloat16_op set_mkldnn_cache_capacity set_mkldnn_op "
+            "set_onednn_cache_capacity set_onednn_op",
+            "nothing: ONNX Runtime runs nodes that no device supports": "disable_onnxruntime enable_onnxruntime",
+            _DRIVER: "enable_cinn exp_enable_use_cutlass exp_sparse_conv_using_buffer",
+            _MEMORY: "enable_memory_optim",
+            "nothing: ONNX Runtime always optimizes CPU nodes": "enable_ort_optimization",
+            "nothing: `set_options(trace=FILE)` writes a trace": "enable_profile",
+            "nothing: `nnadapter compile` writes compiled models": "enable_save_optim_model",
+            _TENSORRT: "enable_tensorrt_dla enable_tensorrt_engine enable_tensorrt_explicit_quantization "
+            "enable_tensorrt_inspector enable_tensorrt_memory_optim enable_tensorrt_varseqlen "
+            "enable_tuned_tensorrt_dynamic_shape exp_disable_tensorrt_dynamic_shape_ops "
+            "exp_disable_tensorrt_ops exp_disable_tensorrt_subgraph "
+            "exp_specify_tensorrt_subgraph_precision mark_trt_engine_outputs "
+            "set_tensorrt_optimization_level set_trt_dynamic_shape_info",
+            "nothing: inputs have names": "switch_specify_input_names",
+            "nothing: inputs and outputs have handles": "switch_use_feed_fetch_ops",
+            "nothing: `set_optim_cache_dir` caches compiled programs": "use_optimized_model",
+        }.items()
+        for name in names.split()
     }
 )
 """Setter without effect -> the reason."""

@@ -71,12 +71,16 @@ def operations_of(program: Any) -> frozenset[str]:
 
 def walked(program: Any) -> Iterator[Any]:
     """Yield every operation of a program, including nested graphs."""
-    regions = list(program["regions"])
-    while regions:
-        for block in regions.pop()["blocks"]:
+    for block in _blocks(program["regions"]):
+        yield from block["ops"]
+
+
+def _blocks(regions: Sequence[Any]) -> Iterator[Any]:
+    for region in regions:
+        for block in region["blocks"]:
+            yield block
             for operation in block["ops"]:
-                yield operation
-                regions += operation.get("regions", ())
+                yield from _blocks(operation.get("regions", ()))
 
 
 def draws_numbers(program: Any) -> bool:
@@ -98,6 +102,8 @@ _CHANNELS_FIRST: Mapping[str, str] = MappingProxyType({"NDHWC": "NCDHW", "NHWC":
 _LAYOUTS_TAKEN = frozenset({"1.pad3d"})
 """Operations that the converter accepts with channels last."""
 _TENSOR = "0.t_dtensor"
+_INTEGER_ARRAY = "1.full_int_array"
+"""Constants that the converter finds in the outermost block only."""
 _NO_VALUE = 0
 
 
@@ -129,14 +135,6 @@ def _numbers(program: Any) -> Iterator[int]:
             pending += item
 
 
-def _blocks(regions: Sequence[Any]) -> Iterator[Any]:
-    for region in regions:
-        for block in region["blocks"]:
-            yield block
-            for operation in block["ops"]:
-                yield from _blocks(operation.get("regions", ()))
-
-
 class _Values:
     """Values of a program: types, constant integers, last number."""
 
@@ -144,15 +142,13 @@ class _Values:
         self.last = max(map(abs, _numbers(program)), default=0)
         self.types: dict[int, Any] = {}
         self.integers: dict[int, list[int]] = {}
-        for block in _blocks(program["regions"]):
-            for operation in block["ops"]:
-                results = operation.get("O", ())
-                for result in [results] if isinstance(results, dict) else results:
-                    if "TT" in result:
-                        self.types[result["%"]] = result["TT"]
-                if operation["#"] == "1.full_int_array":
-                    for result in operation.get("O", ()):
-                        self.integers[result["%"]] = _attributes(operation)["value"]
+        for operation in walked(program):
+            results = operation.get("O", ())
+            for result in [results] if isinstance(results, dict) else results:
+                if "TT" in result:
+                    self.types[result["%"]] = result["TT"]
+                if operation["#"] == _INTEGER_ARRAY:
+                    self.integers[result["%"]] = _attributes(operation)["value"]
 
     def shape(self, number: int) -> list[int] | None:
         """Return the shape of a tensor, with -1 for unknown sizes; otherwise None."""
@@ -201,7 +197,7 @@ class _Writer:
             _attribute("dtype", "1.a_dtype", "int64"),
             _attribute("place", "1.a_place", [1, 0, ""]),
         ]
-        return self.write("1.full_int_array", [], attributes, shape=[len(numbers)], dtype="0.t_i64")
+        return self.write(_INTEGER_ARRAY, [], attributes, shape=[len(numbers)], dtype="0.t_i64")
 
     def scaled(self, value: Any, factor: float, bias: float = 0.0, *, output: Any = None) -> Any:
         """Write value * factor + bias."""
@@ -484,8 +480,6 @@ _REALS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 """Operation -> attributes written as doubles, but read as floats only."""
 _DOUBLE, _FLOAT = "0.a_f64", "0.a_f32"
-_HOISTED = "1.full_int_array"
-"""Constants that the converter finds in the outermost block only."""
 
 
 def rewrite(program: Any) -> bool:
@@ -518,27 +512,13 @@ def _hoisted(block: Any) -> bool:
     """Move constants out of nested graphs."""
     operations: list[Any] = []
     for operation in block["ops"]:
-        for inner in (
-            nested_block for region in operation.get("regions", ()) for nested_block in _region_blocks(region)
-        ):
-            operations += (nested_operation for nested_operation in inner["ops"] if nested_operation["#"] == _HOISTED)
-            inner["ops"] = [nested_operation for nested_operation in inner["ops"] if nested_operation["#"] != _HOISTED]
+        for inner in list(_blocks(operation.get("regions", ()))):
+            operations += (nested for nested in inner["ops"] if nested["#"] == _INTEGER_ARRAY)
+            inner["ops"] = [nested for nested in inner["ops"] if nested["#"] != _INTEGER_ARRAY]
         operations.append(operation)
     is_changed = len(operations) != len(block["ops"])
     block["ops"] = operations
     return is_changed
-
-
-def _region_blocks(region: Any) -> list[Any]:
-    blocks = list(region["blocks"])
-    for block in blocks:  # grows during the loop
-        blocks += (
-            nested_block
-            for operation in block["ops"]
-            for inner in operation.get("regions", ())
-            for nested_block in inner["blocks"]
-        )
-    return blocks
 
 
 _OPERATIONS = ("1.quantize_linear", "1.dequantize_linear")
