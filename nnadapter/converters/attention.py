@@ -21,15 +21,15 @@ def split_heads(context: ConversionContext, node: OnnxNode, name: str, heads: in
     if heads < 1 or len(dimensions) != 3 or dimensions[2] % heads:
         raise invalid(f"value {name!r} of {node.op_type} has shape {list(dimensions)} for {heads} heads")
     shape = (*dimensions[:2], heads, dimensions[2] // heads)
-    (split,) = context.add("RESHAPE", (context.operand(name),), {"shape": shape})
-    return context.add("TRANSPOSE", (split,), {"perm": _EXCHANGED})[0]
+    split = context.apply("RESHAPE", context.operand(name), shape=shape)
+    return context.apply("TRANSPOSE", split, perm=_EXCHANGED)
 
 
 def join_heads(context: ConversionContext, operand: int, outputs: Sequence[str]) -> None:
     """Reshape `[B, heads, S, depth]` to `[B, S, heads * depth]`, named by `outputs`."""
     batch, heads, steps, depth = context.type_of(operand).dimensions
-    (exchanged,) = context.add("TRANSPOSE", (operand,), {"perm": _EXCHANGED})
-    context.add("RESHAPE", (exchanged,), {"shape": (batch, steps, heads * depth)}, outputs)
+    exchanged = context.apply("TRANSPOSE", operand, perm=_EXCHANGED)
+    context.apply("RESHAPE", exchanged, outputs=outputs, shape=(batch, steps, heads * depth))
 
 
 _STAGES = ("product", "capped", "masked", "softmax")
@@ -75,13 +75,13 @@ def _cached(context: ConversionContext, node: OnnxNode, key: int, value: int) ->
     if not all(past):
         for operand, name in ((key, node.output(1)), (value, node.output(2))):
             if name:
-                context.add("ASSIGN", (operand,), outputs=(name,))
+                context.apply("ASSIGN", operand, outputs=(name,))
         return key, value, 0
     past_parts = parts_with_elements(context, past[:1], 2) and past
     joined = [
-        context.add(
-            "CONCAT", (*map(context.operand, past_parts[at : at + 1]), new_part), {"axis": 2}, (node.output(1 + at),)
-        )[0]
+        context.apply(
+            "CONCAT", *map(context.operand, past_parts[at : at + 1]), new_part, outputs=(node.output(1 + at),), axis=2
+        )
         for at, new_part in enumerate((key, value))
     ]
     return joined[0], joined[1], context.dimensions(past[0])[2]
@@ -97,7 +97,7 @@ def _mask(context: ConversionContext, node: OnnxNode, keys: int) -> int:
         return context.operand(name)
     pads = (*(0,) * (2 * type_.rank - 1), missing)
     value = -float("inf") if type_.dtype.is_floating else 0.0
-    return context.add("PAD", (context.operand(name),), {"mode": "constant", "pads": pads, "value": value})[0]
+    return context.apply("PAD", context.operand(name), mode="constant", pads=pads, value=value)
 
 
 def _attributes(context: ConversionContext, node: OnnxNode, query: int, offset: int) -> dict[str, AttributeValue]:
@@ -140,19 +140,17 @@ def convert_rotary_embedding(context: ConversionContext, node: OnnxNode) -> None
     pairs = (0, *context.type_of(tables[0]).dimensions)[-1]
     if 2 * pairs != part:
         raise invalid(f"cos_cache of RotaryEmbedding rotates {pairs} pairs; expected half of {part} features")
-    attributes: dict[str, AttributeValue] = {"interleaved": node.integer("interleaved", 0) != 0}
-    if not packed:
-        context.add("ROTARY_EMBEDDING", (x, *tables), attributes, node.outputs)
-        return
-    (turned,) = context.add("ROTARY_EMBEDDING", (x, *tables), attributes)
-    join_heads(context, turned, node.outputs)
+    outputs, interleaved = () if packed else node.outputs, node.integer("interleaved", 0) != 0
+    turned = context.apply("ROTARY_EMBEDDING", x, *tables, outputs=outputs, interleaved=interleaved)
+    if packed:
+        join_heads(context, turned, node.outputs)
 
 
 def _looked_up(context: ConversionContext, node: OnnxNode, position: int) -> int:
     cache = context.operand(node.input(position))
     if not node.input(3):
         return cache
-    return context.add("GATHER", (cache, context.operand(node.input(3))), {"axis": 0})[0]
+    return context.apply("GATHER", cache, context.operand(node.input(3)), axis=0)
 
 
 @converter("LinearAttention", 27)

@@ -395,6 +395,10 @@ class ConversionContext(GraphValues):
         """Add the operation that computes the outputs of a node from its first inputs. See `operands`."""
         self.add(type_, self.operands(node, required, optional), attributes, node.outputs)
 
+    def apply(self, type_: str, *inputs: int, outputs: Sequence[str] = (), **attributes: AttributeValue) -> int:
+        """Add an operation, and return its first output; attributes are keywords. See `add`."""
+        return self.add(type_, inputs, attributes, outputs)[0]
+
     def add(
         self,
         type_: str,

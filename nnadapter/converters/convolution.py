@@ -131,11 +131,11 @@ def add_on_picture(
     if len(dimensions) > 3:
         context.add(type_, inputs, attributes, node.outputs[:outputs])
         return
-    (picture,) = context.add("RESHAPE", inputs[:1], {"shape": (*dimensions[:2], 1, *dimensions[2:])})
+    picture = context.apply("RESHAPE", inputs[0], shape=(*dimensions[:2], 1, *dimensions[2:]))
     results = context.add(type_, (picture, *inputs[1:]), attributes, makes_result=True)
     for result, output in zip(results, node.outputs, strict=False):
         batch, channels, _, length = context.type_of(result).dimensions
-        context.add("RESHAPE", (result,), {"shape": (batch, channels, length)}, (output,))
+        context.apply("RESHAPE", result, outputs=(output,), shape=(batch, channels, length))
 
 
 @converter("Conv", 1, 11, 22)
@@ -200,8 +200,7 @@ def _filter(context: ConversionContext, name: str) -> int:
         return context.add_constant(value.reshape(shape), quantization)
     if quantization is None and context.is_constant(name):
         return context.add_constant(context.constant(name).reshape(shape))
-    (reshaped,) = context.add("RESHAPE", (context.operand(name),), {"shape": shape})
-    return reshaped
+    return context.apply("RESHAPE", context.operand(name), shape=shape)
 
 
 def _stated_sizes(node: OnnxNode, windows: Windows, sizes: tuple[int, ...]) -> tuple[int, ...] | None:

@@ -51,11 +51,11 @@ def convert_clip(context: ConversionContext, node: OnnxNode) -> None:
         return
     result = context.operand(node.input(0))
     if node.input(1):
-        (result,) = context.add(
-            "MAX", (result, context.operand(node.input(1))), outputs=() if node.input(2) else node.outputs
+        result = context.apply(
+            "MAX", result, context.operand(node.input(1)), outputs=() if node.input(2) else node.outputs
         )
     if node.input(2):
-        context.add("MIN", (result, context.operand(node.input(2))), outputs=node.outputs)
+        context.apply("MIN", result, context.operand(node.input(2)), outputs=node.outputs)
 
 
 def _is_exact(limit: Array | None) -> bool:
@@ -80,11 +80,11 @@ def convert_dropout_with_mode(context: ConversionContext, node: OnnxNode) -> Non
 
 
 def _copy_with_mask(context: ConversionContext, node: OnnxNode, filled_with: int) -> None:
-    context.add("ASSIGN", (context.operand(node.input(0)),), outputs=node.outputs[:1])
+    context.apply("ASSIGN", context.operand(node.input(0)), outputs=node.outputs[:1])
     if node.output(1):
         mask = context.declared(node.output(1)).dtype
         value = context.add_constant(np.full((), filled_with, np.dtype(mask)))
-        context.add("EXPAND", (value,), {"shape": context.dimensions(node.input(0))}, node.outputs[1:2])
+        context.apply("EXPAND", value, outputs=node.outputs[1:2], shape=context.dimensions(node.input(0)))
 
 
 @converter("Mod", 10, 13, 28)
@@ -101,13 +101,13 @@ def convert_mod(context: ConversionContext, node: OnnxNode) -> None:
 
 
 def _add_floored_remainder(context: ConversionContext, node: OnnxNode, x: int, y: int) -> None:
-    (remainder,) = context.add("MOD", (x, y), {"fmod": True})
+    remainder = context.apply("MOD", x, y, fmod=True)
     zero = context.add_constant(np.zeros((), np.dtype(context.type_of(x).dtype)))
-    signs = (context.add("LESS", (operand, zero))[0] for operand in (remainder, y))
-    (differs,) = context.add("XOR", tuple(signs))
-    (is_nonzero,) = context.add("NOT", context.add("EQUAL", (remainder, zero)))
-    (moved,) = context.add("ADD", (remainder, y))
-    context.add("WHERE", (*context.add("AND", (differs, is_nonzero)), moved, remainder), outputs=node.outputs)
+    signs = (context.apply("LESS", operand, zero) for operand in (remainder, y))
+    differs = context.apply("XOR", *signs)
+    is_nonzero = context.apply("NOT", context.apply("EQUAL", remainder, zero))
+    moved = context.apply("ADD", remainder, y)
+    context.apply("WHERE", context.apply("AND", differs, is_nonzero), moved, remainder, outputs=node.outputs)
 
 
 def _extreme(type_: str, context: ConversionContext, node: OnnxNode) -> None:
@@ -118,7 +118,7 @@ def _extreme(type_: str, context: ConversionContext, node: OnnxNode) -> None:
     result = operands[0]
     for position, operand in enumerate(operands[1:], 2):
         last = position == len(operands)
-        (result,) = context.add(type_, (result, operand), outputs=node.outputs if last else ())
+        result = context.apply(type_, result, operand, outputs=node.outputs if last else ())
 
 
 def _sum(context: ConversionContext, node: OnnxNode) -> None:
@@ -131,9 +131,9 @@ def _mean(context: ConversionContext, node: OnnxNode) -> None:
     if len(operands) == 1:
         context.add("ASSIGN", operands, outputs=node.outputs)
         return
-    (total,) = context.add("SUM", operands)
+    total = context.apply("SUM", *operands)
     count = context.add_constant(np.array(len(operands), np.dtype(context.type_of(total).dtype)))
-    context.add("DIV", (total, count), outputs=node.outputs)
+    context.apply("DIV", total, count, outputs=node.outputs)
 
 
 def _operands(context: ConversionContext, node: OnnxNode) -> tuple[int, ...]:

@@ -69,16 +69,16 @@ def _add_products(context: ConversionContext, node: OnnxNode) -> None:
     alpha = node.number("alpha", 1.0)
     inputs = context.operands(node, 2)
     last = node.outputs if not _adds(node) else ()
-    (result,) = context.add("MAT_MUL", inputs, transposed, last if alpha == 1 else ())
+    result = context.apply("MAT_MUL", *inputs, outputs=last if alpha == 1 else (), **transposed)
     if alpha != 1:
-        (result,) = context.add("MUL", (result, _factor(context, node, "alpha", alpha)), outputs=last)
+        result = context.apply("MUL", result, _factor(context, node, "alpha", alpha), outputs=last)
     if not _adds(node):
         return
     addend = context.operand(node.input(2))
     beta = node.number("beta", 1.0)
     if beta != 1:
-        (addend,) = context.add("MUL", (addend, _factor(context, node, "beta", beta)))
-    context.add("ADD", (result, addend), outputs=node.outputs)
+        addend = context.apply("MUL", addend, _factor(context, node, "beta", beta))
+    context.apply("ADD", result, addend, outputs=node.outputs)
 
 
 def _factor(context: ConversionContext, node: OnnxNode, name: str, value: float) -> int:
@@ -108,9 +108,9 @@ def _select_triangle(context: ConversionContext, node: OnnxNode, beyond: str) ->
     if type_.rank < 2 or number.size != 1 or number.rank > 1:
         raise invalid(f"inputs of Trilu are {type_} and {number}; expected matrices and a scalar")
     rows, columns = (np.arange(size, dtype=np.dtype(number.dtype)) for size in type_.dimensions[-2:])
-    is_zeroed = context.add(beyond, (context.add_constant(columns - rows[:, None]), diagonal))
+    is_zeroed = context.apply(beyond, context.add_constant(columns - rows[:, None]), diagonal)
     zero = context.add_constant(np.zeros((), np.dtype(type_.dtype)))
-    context.add("WHERE", (*is_zeroed, zero, source), outputs=node.outputs)
+    context.apply("WHERE", is_zeroed, zero, source, outputs=node.outputs)
 
 
 @converter("Einsum", 12, 28)
@@ -118,8 +118,8 @@ def convert_einsum(context: ConversionContext, node: OnnxNode) -> None:
     """Convert Einsum (12, 28) to EINSUM."""
     if not node.inputs:
         raise invalid("Einsum has no inputs; expected one or more")
-    attributes = {"equation": node.text("equation", "")}
-    context.add("EINSUM", tuple(map(context.operand, node.inputs)), attributes, node.outputs)
+    operands = map(context.operand, node.inputs)
+    context.apply("EINSUM", *operands, outputs=node.outputs, equation=node.text("equation", ""))
 
 
 @exporter("FULLY_CONNECTED")

@@ -107,11 +107,11 @@ def convert_space_to_depth(context: ConversionContext, node: OnnxNode) -> None:
         return
     if mode != "CRD":
         raise invalid(f"attribute 'mode' of SpaceToDepth is {mode!r}; expected 'DCR' or 'CRD'")
-    result = context.add("SPACE_TO_DEPTH", (context.operand(node.input(0)),), {"block_size": block})
-    batch, channels, height, width = context.type_of(result[0]).dimensions
-    by_block = context.add("RESHAPE", result, {"shape": (batch, block * block, channels // block**2, height, width)})
-    by_channel = context.add("TRANSPOSE", by_block, {"perm": (0, 2, 1, 3, 4)})
-    context.add("RESHAPE", by_channel, {"shape": (batch, channels, height, width)}, node.outputs)
+    result = context.apply("SPACE_TO_DEPTH", context.operand(node.input(0)), block_size=block)
+    batch, channels, height, width = context.type_of(result).dimensions
+    by_block = context.apply("RESHAPE", result, shape=(batch, block * block, channels // block**2, height, width))
+    by_channel = context.apply("TRANSPOSE", by_block, perm=(0, 2, 1, 3, 4))
+    context.apply("RESHAPE", by_channel, outputs=node.outputs, shape=(batch, channels, height, width))
 
 
 @converter("Concat", 4, 11, 13)
@@ -119,7 +119,7 @@ def convert_concat(context: ConversionContext, node: OnnxNode) -> None:
     """Convert Concat (4, 11, 13) to CONCAT, without empty inputs."""
     axis = context.axis(node)
     parts = parts_with_elements(context, node.inputs, axis) or node.inputs
-    context.add("CONCAT", tuple(map(context.operand, parts)), {"axis": axis}, node.outputs)
+    context.apply("CONCAT", *map(context.operand, parts), outputs=node.outputs, axis=axis)
 
 
 def parts_with_elements(context: ConversionContext, names: Sequence[str], axis: int) -> list[str]:
@@ -169,7 +169,7 @@ def convert_constant(context: ConversionContext, node: OnnxNode) -> None:
 
 def add_result(context: ConversionContext, node: OnnxNode, value: Array) -> None:
     """Make a constant the node's first output, or raise Refusal."""
-    context.add("ASSIGN", (_constant(context, node, value),), outputs=node.outputs[:1])
+    context.apply("ASSIGN", _constant(context, node, value), outputs=node.outputs[:1])
 
 
 def _constant(context: ConversionContext, node: OnnxNode, value: Array) -> int:
@@ -199,7 +199,7 @@ def convert_constant_of_shape(context: ConversionContext, node: OnnxNode) -> Non
     value = node.attributes.get("value", np.zeros(1, np.float32))
     if not isinstance(value, np.ndarray) or value.size != 1:
         raise invalid("attribute 'value' of ConstantOfShape is not a tensor of one element")
-    context.add("FILL", (_constant(context, node, value.reshape(())),), {"shape": shape}, node.outputs)
+    context.apply("FILL", _constant(context, node, value.reshape(())), outputs=node.outputs, shape=shape)
 
 
 @converter("EyeLike", 9, 22)
@@ -209,7 +209,7 @@ def convert_eye_like(context: ConversionContext, node: OnnxNode) -> None:
     target = context.type_of(source).dtype.value
     if "dtype" in node.attributes:
         target = data_type_attribute(node, "dtype")
-    context.add("EYE_LIKE", (source,), {"to": target, "k": node.integer("k", 0)}, node.outputs)
+    context.apply("EYE_LIKE", source, outputs=node.outputs, to=target, k=node.integer("k", 0))
 
 
 @converter("Range", 11, 27)
@@ -231,14 +231,14 @@ def convert_range(context: ConversionContext, node: OnnxNode) -> None:
             raise invalid("input 1 of Range is not a single finite number")
         steps = (limit - float(first)) / float(delta)
         count = ceil(steps) if isfinite(size_hint(steps)) else -1
-    context.add("RANGE", (start, context.add_constant(delta)), {"count": symbolic_max(count, 0)}, node.outputs)
+    context.apply("RANGE", start, context.add_constant(delta), outputs=node.outputs, count=symbolic_max(count, 0))
 
 
 def _operand_of_one(context: ConversionContext, name: str) -> int:
     operand = context.operand(name)
     if not context.type_of(operand).dimensions:
         return operand
-    return context.add("RESHAPE", (operand,), {"shape": ()})[0]
+    return context.apply("RESHAPE", operand, shape=())
 
 
 def _single(context: ConversionContext, node: OnnxNode, position: int) -> Array:

@@ -9,7 +9,7 @@ import numpy as np
 
 from nnadapter.converters.context import ConversionContext, invalid, normalize_axes, normalize_axis
 from nnadapter.converters.registry import NodeWriter, OnnxNode, Reason, Refusal, converter, exporter
-from nnadapter.ir import AttributeValue, DataType
+from nnadapter.ir import DataType
 
 _EPSILON = 1e-5
 
@@ -23,7 +23,7 @@ def convert_batch_normalization(context: ConversionContext, node: OnnxNode) -> N
     _refuse_unless(node, "spatial", 1)
     _refuse_unless(node, "training_mode", 0)
     _refuse_outputs(node, "running and saved statistics exist only in training")
-    context.add("BATCH_NORMALIZATION", context.operands(node, 5), _epsilon(node), node.outputs[:1])
+    context.add("BATCH_NORMALIZATION", context.operands(node, 5), {"epsilon": _epsilon(node)}, node.outputs[:1])
 
 
 def _refuse_unless(node: OnnxNode, name: str, expected: int) -> None:
@@ -43,8 +43,8 @@ def _refuse_outputs(node: OnnxNode, reason: str) -> None:
         )
 
 
-def _epsilon(node: OnnxNode) -> dict[str, AttributeValue]:
-    return {"epsilon": node.number("epsilon", _EPSILON)}
+def _epsilon(node: OnnxNode) -> float:
+    return node.number("epsilon", _EPSILON)
 
 
 @converter("LayerNormalization", 17)
@@ -58,7 +58,9 @@ def convert_layer_normalization(context: ConversionContext, node: OnnxNode) -> N
     if any(node.outputs[1:]):
         _normalize_in_steps(context, node, tuple(range(axis, rank)))
         return
-    context.add("LAYER_NORMALIZATION", context.operands(node, 2, 1), {**_epsilon(node), "axis": axis}, node.outputs[:1])
+    context.add(
+        "LAYER_NORMALIZATION", context.operands(node, 2, 1), {"epsilon": _epsilon(node), "axis": axis}, node.outputs[:1]
+    )
 
 
 def _normalize_in_steps(context: ConversionContext, node: OnnxNode, axes: tuple[int, ...]) -> None:
@@ -69,19 +71,18 @@ def _normalize_in_steps(context: ConversionContext, node: OnnxNode, axes: tuple[
             f"Mean and InvStdDev of LayerNormalization have another data type than its input, {dtype.value}",
         )
     x, scale = context.operand(node.input(0)), context.operand(node.input(1))
-    over: dict[str, AttributeValue] = {"axes": axes, "keepdims": True}
     result, mean, inverse = (*node.outputs, "", "")[:3]
-    epsilon = context.add_constant(np.array(node.number("epsilon", _EPSILON), np.float32))
-    (center,) = context.add("REDUCE_MEAN", (x,), over, [mean] if mean else ())
-    (centered,) = context.add("SUB", (x, center))
-    (variance,) = context.add("REDUCE_MEAN", context.add("MUL", (centered, centered)), over)
-    deviation = context.add("SQRT", context.add("ADD", (variance, epsilon)))
-    (factor,) = context.add("RECIPROCAL", deviation, outputs=[inverse] if inverse else ())
-    (normalized,) = context.add("MUL", (centered, factor))
+    epsilon = context.add_constant(np.array(_epsilon(node), np.float32))
+    center = context.apply("REDUCE_MEAN", x, outputs=[mean] if mean else (), axes=axes, keepdims=True)
+    centered = context.apply("SUB", x, center)
+    variance = context.apply("REDUCE_MEAN", context.apply("MUL", centered, centered), axes=axes, keepdims=True)
+    deviation = context.apply("SQRT", context.apply("ADD", variance, epsilon))
+    factor = context.apply("RECIPROCAL", deviation, outputs=[inverse] if inverse else ())
+    normalized = context.apply("MUL", centered, factor)
     bias = node.input(2)
-    (scaled,) = context.add("MUL", (normalized, scale), outputs=() if bias else [result])
+    scaled = context.apply("MUL", normalized, scale, outputs=() if bias else [result])
     if bias:
-        context.add("ADD", (scaled, context.operand(bias)), outputs=[result])
+        context.apply("ADD", scaled, context.operand(bias), outputs=[result])
 
 
 @converter("GroupNormalization", 18)
@@ -89,7 +90,7 @@ def convert_group_normalization_per_group(context: ConversionContext, node: Onnx
     """Convert GroupNormalization (18) to INSTANCE_NORMALIZATION."""
     scale, bias = context.operand(node.input(1)), context.operand(node.input(2))
     grouped = _normalize_groups(context, node, scale, bias)
-    context.add("RESHAPE", (grouped,), {"shape": context.dimensions(node.input(0))}, node.outputs)
+    context.apply("RESHAPE", grouped, outputs=node.outputs, shape=context.dimensions(node.input(0)))
 
 
 @converter("GroupNormalization", 21)
@@ -99,9 +100,9 @@ def convert_group_normalization(context: ConversionContext, node: OnnxNode) -> N
     groups, data_type = _groups(context, node), np.dtype(context.type_of(node.input(0)).dtype)
     ones, zeros = (context.add_constant(make(groups, data_type)) for make in (np.ones, np.zeros))
     grouped = _normalize_groups(context, node, ones, zeros)
-    (result,) = context.add("RESHAPE", (grouped,), {"shape": dimensions})
-    (result,) = context.add("MUL", (result, _per_channel(context, node.input(1), len(dimensions))))
-    context.add("ADD", (result, _per_channel(context, node.input(2), len(dimensions))), outputs=node.outputs)
+    result = context.apply("RESHAPE", grouped, shape=dimensions)
+    result = context.apply("MUL", result, _per_channel(context, node.input(1), len(dimensions)))
+    context.apply("ADD", result, _per_channel(context, node.input(2), len(dimensions)), outputs=node.outputs)
 
 
 def _groups(context: ConversionContext, node: OnnxNode) -> int:
@@ -118,9 +119,8 @@ def _normalize_groups(context: ConversionContext, node: OnnxNode, scale: int, bi
     groups, input_type = _groups(context, node), context.type_of(node.input(0))
     batch = input_type.dimensions[0]
     shape = (batch, groups, input_type.size // (batch * groups) if batch else 0)
-    (grouped,) = context.add("RESHAPE", (context.operand(node.input(0)),), {"shape": shape})
-    (result,) = context.add("INSTANCE_NORMALIZATION", (grouped, scale, bias), _epsilon(node))
-    return result
+    grouped = context.apply("RESHAPE", context.operand(node.input(0)), shape=shape)
+    return context.apply("INSTANCE_NORMALIZATION", grouped, scale, bias, epsilon=_epsilon(node))
 
 
 def _per_channel(context: ConversionContext, name: str, rank: int) -> int:
@@ -128,8 +128,7 @@ def _per_channel(context: ConversionContext, name: str, rank: int) -> int:
     shape = (*context.dimensions(name), *(1,) * (rank - 2))
     if context.is_constant(name):
         return context.add_constant(context.constant(name).reshape(shape))
-    (reshaped,) = context.add("RESHAPE", (context.operand(name),), {"shape": shape})
-    return reshaped
+    return context.apply("RESHAPE", context.operand(name), shape=shape)
 
 
 @converter("MeanVarianceNormalization", 9, 13)
@@ -137,8 +136,7 @@ def convert_mean_variance_normalization(context: ConversionContext, node: OnnxNo
     """Convert MeanVarianceNormalization (9, 13) to MEAN_VARIANCE_NORMALIZATION."""
     axes_attribute = node.integers("axes")
     axes = normalize_axes(node, (0, 2, 3) if axes_attribute is None else axes_attribute, context.rank(node))
-    inputs = (context.operand(node.input(0)),)
-    context.add("MEAN_VARIANCE_NORMALIZATION", inputs, {"axes": tuple(sorted(axes))}, node.outputs)
+    context.add_for(node, "MEAN_VARIANCE_NORMALIZATION", {"axes": tuple(sorted(axes))})
 
 
 def _over_matrix(type_: str, context: ConversionContext, node: OnnxNode) -> None:
@@ -150,15 +148,14 @@ def _over_matrix(type_: str, context: ConversionContext, node: OnnxNode) -> None
     dimensions = context.dimensions(node.input(0))
     rank, axis = len(dimensions), node.integer("axis", 1)
     axis = rank if axis == rank else normalize_axis(node, axis, rank)
-    inputs = (context.operand(node.input(0)),)
     wide = [index for index in range(axis, rank) if dimensions[index] != 1]
     if len(wide) <= 1 and rank:
-        context.add(type_, inputs, {"axis": wide[0] if wide else rank - 1}, node.outputs)
+        context.add_for(node, type_, {"axis": wide[0] if wide else rank - 1})
         return
     shape = (prod(dimensions[:axis]), prod(dimensions[axis:]))
-    matrix = context.add("RESHAPE", inputs, {"shape": shape})
-    result = context.add(type_, matrix, {"axis": 1})
-    context.add("RESHAPE", result, {"shape": dimensions}, node.outputs)
+    matrix = context.apply("RESHAPE", context.operand(node.input(0)), shape=shape)
+    result = context.apply(type_, matrix, axis=1)
+    context.apply("RESHAPE", result, outputs=node.outputs, shape=dimensions)
 
 
 for _op_type, _type in (("Softmax", "SOFTMAX"), ("LogSoftmax", "LOG_SOFTMAX"), ("Hardmax", "HARDMAX")):

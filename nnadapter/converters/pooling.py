@@ -100,9 +100,9 @@ def convert_global_lp_pool(context: ConversionContext, node: OnnxNode) -> None:
     dimensions, rank = context.dimensions(node.input(0)), _rank_of_images(context, node)
     positions = prod(dimensions[2:])
     shape = (*dimensions[:2], 1, positions)
-    (picture,) = context.add("RESHAPE", (context.operand(node.input(0)),), {"shape": shape})
-    pooled = context.add("LP_POOL_2D", (picture,), {"kernel_shape": (1, positions), "p": node.integer("p", 2)})
-    context.add("RESHAPE", pooled, {"shape": (*dimensions[:2], *[1] * (rank - 2))}, node.outputs)
+    picture = context.apply("RESHAPE", context.operand(node.input(0)), shape=shape)
+    pooled = context.apply("LP_POOL_2D", picture, kernel_shape=(1, positions), p=node.integer("p", 2))
+    context.apply("RESHAPE", pooled, outputs=node.outputs, shape=(*dimensions[:2], *[1] * (rank - 2)))
 
 
 @converter("MaxUnpool", 9, 11, 22)
@@ -127,12 +127,10 @@ def convert_max_unpool(context: ConversionContext, node: OnnxNode) -> None:
         )
     batch, channels = context.dimensions(node.input(0))[:2]
     inputs = [_as_picture(context, node.input(position), sizes) for position in (0, 1)]
-    attributes: dict[str, AttributeValue] = {"output_shape": (prod(shape[:-1]), shape[-1])}
-    if rank == 2:
-        context.add("MAX_UNPOOL_2D", inputs, attributes, node.outputs)
-        return
-    unpooled = context.add("MAX_UNPOOL_2D", inputs, attributes)
-    context.add("RESHAPE", unpooled, {"shape": (batch, channels, *shape)}, node.outputs)
+    outputs, output_shape = node.outputs if rank == 2 else (), (prod(shape[:-1]), shape[-1])
+    unpooled = context.apply("MAX_UNPOOL_2D", *inputs, outputs=outputs, output_shape=output_shape)
+    if rank != 2:
+        context.apply("RESHAPE", unpooled, outputs=node.outputs, shape=(batch, channels, *shape))
 
 
 def _as_picture(context: ConversionContext, name: str, sizes: tuple[int, ...]) -> int:
@@ -140,7 +138,7 @@ def _as_picture(context: ConversionContext, name: str, sizes: tuple[int, ...]) -
     if len(sizes) == 2:
         return context.operand(name)
     shape = (*dimensions[:2], prod(dimensions[2:-1]), dimensions[-1])
-    return context.add("RESHAPE", (context.operand(name),), {"shape": shape})[0]
+    return context.apply("RESHAPE", context.operand(name), shape=shape)
 
 
 @converter("Col2Im", 18)

@@ -28,7 +28,7 @@ def cast(context: ConversionContext, operand: int, dtype: DataType) -> int:
     value = context.value_of(operand)
     if value is not None:
         return context.add_constant(value.astype(np.dtype(dtype)))
-    return context.add("CAST", (operand,), {"to": dtype.value})[0]
+    return context.apply("CAST", operand, to=dtype.value)
 
 
 def reshaped(context: ConversionContext, operand: int, shape: tuple[int, ...]) -> int:
@@ -38,7 +38,7 @@ def reshaped(context: ConversionContext, operand: int, shape: tuple[int, ...]) -
     value = context.value_of(operand)
     if value is not None:
         return context.add_constant(value.reshape(shape))
-    return context.add("RESHAPE", (operand,), {"shape": shape})[0]
+    return context.apply("RESHAPE", operand, shape=shape)
 
 
 _INTEGERS: Mapping[str, DataType] = {data_type.value: data_type for data_type in INTEGER}
@@ -161,7 +161,7 @@ def add_quantized_convolution(
     tall = _reshaped(context, filter_, (*size[:2], 1, *size[2:]))
     result_operand = add_quantized_product(context, "CONV_2D", (picture, tall, *bias), attributes, result)
     batch, channels, _, length = context.type_of(result_operand).dimensions
-    return context.add("RESHAPE", (result_operand,), {"shape": (batch, channels, length)}, outputs)[0]
+    return context.apply("RESHAPE", result_operand, outputs=outputs, shape=(batch, channels, length))
 
 
 def _reshaped(context: ConversionContext, operand: int, shape: tuple[int, ...]) -> int:
@@ -169,7 +169,7 @@ def _reshaped(context: ConversionContext, operand: int, shape: tuple[int, ...]) 
     type_, value = context.type_of(operand), context.value_of(operand)
     if value is not None:
         return context.add_constant(value.reshape(shape), type_.quantization)
-    (result,) = context.add("RESHAPE", (operand,), {"shape": shape})
+    result = context.apply("RESHAPE", operand, shape=shape)
     return result if type_.quantization is None else add_storage_cast(context, result, type_.quantization)
 
 
@@ -245,12 +245,12 @@ class _Linear:
             )
         expandable = reshaped(context, operand, (*size[: axis + 1], 1, *size[axis + 1 :]))
         repeated = (*size[: axis + 1], block, *size[axis + 1 :])
-        (many,) = context.add("EXPAND", (expandable,), {"shape": repeated})
+        many = context.apply("EXPAND", expandable, shape=repeated)
         repeated_elements = reshaped(context, many, (*size[:axis], size[axis] * block, *size[axis + 1 :]))
         if size[axis] * block == target[axis]:
             return repeated_elements
-        cut = {"axes": (axis,), "starts": (0,), "ends": (target[axis],), "steps": (1,)}
-        return context.add("SLICE", (repeated_elements,), cut)[0]
+        ends = (target[axis],)
+        return context.apply("SLICE", repeated_elements, axes=(axis,), starts=(0,), ends=ends, steps=(1,))
 
 
 def quantized_type(context: ConversionContext, node: OnnxNode) -> QuantizedType | None:
@@ -312,7 +312,7 @@ def add_quantizing(
 
     `scale` and `zero_point` (default 0) broadcast to `x`.
     """
-    (quotient,) = context.add("DIV", (x, scale))
+    quotient = context.apply("DIV", x, scale)
     return add_rounding(context, quotient, zero_point, dtype, outputs)
 
 
@@ -320,12 +320,12 @@ def add_rounding(
     context: ConversionContext, x: int, zero_point: int | None, dtype: DataType, outputs: tuple[str, ...] = ()
 ) -> int:
     """Round float32 half to even, add a zero point, and saturate."""
-    (rounded,) = context.add("ROUND", (x,))
+    rounded = context.apply("ROUND", x)
     if zero_point is not None:
-        (rounded,) = context.add("ADD", (rounded, zero_point))
+        rounded = context.apply("ADD", rounded, zero_point)
     smallest, largest = map(float, integer_range(dtype))
-    (clipped,) = context.add("CLIP", (rounded,), {"min": smallest, "max": largest})
-    return context.add("CAST", (clipped,), {"to": dtype.value}, outputs)[0]
+    clipped = context.apply("CLIP", rounded, min=smallest, max=largest)
+    return context.apply("CAST", clipped, outputs=outputs, to=dtype.value)
 
 
 @converter("DequantizeLinear", 10, 13, 19, 21, 23, 24, 25, 28)
@@ -338,7 +338,7 @@ def convert_dequantize_linear(context: ConversionContext, node: OnnxNode) -> Non
     if linear.is_constant:
         quantization = linear.result().quantization
         x = as_quantized(context, node.input(0), quantization)
-        context.add("DEQUANTIZE", (x,), {"to": result_dtype.value}, node.outputs)
+        context.apply("DEQUANTIZE", x, outputs=node.outputs, to=result_dtype.value)
         value = context.value_of(x)
         if value is not None:
             reals = partial(derived, _dequantized, value, quantization=quantization, dtype=result_dtype.value)
@@ -347,13 +347,13 @@ def convert_dequantize_linear(context: ConversionContext, node: OnnxNode) -> Non
     difference = cast(context, context.operand(node.input(0)), DataType.INT32)
     if node.input(2):
         zero_point = linear.spread(node.input(2), DataType.INT32)
-        (difference,) = context.add("SUB", (difference, zero_point))
+        difference = context.apply("SUB", difference, zero_point)
     inputs = (cast(context, difference, _REAL), linear.spread(node.input(1), _REAL))
     if result_dtype is _REAL:
-        context.add("MUL", inputs, outputs=node.outputs)
+        context.apply("MUL", *inputs, outputs=node.outputs)
         return
-    (product,) = context.add("MUL", inputs)
-    context.add("CAST", (product,), {"to": result_dtype.value}, node.outputs)
+    product = context.apply("MUL", *inputs)
+    context.apply("CAST", product, outputs=node.outputs, to=result_dtype.value)
 
 
 def _dequantized(x: Array, *, quantization: Quantization, dtype: str) -> Array:
@@ -371,31 +371,26 @@ def _dequantized(x: Array, *, quantization: Quantization, dtype: str) -> Array:
 def convert_dynamic_quantize_linear(context: ConversionContext, node: OnnxNode) -> None:
     """Convert DynamicQuantizeLinear (11) to arithmetic; the scale of zeros is 1, as in ONNX Runtime."""
     x = context.operand(node.input(0))
-    zero, unit, steps = (_number(context, value) for value in (0, 1, 255))
-    (low,) = context.add("MIN", (_extreme(context, "REDUCE_MIN", x), zero))
-    (high,) = context.add("MAX", (_extreme(context, "REDUCE_MAX", x), zero))
-    (width,) = context.add("SUB", (high, low))
-    (step,) = context.add("DIV", (width, steps))
-    (is_empty,) = context.add("EQUAL", (width, zero))
-    (scale,) = context.add("WHERE", (is_empty, unit, step), outputs=(node.output(1),))
-    (below,) = context.add("DIV", (low, scale))
-    (point,) = context.add("SUB", (zero, below))
-    (clipped,) = context.add("CLIP", (point,), {"min": 0.0, "max": 255.0})
-    (rounded,) = context.add("ROUND", (clipped,))
-    context.add("CAST", (rounded,), {"to": "uint8"}, (node.output(2),))
+    zero, unit, steps = (context.add_constant(np.array(value, np.float32)) for value in (0, 1, 255))
+    low = context.apply("MIN", _extreme(context, "REDUCE_MIN", x), zero)
+    high = context.apply("MAX", _extreme(context, "REDUCE_MAX", x), zero)
+    width = context.apply("SUB", high, low)
+    step = context.apply("DIV", width, steps)
+    is_empty = context.apply("EQUAL", width, zero)
+    scale = context.apply("WHERE", is_empty, unit, step, outputs=(node.output(1),))
+    below = context.apply("DIV", low, scale)
+    point = context.apply("SUB", zero, below)
+    clipped = context.apply("CLIP", point, min=0.0, max=255.0)
+    rounded = context.apply("ROUND", clipped)
+    context.apply("CAST", rounded, outputs=(node.output(2),), to="uint8")
     add_quantizing(context, x, scale, rounded, DataType.UINT8, node.outputs[:1])
-
-
-def _number(context: ConversionContext, value: float) -> int:
-    array: Array = np.array(value, np.float32)
-    return context.add_constant(array)
 
 
 def _extreme(context: ConversionContext, type_: str, operand: int) -> int:
     rank = context.type_of(operand).rank
     if not rank:
         return operand
-    return context.add(type_, (operand,), {"axes": tuple(range(rank)), "keepdims": False})[0]
+    return context.apply(type_, operand, axes=tuple(range(rank)), keepdims=False)
 
 
 _ZERO_ONLY = frozenset({DataType.INT32})

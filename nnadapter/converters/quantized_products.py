@@ -81,7 +81,7 @@ def convert_conv_integer(context: ConversionContext, node: OnnxNode) -> None:
         np.ones((1,) * context.type_of(x).rank, np.uint8), Quantization(scale=(1.0,), zero_point=(0,))
     )
     shape = (1, *context.type_of(x).dimensions[1:])
-    (inside,) = context.add("EXPAND", (ones,), {"shape": shape})
+    inside = context.apply("EXPAND", ones, shape=shape)
     weights = add_quantized_convolution(context, (inside, w), attributes, None)
     _add_difference(context, node, sums, x_zero, weights)
 
@@ -94,8 +94,8 @@ def _add_difference(context: ConversionContext, node: OnnxNode, sums: int, zero_
             "when the model runs; expected one number",
         )
     point = cast(context, reshaped(context, context.operand(zero_point), ()), DataType.INT32)
-    (product,) = context.add("MUL", (weights, point))
-    context.add("SUB", (sums, product), outputs=node.outputs)
+    product = context.apply("MUL", weights, point)
+    context.apply("SUB", sums, product, outputs=node.outputs)
 
 
 @converter("MatMulInteger", 10)
@@ -163,14 +163,14 @@ def _add_int32_product(
 ) -> int:
     a = _difference(context, a_name, a_zero, per_row=True)
     b = _difference(context, b_name, b_zero, per_row=False)
-    return context.add("MAT_MUL", (a, b), outputs=outputs)[0]
+    return context.apply("MAT_MUL", a, b, outputs=outputs)
 
 
 def _difference(context: ConversionContext, name: str, zero_point: str, *, per_row: bool) -> int:
     value = cast(context, context.operand(name), DataType.INT32)
     if not zero_point:
         return value
-    return context.add("SUB", (value, _spread(context, zero_point, DataType.INT32, per_row=per_row)))[0]
+    return context.apply("SUB", value, _spread(context, zero_point, DataType.INT32, per_row=per_row))
 
 
 def _spread(context: ConversionContext, name: str, dtype: DataType, *, per_row: bool) -> int:
@@ -199,8 +199,8 @@ def convert_qlinear_mat_mul(context: ConversionContext, node: OnnxNode) -> None:
     a, b, y = (
         _spread(context, name, DataType.FLOAT32, per_row=name == a_scale) for name in (a_scale, b_scale, y_scale)
     )
-    (scale,) = context.add("MUL", (a, b))
-    (factor,) = context.add("DIV", (scale, y))
-    (scaled,) = context.add("MUL", (sums, factor))
+    scale = context.apply("MUL", a, b)
+    factor = context.apply("DIV", scale, y)
+    scaled = context.apply("MUL", sums, factor)
     zero_point = _spread(context, y_zero, DataType.FLOAT32, per_row=True) if y_zero else None
     add_rounding(context, scaled, zero_point, dtype, node.outputs)

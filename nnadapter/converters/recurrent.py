@@ -53,7 +53,7 @@ def convert_recurrent(context: ConversionContext, node: OnnxNode) -> None:
     orders = ((2, 0, 1, 3), (1, 0, 2), (1, 0, 2))
     for name, operand, perm in zip(node.outputs, results, orders, strict=False):
         if name:
-            context.add("TRANSPOSE", (operand,), {"perm": perm}, (name,))
+            context.apply("TRANSPOSE", operand, outputs=(name,), perm=perm)
 
 
 def _check_hidden_size(context: ConversionContext, node: OnnxNode) -> None:
@@ -73,7 +73,7 @@ def _inputs(context: ConversionContext, node: OnnxNode, *, batch_first: bool) ->
         if batch_first and operand != ABSENT and (position == 0 or position in _STATES):
             if len(context.dimensions(name)) != 3:
                 raise invalid(f"input {position} of {node.op_type} does not have three dimensions")
-            (operand,) = context.add("TRANSPOSE", (operand,), {"perm": (1, 0, 2)})
+            operand = context.apply("TRANSPOSE", operand, perm=(1, 0, 2))
         inputs.append(operand)
     while inputs and inputs[-1] == ABSENT:
         inputs.pop()

@@ -9,7 +9,7 @@ import numpy as np
 
 from nnadapter.converters.context import ConversionContext, normalize_axes
 from nnadapter.converters.registry import NodeWriter, OnnxNode, converter, exporter
-from nnadapter.ir import AttributeValue, DataType
+from nnadapter.ir import DataType
 from nnadapter.records import dataclass
 
 
@@ -23,15 +23,14 @@ class _Reduction:
 
     def reduce(self, type_: str, operand: int, outputs: tuple[str, ...] = ()) -> int:
         if self.axes:
-            attributes: dict[str, AttributeValue] = {"axes": self.axes, "keepdims": self.keepdims}
-            return self.context.add(type_, (operand,), attributes, outputs)[0]
-        return self.context.add("ASSIGN", (operand,), outputs=outputs)[0] if outputs else operand
+            return self.context.apply(type_, operand, outputs=outputs, axes=self.axes, keepdims=self.keepdims)
+        return self.context.apply("ASSIGN", operand, outputs=outputs) if outputs else operand
 
     def reduce_keeping_axes(self, type_: str, operand: int) -> int:
-        return self.context.add(type_, (operand,), {"axes": self.axes, "keepdims": True})[0]
+        return self.context.apply(type_, operand, axes=self.axes, keepdims=True)
 
     def step(self, type_: str, *operands: int, outputs: tuple[str, ...] = ()) -> int:
-        return self.context.add(type_, operands, outputs=outputs)[0]
+        return self.context.apply(type_, *operands, outputs=outputs)
 
 
 _Rule = Callable[[_Reduction], object]
@@ -70,7 +69,7 @@ def _log_sum_exp(reduction: _Reduction) -> None:
     context = reduction.context
     largest = reduction.reduce_keeping_axes("REDUCE_MAX", reduction.input)
     limit = _largest_finite(context.type_of(reduction.input).dtype)
-    (largest,) = context.add("CLIP", (largest,), {"min": -limit, "max": limit})
+    largest = context.apply("CLIP", largest, min=-limit, max=limit)
     raised = reduction.step("EXP", reduction.step("SUB", reduction.input, largest))
     logarithm = reduction.step("LOG", reduction.reduce_keeping_axes("REDUCE_SUM", raised))
     if reduction.keepdims:
@@ -79,7 +78,7 @@ def _log_sum_exp(reduction: _Reduction) -> None:
     total = reduction.step("ADD", logarithm, largest)
     dimensions = context.type_of(total).dimensions
     shape = tuple(size for axis, size in enumerate(dimensions) if axis not in reduction.axes)
-    context.add("RESHAPE", (total,), {"shape": shape}, reduction.outputs)
+    context.apply("RESHAPE", total, outputs=reduction.outputs, shape=shape)
 
 
 def _largest_finite(data_type: DataType) -> float:

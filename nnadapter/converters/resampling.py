@@ -56,7 +56,7 @@ def _resize_by_old_rule(context: ConversionContext, node: OnnxNode, scales: tupl
             "nearest_mode": mode,
         }
         last = position >= len(steps)
-        (operand,) = context.add("RESIZE_NEAREST", (operand,), attributes, node.outputs if last else ())
+        operand = context.apply("RESIZE_NEAREST", operand, outputs=node.outputs if last else (), **attributes)
 
 
 @converter("Resize", 11, 13, 18, 19)

@@ -39,7 +39,7 @@ def convert_stft(context: ConversionContext, node: OnnxNode) -> None:
     """
     signal, dimensions, window = context.operand(node.input(0)), context.dimensions(node.input(0)), node.input(2)
     if len(dimensions) == 2:
-        (signal,) = context.add("RESHAPE", (signal,), {"shape": (*dimensions, 1)})
+        signal = context.apply("RESHAPE", signal, shape=(*dimensions, 1))
     if node.input(3):
         length = context.single_integer(node, 3)
     elif window:
@@ -48,7 +48,7 @@ def convert_stft(context: ConversionContext, node: OnnxNode) -> None:
         length = (0, *dimensions[:2])[-1]
     onesided = node.integer("onesided", 1) != 0
     attributes = {"frame_step": context.single_integer(node, 1), "frame_length": length, "onesided": onesided}
-    context.add("STFT", (signal, *((context.operand(window),) if window else ())), attributes, node.outputs)
+    context.apply("STFT", signal, *((context.operand(window),) if window else ()), outputs=node.outputs, **attributes)
 
 
 _WINDOWS: Mapping[str, tuple[float, ...]] = {

@@ -172,8 +172,9 @@ def _tensors(operands: Sequence[Any]) -> list[Any]:
 
 def _all_axes(axes: int | Sequence[int], rank: int) -> tuple[int, ...]:
     """Return nonnegative axes; raise numpy's errors for missing or repeated ones."""
-    np.moveaxis(np.empty((1,) * rank), axes, axes)
-    return tuple(axis % rank for axis in (axes if isinstance(axes, Sequence) else (axes,)))
+    listed_axes = tuple(axes) if isinstance(axes, Sequence) else (axes,)
+    np.flip(np.empty((1,) * rank), listed_axes)
+    return tuple(axis % rank for axis in listed_axes)
 
 
 def _along(a: Placed, axis: int | None) -> tuple[Placed, int]:
