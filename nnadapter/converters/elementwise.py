@@ -32,22 +32,19 @@ def check_saturation(node: OnnxNode, target: str) -> None:
         )
 
 
-@converter("Clip", 6)
-def convert_clip_attributes(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert Clip (6), with attributes, to CLIP."""
-    attributes = {"min": node.number("min", float("-inf")), "max": node.number("max", float("inf"))}
-    context.add_for(node, "CLIP", attributes)
-
-
-@converter("Clip", 11, 12, 13)
+@converter("Clip", 6, 11, 12, 13)
 def convert_clip(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert Clip (11, 12, 13) to CLIP, or with run-time bounds to MAX and MIN."""
+    """Convert Clip (6 with attributes; 11, 12, 13) to CLIP, or with run-time bounds to MAX and MIN."""
     bounds = [context.is_fixed(name) for name in node.inputs[1:3] if name]
     limits = [context.optional_constant(node, position) for position in (1, 2)] if all(bounds) else []
     if limits and all(map(_is_exact, limits)):
-        low, high = (None if limit is None else float(limit.reshape(-1)[0]) for limit in limits)
-        attributes = {"min": float("-inf") if low is None else low, "max": float("inf") if high is None else high}
-        context.add_for(node, "CLIP", attributes)
+        defaults = {"min": node.number("min", float("-inf")), "max": node.number("max", float("inf"))}
+        pairs = zip(defaults.items(), limits, strict=True)
+        context.add_for(
+            node,
+            "CLIP",
+            {name: default if limit is None else float(limit.reshape(-1)[0]) for (name, default), limit in pairs},
+        )
         return
     result = context.operand(node.input(0))
     if node.input(1):
@@ -64,26 +61,16 @@ def _is_exact(limit: Array | None) -> bool:
     return limit.size == 1 and (limit.dtype.kind not in "iu" or abs(int(limit.reshape(-1)[0])) <= 2**53)
 
 
-@converter("Dropout", 7, 10)
+@converter("Dropout", 7, 10, 12, 13, 22)
 def convert_dropout(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert Dropout (7, 10) to ASSIGN; the mask is zeros."""
-    _copy_with_mask(context, node, filled_with=0)
-
-
-@converter("Dropout", 12, 13, 22)
-def convert_dropout_with_mode(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert Dropout (12, 13, 22) to ASSIGN; the mask is ones. Training mode is refused."""
+    """Convert Dropout (7 to 22) to ASSIGN; the mask is zeros until 10, then ones. Training mode is refused."""
     training = context.optional_constant(node, 2)
     if training is not None and training.any():
         raise Refusal(Reason.UNSUPPORTED_ATTRIBUTE, "input 'training_mode' of Dropout is true; expected false")
-    _copy_with_mask(context, node, filled_with=1)
-
-
-def _copy_with_mask(context: ConversionContext, node: OnnxNode, filled_with: int) -> None:
     context.apply("ASSIGN", context.operand(node.input(0)), outputs=node.outputs[:1])
     if node.output(1):
         mask = context.declared(node.output(1)).dtype
-        value = context.add_constant(np.full((), filled_with, np.dtype(mask)))
+        value = context.add_constant(np.full((), node.since_version >= 12, np.dtype(mask)))
         context.apply("EXPAND", value, outputs=node.outputs[1:2], shape=context.dimensions(node.input(0)))
 
 

@@ -175,25 +175,15 @@ def _check_choice(node: OnnxNode, name: str, value: str, choices: Sequence[str])
         )
 
 
-_MODES: Mapping[str, str] = MappingProxyType({"bilinear": "linear", "bicubic": "cubic", "nearest": "nearest"})
+_OLD_MODES: Mapping[str, str] = MappingProxyType({"bilinear": "linear", "bicubic": "cubic"})
 
 
-@converter("GridSample", 16)
-def convert_grid_sample_of_images(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert GridSample (16), on images, to GRID_SAMPLE."""
-    mode = node.text("mode", "bilinear")
-    _grid_sample(context, node, _MODES.get(mode, mode))
-
-
-@converter("GridSample", 20, 22)
+@converter("GridSample", 16, 20, 22)
 def convert_grid_sample(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert GridSample (20, 22), on images and volumes, to GRID_SAMPLE."""
-    _grid_sample(context, node, node.text("mode", "linear"))
-
-
-def _grid_sample(context: ConversionContext, node: OnnxNode, mode: str) -> None:
+    """Convert GridSample (16 on images; 20, 22 on images and volumes) to GRID_SAMPLE."""
+    mode = node.text("mode", "linear")
     attributes: dict[str, AttributeValue] = {
-        "mode": mode,
+        "mode": _OLD_MODES.get(mode, mode) if node.since_version < 20 else mode,
         "padding_mode": node.text("padding_mode", "zeros"),
         "align_corners": bool(node.integer("align_corners", 0)),
     }

@@ -15,11 +15,10 @@ from torch import fx
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.exc import TensorifyScalarRestartAnalysis
 from torch._functorch.partitioners import min_cut_rematerialization_partition
+from torch.ops import aten
 from torch.utils._sympy.interp import sympy_interp
 from torch.utils._sympy.reference import PythonReferenceAnalysis
 
-from nnadapter.drivers.selection import CPU
-from nnadapter.engine.bound_steps import has_memory
 from nnadapter.errors import FallbackWarning, InvalidOptionError, NNAdapterError
 from nnadapter.process.resources import new_lock
 from nnadapter.records import dataclass, field
@@ -49,7 +48,7 @@ from nnadapter.torch.regions import (
     uses_of,
     working,
 )
-from nnadapter.torch.resident_runs import added, owns_memory
+from nnadapter.torch.resident_runs import added, owns, owns_memory
 from nnadapter.torch.resident_tensors import Resident
 from partition.graph import Reason, Unsupported
 
@@ -57,7 +56,7 @@ if TYPE_CHECKING:
     import onnx
 
 
-_SIZE = torch.ops.aten.sym_size.int
+_SIZE = aten.sym_size.int
 
 
 def ask_inputs(graph_module: fx.GraphModule) -> None:
@@ -601,7 +600,7 @@ def _graph(capture: Capture, graph: Graph, weights: frozenset[int]) -> GraphFact
 
 def _copying(sessions: Iterable[InferenceSession]) -> tuple[str, ...]:
     names = dict.fromkeys(name for session in sessions for name in session.devices)
-    return tuple(name for name in names if name != CPU and has_memory(name))
+    return tuple(filter(owns, names))
 
 
 def _refused(program: Program, sessions: Sequence[InferenceSession]) -> list[FallbackOperatorFacts]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.ops import aten
 
 Order = tuple[int, ...]
 
@@ -39,8 +40,13 @@ def strides_of_one(like: Any) -> tuple[int, ...] | None:
 
 def laid_out(order: Order) -> Callable[[Any], Any]:
     """Return a function that copies a tensor into an axis order."""
-    back = tuple(order.index(axis) for axis in range(len(order)))
+    back = inverse(order)
     return lambda tensor: tensor.permute(order).contiguous().permute(back)
+
+
+def inverse(order: Order) -> Order:
+    """Return the permutation that undoes an axis order."""
+    return tuple(order.index(axis) for axis in range(len(order)))
 
 
 def lying_as(like: Any) -> Callable[[Any], Any] | None:
@@ -55,7 +61,7 @@ def lying_as(like: Any) -> Callable[[Any], Any] | None:
 def without_elements(like: Any) -> Callable[[Sequence[int]], Any]:
     """Return a factory of empty tensors with strides ordered as in `like`."""
     order = order_of(like) or tuple(range(like.ndim))
-    back = tuple(order.index(axis) for axis in range(len(order)))
+    back = inverse(order)
     return lambda shape: torch.empty([shape[axis] for axis in order], dtype=like.dtype).permute(back)
 
 
@@ -70,7 +76,7 @@ def _number(size: Any) -> int:
     return int(size.node.hint) if isinstance(size, torch.SymInt) else int(size)
 
 
-_UNSAFE = (torch.ops.aten.unsafe_split.Tensor, torch.ops.aten.unsafe_split_with_sizes.default)
+_UNSAFE = (aten.unsafe_split.Tensor, aten.unsafe_split_with_sizes.default)
 """Operators that return views although their schemas deny it."""
 
 

@@ -13,50 +13,41 @@ from typing import Any
 
 import torch
 from torch.onnx._internal.exporter import _constants, _decomp, _dispatching, _registration
+from torch.ops import aten
 
 import nnadapter.torch.onnx_forms as onnx_forms
 from nnadapter.torch.decompositions import DECOMPOSITIONS
 from nnadapter.torch.decompositions.indexing import BY_SCALES, hangs_on_length, is_whole
 from nnadapter.torch.layouts import is_view
 from nnadapter.torch.requirements import quiet
+from nnadapter.torch.resident_tensors import SESSION_DTYPES
 from partition.graph import Reason, Unsupported
 
 _IDLE: Mapping[str, object] = MappingProxyType({"train": False, "training": False, "dropout": 0, "dropout_p": 0})
 """Argument -> value that makes an operator deterministic."""
-TAKEN_DTYPES = frozenset(
-    (
-        torch.float32, torch.float64, torch.float16, torch.bfloat16,
-        torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8, torch.bool,
-    )
-)  # fmt: skip
-"""Data types that sessions accept."""
-
-
-_AVERAGES = frozenset((torch.ops.aten.avg_pool2d.default, torch.ops.aten.avg_pool3d.default))
-_SMOOTHED = (torch.ops.aten._upsample_bilinear2d_aa.default, torch.ops.aten._upsample_bicubic2d_aa.default)
-_STATISTICS = frozenset(getattr(torch.ops.aten, name) for name in ("mean", "var", "var_mean", "std", "std_mean"))
-_OF_AUTOGRAD = frozenset((torch.ops.aten.lift.default, torch.ops.aten.lift_fresh.default))
+_AVERAGES = frozenset((aten.avg_pool2d.default, aten.avg_pool3d.default))
+_SMOOTHED = (aten._upsample_bilinear2d_aa.default, aten._upsample_bicubic2d_aa.default)
+_STATISTICS = frozenset(getattr(aten, name) for name in ("mean", "var", "var_mean", "std", "std_mean"))
+_OF_AUTOGRAD = frozenset((aten.lift.default, aten.lift_fresh.default))
 """Operators on constants; not decomposed, because AOTAutograd handles them and fails otherwise."""
-_BY_STRIDES = frozenset((torch.ops.aten.as_strided_scatter.default,))
+_BY_STRIDES = frozenset((aten.as_strided_scatter.default,))
 """Not decomposed, because PyTorch's decomposition mutates a tensor."""
-_OF_SIGNS = frozenset((torch.ops.aten.copysign.Tensor, torch.ops.aten.copysign.Scalar))
+_OF_SIGNS = frozenset((aten.copysign.Tensor, aten.copysign.Scalar))
 """Not decomposed, because PyTorch's decomposition declares a sign bit as a number."""
-_BAGS = frozenset(
-    (torch.ops.aten.embedding_bag, torch.ops.aten._embedding_bag, torch.ops.aten._embedding_bag_forward_only)
-)
+_BAGS = frozenset((aten.embedding_bag, aten._embedding_bag, aten._embedding_bag_forward_only))
 _APPROXIMATE: Mapping[Any, str] = MappingProxyType({
-    torch.ops.aten.erfc.default: "1 - erf(x) loses all digits of erfc from 4 on",
-    torch.ops.aten.special_erfc.default: "1 - erf(x) loses all digits of erfc from 4 on",
-    torch.ops.aten.special_erfcx.default: "exp(x * x) * (1 - erf(x)) differs from erfcx from 3 on",
-    torch.ops.aten.logcumsumexp.default: "logcumsumexp underflows before the largest number of its row",
-    torch.ops.aten.logdet.default: "the logarithm of a determinant overflows with the determinant",
-    torch.ops.aten.unique_consecutive.default: "unique_consecutive drops a first number that is the largest int32",
+    aten.erfc.default: "1 - erf(x) loses all digits of erfc from 4 on",
+    aten.special_erfc.default: "1 - erf(x) loses all digits of erfc from 4 on",
+    aten.special_erfcx.default: "exp(x * x) * (1 - erf(x)) differs from erfcx from 3 on",
+    aten.logcumsumexp.default: "logcumsumexp underflows before the largest number of its row",
+    aten.logdet.default: "the logarithm of a determinant overflows with the determinant",
+    aten.unique_consecutive.default: "unique_consecutive drops a first number that is the largest int32",
 })  # fmt: skip
 """Operator without an exact ONNX form -> error of the exporter's."""
 _FUNCTIONALIZED = (torch.ops.higher_order.auto_functionalized, torch.ops.higher_order.auto_functionalized_v2)
 """Calls of custom operators on copies of the inputs that these mutate."""
 _SCALING = frozenset(
-    getattr(torch.ops.aten, name) for name in ("native_layer_norm", "layer_norm", "native_group_norm", "group_norm")
+    getattr(aten, name) for name in ("native_layer_norm", "layer_norm", "native_group_norm", "group_norm")
 )
 """Normalizations with a scale, which may be float32 for inputs of lower precision."""
 
@@ -175,7 +166,7 @@ def _refuse_values(node: torch.fx.Node) -> Unsupported | None:
     for tensor in (*_input_tensors(node), *_tensors(node.meta.get("val"))):
         if tensor.is_complex():
             return Unsupported(_DTYPE, "ONNX has no operators on complex numbers")
-        if tensor.dtype not in TAKEN_DTYPES:
+        if tensor.dtype not in SESSION_DTYPES:
             return Unsupported(_DTYPE, f"tensors of {tensor.dtype} stay in PyTorch")
         if tensor.device.type != "cpu":
             return Unsupported(_TYPE, f"a tensor on {tensor.device} stays there")
@@ -248,13 +239,13 @@ def _lengths(node: torch.fx.Node) -> Sequence[Any]:
 
 
 def _reads_probabilities(node: torch.fx.Node) -> bool:
-    if node.target is not torch.ops.aten.cross_entropy_loss.default:
+    if node.target is not aten.cross_entropy_loss.default:
         return False
     return bool(node.args[1].meta["val"].is_floating_point())
 
 
 def _reads_signs(node: torch.fx.Node) -> bool:
-    if node.target is not torch.ops.aten.signbit.default:
+    if node.target is not aten.signbit.default:
         return False
     return bool(_input_tensors(node)[0].is_floating_point())
 
@@ -264,7 +255,7 @@ def _is_empty(tensor: Any) -> bool:
 
 
 def _saves_other_statistics(node: torch.fx.Node) -> bool:
-    if node.target is not torch.ops.aten.native_layer_norm.default or not _reads_further(node):
+    if node.target is not aten.native_layer_norm.default or not _reads_further(node):
         return False
     return node.meta["val"][1].dtype is not torch.float32
 
@@ -308,14 +299,12 @@ _OTHERWISE = (
     _refuse_if(_smooths_by_scale, "antialiasing by a scale with rounded sizes differs in ONNX"),
     _refuse_if(_may_keep_length, "a scale that may keep a length differs in ONNX"),
     _refuse_if(
-        lambda node: (
-            node.target is torch.ops.aten.cross_entropy_loss.default and len(node.args) > 5 and bool(node.args[5])
-        ),
+        lambda node: node.target is aten.cross_entropy_loss.default and len(node.args) > 5 and bool(node.args[5]),
         "losses with smoothed labels have no form in ONNX",
     ),
     _refuse_if(_reads_probabilities, "losses with class probabilities have no form in ONNX"),
     _refuse_if(
-        lambda node: node.target is torch.ops.aten.hamming_window.default and not isinstance(node.args[0], int),
+        lambda node: node.target is aten.hamming_window.default and not isinstance(node.args[0], int),
         "Hamming windows have other coefficients in ONNX",
     ),
     _refuse_if(
@@ -330,7 +319,7 @@ _OTHERWISE = (
     _refuse_if(_reads_signs, "PyTorch's exporter writes the sign of -0.0 as that of 0.0"),
     _refuse_approximations,
     _refuse_if(
-        partial(_reads_further_of, torch.ops.aten._linalg_det.default),
+        partial(_reads_further_of, aten._linalg_det.default),
         "ONNX has no LU factors of a determinant, which its gradient reads",
     ),
 )
@@ -350,12 +339,12 @@ _CHECKS: tuple[Check, ...] = (
         lambda node: str(node.target).startswith(("aten.empty", "aten.new_empty")), "it returns uninitialized memory"
     ),
     _refuse_if(
-        lambda node: node.target is torch.ops.aten.as_strided.default,
+        lambda node: node.target is aten.as_strided.default,
         "it accesses memory by strides, which tensors of sessions do not have",
     ),
     written_otherwise,
     _refuse_if(
-        partial(_reads_further_of, torch.ops.aten._native_batch_norm_legit_no_training.default),
+        partial(_reads_further_of, aten._native_batch_norm_legit_no_training.default),
         "statistics saved at inference are empty, but not in ONNX",
     ),
     _refuse_if(_saves_other_statistics, "ONNX has the mean and deviation of layer norm in float32 only", _DTYPE),

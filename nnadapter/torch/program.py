@@ -48,10 +48,10 @@ from nnadapter.torch.regions import (
     Region,
     Settings,
     Uses,
+    call_regions,
     export,
     failures_for,
     halves,
-    joined,
     roles_of,
     weighing_in,
 )
@@ -406,7 +406,9 @@ class Program:
             self._parts = tuple(self._part(*pair) for pair in zip(regions, weighing, strict=True))
         except ExportFailure:  # although the entire region was exported
             return None
-        return joined(module, regions, self._parts)
+        call_regions(module, regions, self._parts)
+        run: Callable[..., tuple[Any, ...]] = module.forward
+        return run
 
     def _part(self, region: Region, is_weight: IsWeight) -> Program:
         with ThreadPoolExecutor(1) as thread:  # running a compiled graph disables parts of PyTorch in its thread

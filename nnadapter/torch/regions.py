@@ -17,6 +17,7 @@ from torch.export import ExportedProgram, graph_signature
 from torch.export.exported_program import ModuleCallEntry, ModuleCallSignature
 from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import create_op_support
+from torch.ops import aten
 from torch.utils import _pytree as pytree
 
 from nnadapter.drivers.selection import DeviceRequest, requests_of
@@ -244,7 +245,7 @@ class _Sizes:
             copies[node] = graph.node_copy(node, copies.__getitem__)
             return
         source, axis = place
-        copies[node] = graph.call_function(torch.ops.aten.sym_size.int, (copies[source], axis))
+        copies[node] = graph.call_function(aten.sym_size.int, (copies[source], axis))
         copies[node].meta = dict(node.meta)
 
     def _place(self, node: fx.Node) -> tuple[fx.Node, int] | None:
@@ -294,15 +295,6 @@ def _halved(nodes: Sequence[fx.Node], work: Collection[fx.Node]) -> tuple[Region
     first = dict.fromkeys(nodes[:middle])
     first.update({node: None for node in nodes[middle:] if node.target is operator.getitem and node.args[0] in first})
     return region_of([*first], work), region_of([node for node in nodes if node not in first], work)
-
-
-def joined(
-    module: fx.GraphModule, parts: Sequence[Region], functions: Sequence[Callable[..., Any]]
-) -> Callable[..., tuple[Any, ...]]:
-    """Return a function that runs both halves."""
-    call_regions(module, parts, functions)
-    run: Callable[..., tuple[Any, ...]] = module.forward
-    return run
 
 
 def weighing_in(
@@ -429,11 +421,6 @@ def line_of(stack_trace: str | None) -> str:
     return outside[-1] if outside else ""
 
 
-def short(line: str) -> str:
-    """Return `FILE:LINE` without folders."""
-    return Path(line).name if line else ""
-
-
 _BLAMED = re.compile(r"target=torch\.ops\.([\w.]+)\]")
 
 
@@ -515,7 +502,7 @@ def _blame(error: BaseException) -> tuple[str, str]:
 
 def _name_for_lines(nodes: Iterable[onnx.NodeProto]) -> None:
     for node in nodes:
-        line = short(_origin(_metadata(node)).line)
+        line = Path(_origin(_metadata(node)).line).name
         node.name = f"{node.name.removeprefix('node_')}@{line}" if line else node.name.removeprefix("node_")
 
 

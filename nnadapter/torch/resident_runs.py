@@ -212,15 +212,16 @@ def added(counts: Iterable[TransferredBytes]) -> TransferredBytes:
 
 def owning_device(session: InferenceSession) -> str:
     """Return the session's first device with its own memory; otherwise empty."""
-    return next(filter(_owns, session.devices), "")
+    return next(filter(owns, session.devices), "")
 
 
 def owns_memory(settings: Settings) -> bool:
     """Return True if a device has its own memory."""
-    return any(_owns(canonical(name)) for name in named_requests(settings.devices))
+    return any(owns(canonical(name)) for name in named_requests(settings.devices))
 
 
-def _owns(device: str) -> bool:
+def owns(device: str) -> bool:
+    """Return True if the device has its own memory."""
     return device != CPU and has_memory(device)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import fx
 from torch._guards import TracingContext
+from torch.ops import aten
 from torch.utils._pytree import tree_map_only
 
 from nnadapter.drivers.selection import canonical
@@ -413,20 +414,21 @@ def _full_like(tensor: Resident, value: Any = 0, **kwargs: Any) -> Resident | No
 
 
 _LYING: dict[Any, Callable[..., Any]] = {
-    torch.ops.aten.detach.default: _detached,
-    torch.ops.aten.copy_.default: _copied,
-    torch.ops.aten.zeros_like.default: _full_like,
-    torch.ops.aten.full_like.default: _full_like,
+    aten.detach.default: _detached,
+    aten.copy_.default: _copied,
+    aten.zeros_like.default: _full_like,
+    aten.full_like.default: _full_like,
 }
 """Operator -> form that needs no values on the host; the form returns None if it does need them."""
 
 
-_DTYPES = frozenset(
+SESSION_DTYPES = frozenset(
     (
         *(torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.bool),
         *(torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8),
     )
 )
+"""Data types of tensors that sessions accept."""
 
 
 def move(module: torch.nn.Module, device: str) -> None:
@@ -447,7 +449,7 @@ def move(module: torch.nn.Module, device: str) -> None:
 def _can_live(tensor: torch.Tensor) -> bool:
     if tensor.layout is not torch.strided or tensor.device.type != "cpu" or not tensor.is_contiguous():
         return False
-    return tensor.dtype in _DTYPES and tensor.numel() > 0
+    return tensor.dtype in SESSION_DTYPES and tensor.numel() > 0
 
 
 def _living(tensor: torch.Tensor, device: str) -> torch.Tensor:

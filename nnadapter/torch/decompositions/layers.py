@@ -25,7 +25,7 @@ from torch._prims_common import suggest_memory_format
 from torch.nn import functional
 from torch.ops import aten
 
-from nnadapter.torch.layouts import order_of
+from nnadapter.torch.layouts import inverse, order_of
 
 
 def spread(gradient: Tensor, matrices: Sequence[Tensor]) -> Tensor:
@@ -241,7 +241,7 @@ def batch_norm_functional(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Normalize; the exporter always uses running statistics. Source: aten::_native_batch_norm_legit_functional."""
     if not training:
-        operator = torch.ops.aten._native_batch_norm_legit_no_training.default
+        operator = aten._native_batch_norm_legit_no_training.default
         result = operator(values, weight, bias, running_mean, running_var, momentum, eps)[0]
         return result, running_mean.new_zeros(0), running_mean.new_zeros(0), running_mean, running_var
     count = values.numel() // values.shape[1]
@@ -268,7 +268,7 @@ def batch_norm(
     """
     if training or running_mean is None or running_var is None:
         return NotImplemented
-    operator = torch.ops.aten._native_batch_norm_legit_no_training.default
+    operator = aten._native_batch_norm_legit_no_training.default
     result = operator(values, weight, bias, running_mean, running_var, momentum, eps)[0]
     return result, running_mean.new_zeros(0), running_mean.new_zeros(0)
 
@@ -326,10 +326,9 @@ def native_dropout(values: Tensor, p: float, train: bool | None) -> tuple[Tensor
 def _chosen(values: Tensor, p: float) -> Tensor:
     order = order_of(values)
     if order is None:
-        return torch.ops.aten.bernoulli.p(values, p)
-    back = sorted(range(len(order)), key=order.__getitem__)
-    chosen: Tensor = torch.ops.aten.bernoulli.p(values.permute(list(order)), p)
-    return chosen.permute(back)
+        return aten.bernoulli.p(values, p)
+    chosen: Tensor = aten.bernoulli.p(values.permute(list(order)), p)
+    return chosen.permute(inverse(order))
 
 
 _DROPOUT, _TRAIN = 2, 3
@@ -390,7 +389,7 @@ def attention_of_any_mask(
     if attn_mask is not None and attn_mask.dtype is torch.bool:
         attn_mask = torch.where(attn_mask, 0.0, float("-inf")).to(query.dtype)
     if query.dim() != 4:
-        math = torch.ops.aten._scaled_dot_product_attention_math.default
+        math = aten._scaled_dot_product_attention_math.default
         return math(query, key, value, attn_mask, 0.0, is_causal, scale=scale, enable_gqa=enable_gqa)[0]
     return attention(query, key, value, 0.0, is_causal, attn_mask=attn_mask, scale=scale)[0]
 
