@@ -141,11 +141,16 @@ def add_on_picture(
 @converter("Conv", 1, 11, 22)
 def convert_conv(context: ConversionContext, node: OnnxNode) -> None:
     """Convert Conv (1, 11, 22), of rank 3 to 5, to CONV_2D or CONV_3D."""
+    attributes = convolution_attributes(context, node)
+    type_ = operation_type("CONV", spatial_sizes(context, node))
+    add_on_picture(context, node, type_, _operands(context, node), attributes)
+
+
+def convolution_attributes(context: ConversionContext, node: OnnxNode, filter_: int = 1) -> dict[str, AttributeValue]:
+    """Return attributes of CONV_2D or CONV_3D, or raise Refusal; `filter_` is the position of the filter."""
     sizes = spatial_sizes(context, node)
-    windows = read_windows(node, kernel_of(context, node, len(sizes)))
-    attributes = windows.attributes(resolve_pads(windows, sizes))
-    attributes["group"] = node.integer("group", 1)
-    add_on_picture(context, node, operation_type("CONV", sizes), _operands(context, node), attributes)
+    windows = read_windows(node, kernel_of(context, node, len(sizes), filter_))
+    return {**windows.attributes(resolve_pads(windows, sizes)), "group": node.integer("group", 1)}
 
 
 @converter("ConvTranspose", 1, 11, 22)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from nnadapter.converters.context import ConversionContext
-from nnadapter.converters.convolution import kernel_of, read_windows, resolve_pads, spatial_sizes
+from nnadapter.converters.convolution import convolution_attributes
 from nnadapter.converters.quantization import (
     add_quantized_convolution,
     add_quantized_product,
@@ -20,7 +20,7 @@ from nnadapter.converters.quantization import (
     reshaped,
 )
 from nnadapter.converters.registry import OnnxNode, Reason, Refusal, converter
-from nnadapter.ir import Array, AttributeValue, DataType, Quantization, QuantizedType
+from nnadapter.ir import Array, DataType, Quantization, QuantizedType
 
 _UNIT_SCALE: Array = np.array(1, np.float32)
 
@@ -29,14 +29,13 @@ def _integers_of(context: ConversionContext, node: OnnxNode, name: str) -> DataT
     return integer_type(node, context.type_of(name).dtype.value, f"values {name!r}")
 
 
-def _quantization(
-    context: ConversionContext, node: OnnxNode, names: tuple[str, str, str], axis: int | None = None
-) -> Quantization:
-    """Return a quantization; an empty scale is 1, an empty zero point 0."""
+def _quantized(context: ConversionContext, node: OnnxNode, names: tuple[str, str, str], axis: int | None = None) -> int:
+    """Return a value as quantized integers; `names` are value, scale (empty for 1) and zero point (empty for 0)."""
     value, scale, zero_point = names
     _integers_of(context, node, value)
     scales = context.constant(scale) if scale else _UNIT_SCALE
-    return parameters(node, scales, context.constant(zero_point) if zero_point else None, axis)
+    zero_points = context.constant(zero_point) if zero_point else None
+    return as_quantized(context, value, parameters(node, scales, zero_points, axis))
 
 
 def _result(context: ConversionContext, node: OnnxNode, position: int) -> QuantizedType:
@@ -45,21 +44,13 @@ def _result(context: ConversionContext, node: OnnxNode, position: int) -> Quanti
     return QuantizedType(integer_type(node, dtype_name, "results"), parameters(node, scale, zero_point, None))
 
 
-def _windows(context: ConversionContext, node: OnnxNode, filter_: int) -> dict[str, AttributeValue]:
-    sizes = spatial_sizes(context, node)
-    windows = read_windows(node, kernel_of(context, node, len(sizes), filter_))
-    attributes = windows.attributes(resolve_pads(windows, sizes))
-    attributes["group"] = node.integer("group", 1)
-    return attributes
-
-
 @converter("QLinearConv", 10)
 def convert_qlinear_conv(context: ConversionContext, node: OnnxNode) -> None:
     """Convert QLinearConv (10), of rank 3 or 4, to CONV_2D."""
-    attributes = _windows(context, node, 3)
+    attributes = convolution_attributes(context, node, 3)
     x_name, x_scale, x_zero, w_name, w_scale, w_zero = (node.input(position) for position in range(6))
-    x = as_quantized(context, x_name, _quantization(context, node, (x_name, x_scale, x_zero)))
-    w = as_quantized(context, w_name, _quantization(context, node, (w_name, w_scale, w_zero), 0))
+    x = _quantized(context, node, (x_name, x_scale, x_zero))
+    w = _quantized(context, node, (w_name, w_scale, w_zero), 0)
     bias = (context.operand(node.input(8)),) if node.input(8) else ()
     add_quantized_convolution(context, (x, w, *bias), attributes, _result(context, node, 6), node.outputs)
 
@@ -67,14 +58,14 @@ def convert_qlinear_conv(context: ConversionContext, node: OnnxNode) -> None:
 @converter("ConvInteger", 10)
 def convert_conv_integer(context: ConversionContext, node: OnnxNode) -> None:
     """Convert ConvInteger (10), of rank 3 or 4, to CONV_2D. Refused: run-time zero point of the filter."""
-    attributes = _windows(context, node, 1)
+    attributes = convolution_attributes(context, node)
     x_name, w_name, x_zero, w_zero = (node.input(position) for position in range(4))
-    w = as_quantized(context, w_name, _quantization(context, node, (w_name, "", w_zero), 0))
+    w = _quantized(context, node, (w_name, "", w_zero), 0)
     if not x_zero or context.is_constant(x_zero):
-        x = as_quantized(context, x_name, _quantization(context, node, (x_name, "", x_zero)))
+        x = _quantized(context, node, (x_name, "", x_zero))
         add_quantized_convolution(context, (x, w), attributes, None, node.outputs)
         return
-    x = as_quantized(context, x_name, _quantization(context, node, (x_name, "", "")))
+    x = _quantized(context, node, (x_name, "", ""))
     sums = add_quantized_convolution(context, (x, w), attributes, None)
     # Padding contributes 0, so sums of filter elements depend on the position.
     ones = context.add_constant(
@@ -153,8 +144,8 @@ def _add_known(
     named: bool = True,
 ) -> int:
     columns = len(context.dimensions(second[0])) - 1
-    x = as_quantized(context, first[0], _quantization(context, node, first))
-    y = as_quantized(context, second[0], _quantization(context, node, second, columns))
+    x = _quantized(context, node, first)
+    y = _quantized(context, node, second, columns)
     return add_quantized_product(context, "MAT_MUL", (x, y), {}, result, node.outputs if named else ())
 
 
