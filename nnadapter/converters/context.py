@@ -98,7 +98,7 @@ class GraphValues:
         self._types: dict[str, OperandType] = {}
         self._types_by_kind: dict[tuple[str | None, tuple[object, ...]], OperandType] = {}
         self._computed: dict[str, KnownContents] = {}
-        self._held: dict[str, Array] = {}
+        self._inner_constants: dict[str, Array] = {}
         self._node = OnnxNode("", "", "", 0, (), ())
 
     def constant(self, name: str) -> Array:
@@ -122,15 +122,15 @@ class GraphValues:
         inputs = self._node.inputs
         return f"input {inputs.index(name)}" if name in inputs else "a value inside"
 
-    def hold(self, name: str, contents: Array | SymbolicArray) -> None:
+    def record_inner_constant(self, name: str, contents: Array | SymbolicArray) -> None:
         """Record the contents of an unnamed value inside the current node."""
         if isinstance(contents, SymbolicArray):
             # `sizes` is a mutable dict whenever sizes are symbolic
             cast("dict[str, SymbolicArray]", self._sizes)[name] = contents
             return
-        if not self._held:
-            self._constants = ChainMap(self._held, self._constants)  # type: ignore[arg-type]
-        self._held[name] = contents
+        if not self._inner_constants:
+            self._constants = ChainMap(self._inner_constants, self._constants)  # type: ignore[arg-type]
+        self._inner_constants[name] = contents
 
     def is_constant(self, name: str) -> bool:
         return name in self._constants or name in self._sizes or name in self._computed
@@ -185,7 +185,7 @@ class GraphValues:
         known_value = self._computed.get(name)
         return None if known_value is None else known_value.source
 
-    def know(self, name: str, contents: Callable[[], Array], source: Dequantized | None = None) -> None:
+    def record_contents(self, name: str, contents: Callable[[], Array], source: Dequantized | None = None) -> None:
         """Record lazily computed contents of an output, so that later nodes can use it as a constant."""
         self._computed[name] = KnownContents(contents, source)
 

@@ -346,7 +346,7 @@ def _converted_alone(
     return context
 
 
-_TELLING = 64
+_MOST_COMPARED_ELEMENTS = 64
 """Largest constant, in elements, that may influence a conversion; weights never do."""
 
 
@@ -380,7 +380,11 @@ def _kind(
         value, constant = values.get(name), constants.get(name) if name else None
         yield (value.dtype, value.shape) if value is not None else (name == "",)
         if constant is not None:
-            yield constant.dtype.str, constant.shape, constant.tobytes() if constant.size <= _TELLING else b""
+            yield (
+                constant.dtype.str,
+                constant.shape,
+                constant.tobytes() if constant.size <= _MOST_COMPARED_ELEMENTS else b"",
+            )
     for name in node.outputs:
         value = values.get(name)
         yield name in read, value and value.dtype, value and value.shape

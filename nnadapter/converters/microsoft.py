@@ -71,7 +71,7 @@ def convert_body(context: ConversionContext, node: OnnxNode) -> None:
         raise Refusal(Reason.UNSUPPORTED_OPERATION, f"{node.op_type} has no body")
     names = _names(body, node)
     for name, contents in body.constants.items():
-        context.hold(names[name], contents)
+        context.record_inner_constant(names[name], contents)
     nodes = [_called(body_node, names) for body_node in body.nodes]
     groups = {group.target: group for group in find_groups(nodes, node.outputs)}
     waiting = {member for group in groups.values() for member in group.members} - groups.keys()

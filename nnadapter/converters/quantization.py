@@ -342,7 +342,7 @@ def convert_dequantize_linear(context: ConversionContext, node: OnnxNode) -> Non
         value = context.value_of(x)
         if value is not None:
             reals = partial(derived, _dequantized, value, quantization=quantization, dtype=result_dtype.value)
-            context.know(node.output(0), reals, Dequantized(value, quantization))
+            context.record_contents(node.output(0), reals, Dequantized(value, quantization))
         return
     difference = cast(context, context.operand(node.input(0)), DataType.INT32)
     if node.input(2):

@@ -382,7 +382,7 @@ def _of_array(convert: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class TensorOperators(OnDevice, NDArrayOperatorsMixin):
-    """Operators and numpy  Operators are ufuncs, also those in place."""
+    """Operators and numpy functions. Operators are ufuncs, also those in place."""
 
     __slots__ = ()
     __hash__ = None  # type: ignore[assignment]

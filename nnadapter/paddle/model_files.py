@@ -46,7 +46,7 @@ def files_of(path: Path, parameters: Path | None = None) -> PaddleFiles:
     """
     structure = _structure_in(path) if path.is_dir() else _structure_of(path)
     _check_file(structure, "model file", limits.PADDLE_STRUCTURE_BYTES)
-    needs_parameters = _looked_at(structure)
+    needs_parameters = _needs_parameters(structure)
     parameters_path = parameters or _parameters_of(structure)
     if parameters_path is None and needs_parameters:
         raise ModelFileError(
@@ -126,7 +126,7 @@ def _check_file(path: Path, label: str, most: int) -> None:
         raise InvalidModelError(f"{label} {str(path)!r} is empty; save or download the model again")
 
 
-def _looked_at(structure: Path) -> bool:
+def _needs_parameters(structure: Path) -> bool:
     """Return True if a structure needs parameters. Raises InvalidModelError."""
     if structure.suffix != ".json":
         return True

@@ -24,7 +24,7 @@ from nnadapter.process.resources import new_lock
 from nnadapter.records import dataclass, field
 from nnadapter.session.session import InferenceSession
 from nnadapter.torch.compiled_report import FallbackOperatorFacts, GraphFacts, TorchReport, gathered
-from nnadapter.torch.layouts import lying_as, part_views
+from nnadapter.torch.layouts import copy_into_layout_of, duplicate_views
 from nnadapter.torch.onnx_forms import preserve_recurrence, written_in_steps
 from nnadapter.torch.operators import computes, decomposition_table, name_of, refusal, registry
 from nnadapter.torch.program import Program
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 _SIZE = aten.sym_size.int
 
 
-def ask_inputs(graph_module: fx.GraphModule) -> None:
+def replace_computed_sizes(graph_module: fx.GraphModule) -> None:
     """Compute sizes of intermediate tensors from the sizes of the graph's inputs."""
     graph = graph_module.graph
     size_nodes = [node for node in graph.find_nodes(op="call_function", target=_SIZE) if _is_computed(node)]
@@ -140,9 +140,9 @@ def compile_graph(
     kind: str,
     settings: Settings,
     is_weight: IsWeight,
-    shown: int | None = None,
+    visible_count: int | None = None,
     written: Sequence[int] = (),
-    lying: Collection[int] = (),
+    resident_results: Collection[int] = (),
 ) -> tuple[Graph, Boxed]:
     """Compile an ATen graph into sessions and PyTorch operators; modifies `graph_module`, which must be functional.
 
@@ -151,17 +151,17 @@ def compile_graph(
         kind: `inference`, `forward` or `backward`.
         settings: for sessions.
         is_weight: returns True for possible constants.
-        shown: number of leading results visible outside the backward graph; None for all.
+        visible_count: number of leading results visible outside the backward graph; None for all.
         written: inputs that each call overwrites with the first results, in this order.
-        lying: device-resident results that user code holds.
+        resident_results: device-resident results that user code holds.
     """
-    ask_inputs(graph_module)
-    computed = computed_results(graph_module, kind, shown) if owns_memory(settings) else frozenset()
+    replace_computed_sizes(graph_module)
+    computed = computed_results(graph_module, kind, visible_count) if owns_memory(settings) else frozenset()
     refused = {node: reason for node in called(graph_module) if (reason := refusal(node)) is not None}
     exported = _exported(graph_module, refused, computed)
     nodes, work = called(graph_module), working(graph_module)
     regions = [region for region, _ in exported]
-    uses = uses_of(graph_module, kind, shown, written, computed, regions, lying)
+    uses = uses_of(graph_module, kind, visible_count, written, computed, regions, resident_results)
     inputs = inputs_of(graph_module)
     steady = {node for place, node in enumerate(inputs) if place not in written}
     programs = [
@@ -176,10 +176,10 @@ def compile_graph(
     )
     run = _runner(graph_module, nodes, regions, programs)
     saved_inputs = [(place, node) for place, node in enumerate(inputs) if node.name in uses.read and kind == "backward"]
-    lays = {place: lying_as(node.meta.get("val")) for place, node in saved_inputs}
+    layout_copies = {place: copy_into_layout_of(node.meta.get("val")) for place, node in saved_inputs}
     if not owns_memory(settings):
-        lays = {place: lay for place, lay in lays.items() if lay is not None}
-    return graph, _boxed(partial(_run_reading, run, lays) if lays else run)
+        layout_copies = {place: lay for place, lay in layout_copies.items() if lay is not None}
+    return graph, _boxed(partial(_run_reading, run, layout_copies) if layout_copies else run)
 
 
 def _exported(
@@ -188,7 +188,7 @@ def _exported(
     """Export all regions; if operators fail, add them to `refused` and partition again, until every export succeeds."""
     exports: dict[tuple[fx.Node, ...], tuple[Region, onnx.ModelProto]] = {}
     while True:
-        part_views(graph_module, computed, readers(refused))
+        duplicate_views(graph_module, computed, readers(refused))
         regions = regions_of(graph_module, refused, computed)
         refused_count = len(refused)
         for region in regions:
@@ -286,9 +286,9 @@ def _spread(function: Callable[..., Any], args: list[Any]) -> Any:
     return function(*arguments)
 
 
-def _run_reading(function: Boxed, lays: Mapping[int, Callable[[Any], Any] | None], args: list[Any]) -> Any:
+def _run_reading(function: Boxed, layout_copies: Mapping[int, Callable[[Any], Any] | None], args: list[Any]) -> Any:
     """Move saved tensors to the host, then run a backward graph."""
-    for place, lay in lays.items():
+    for place, lay in layout_copies.items():
         is_kept = type(args[place]) is Resident and not isinstance(args[place], torch.nn.Parameter)
         value = args[place].plain() if is_kept else args[place]
         args[place] = value if lay is None else lay(value)
@@ -319,7 +319,7 @@ _all: list[weakref.ref[Capture]] = []
 _lock = new_lock()
 
 
-def remember(capture: Capture) -> None:
+def record_capture(capture: Capture) -> None:
     """Record a capture, by weak reference, for the callable being compiled."""
     owner = _compiled_now(sys._getframe())
     with _lock:
@@ -386,19 +386,21 @@ def compile_captured(
         graph_module, lifted = _lifted(graph_module)
         return partial(compile_captured(graph_module, [*lifted, *example_inputs], options=options), *lifted)
     capture = _capture(graph_module)
-    remember(capture)
+    record_capture(capture)
     parameter_count = len(
         [*graph_module.parameters(), *graph_module.buffers()]
     )  # AOTAutograd makes these its first inputs
-    lying = frozenset(parameter_count + place for place, value in enumerate(example_inputs) if _lives(value))
+    resident_results = frozenset(
+        parameter_count + place for place, value in enumerate(example_inputs) if _is_resident_parameter(value)
+    )
     example_inputs = _forms(graph_module, example_inputs)
     if not _needs_gradients(graph_module, example_inputs):
         preserve_recurrence(graph_module, registry())
     compiler = aot_autograd(
-        fw_compiler=partial(_compile, "forward", settings, capture, lying, _none),
-        bw_compiler=partial(_compile, "backward", settings, capture, lying, _none),
+        fw_compiler=partial(_compile, "forward", settings, capture, resident_results, _none),
+        bw_compiler=partial(_compile, "backward", settings, capture, resident_results, _none),
         inference_compiler=partial(
-            _compile, "inference", settings, capture, lying, _weights(graph_module, example_inputs)
+            _compile, "inference", settings, capture, resident_results, _weights(graph_module, example_inputs)
         ),
         decompositions=dict(decomposition_table()),
         partition_fn=min_cut_rematerialization_partition,
@@ -458,17 +460,19 @@ def _compile(
     kind: str,
     settings: Settings,
     capture: Capture,
-    lying: frozenset[int],
+    resident_results: frozenset[int],
     is_weight: WeightsOf,
     graph_module: fx.GraphModule,
     _: Sequence[Any],
 ) -> Boxed:
     context = torch._guards.TracingContext.try_get()  # None if user code calls the back end
     metadata = context.fw_metadata if context is not None and kind != "backward" else None
-    shown = metadata.num_forward_returns if metadata is not None and kind == "forward" else None
+    visible_count = metadata.num_forward_returns if metadata is not None and kind == "forward" else None
     written = tuple(metadata.mutated_inp_runtime_indices) if metadata is not None else ()
-    results = _lying(graph_module, kind, lying, written)
-    graph, run = compile_graph(graph_module, kind, settings, is_weight(frozenset(written)), shown, written, results)
+    results = _resident_results(graph_module, kind, resident_results, written)
+    graph, run = compile_graph(
+        graph_module, kind, settings, is_weight(frozenset(written)), visible_count, written, results
+    )
     capture.graphs.append(graph)
     run.capture = capture  # type: ignore[attr-defined]  # keeps the capture alive
     return run
@@ -499,7 +503,7 @@ def _is_held(node: fx.Node, value: Any) -> bool:
     return isinstance(value, torch.nn.Parameter) or "_dynamo_static_input_type" in node.meta.get("tensor_dict", {})
 
 
-def _lives(value: Any) -> bool:
+def _is_resident_parameter(value: Any) -> bool:
     return type(value) is Resident and isinstance(value, torch.nn.Parameter)
 
 
@@ -530,15 +534,21 @@ def _form_of(node: fx.Node, value: Resident) -> Any:
     """Return the tensor that Dynamo captured, with the graph's dynamic sizes."""
     captured = node.meta.get("example_value")
     form = (captured if type(captured) is Resident else value).form.detach()
-    return torch.nn.Parameter(form, value.requires_grad) if _lives(value) else form.requires_grad_(value.requires_grad)
+    return (
+        torch.nn.Parameter(form, value.requires_grad)
+        if _is_resident_parameter(value)
+        else form.requires_grad_(value.requires_grad)
+    )
 
 
-def _lying(graph_module: fx.GraphModule, kind: str, lying: frozenset[int], written: Sequence[int]) -> frozenset[int]:
+def _resident_results(
+    graph_module: fx.GraphModule, kind: str, resident_results: frozenset[int], written: Sequence[int]
+) -> frozenset[int]:
     """Return indices of results to leave on the device: gradients, or all results of an optimizer step."""
     results = results_in(graph_module)
     if kind == "backward":  # one gradient per input
-        return lying if max(lying, default=0) < len(results) else frozenset()
-    is_step = kind == "inference" and not lying.isdisjoint(written)
+        return resident_results if max(resident_results, default=0) < len(results) else frozenset()
+    is_step = kind == "inference" and not resident_results.isdisjoint(written)
     return frozenset(range(len(results))) if is_step else frozenset()
 
 

@@ -49,7 +49,7 @@ def inverse(order: Order) -> Order:
     return tuple(order.index(axis) for axis in range(len(order)))
 
 
-def lying_as(like: Any) -> Callable[[Any], Any] | None:
+def copy_into_layout_of(like: Any) -> Callable[[Any], Any] | None:
     """Return a function that copies a tensor into the layout of `like`; None for row-major."""
     order = order_of(like) if isinstance(like, torch.Tensor) else None
     if order is None:
@@ -87,7 +87,7 @@ def is_view(node: fx.Node) -> bool:
     return node.target in _UNSAFE or bool(getattr(node.target, "is_view", False))
 
 
-def part_views(
+def duplicate_views(
     graph_module: fx.GraphModule, computed: Collection[fx.Node] = (), outside_nodes: Collection[fx.Node] = ()
 ) -> None:
     """Duplicate views for readers outside sessions, if sessions read them too.

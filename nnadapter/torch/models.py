@@ -71,12 +71,12 @@ def tidy(model: onnx_ir.Model) -> None:
         fold_constants_ir(model, onnx_shape_inference=True)
         _REWRITING(model)
         passes.RemoveUnusedNodesPass()(model)
-    _give_apart(model.graph)
+    _separate_outputs(model.graph)
     for tidying in _TIDYING:
         tidying()(model)
 
 
-def _give_apart(graph: onnx_ir.Graph) -> None:
+def _separate_outputs(graph: onnx_ir.Graph) -> None:
     """Add an Identity for outputs without a producer; `OutputFixPass` would rename them."""
     for place, value in enumerate(graph.outputs):
         if value.producer() is None:

@@ -17,7 +17,7 @@ from torch.ops import aten
 
 import nnadapter.torch.onnx_forms as onnx_forms
 from nnadapter.torch.decompositions import DECOMPOSITIONS
-from nnadapter.torch.decompositions.indexing import BY_SCALES, hangs_on_length, is_whole
+from nnadapter.torch.decompositions.indexing import BY_SCALES, depends_on_length, is_whole
 from nnadapter.torch.layouts import is_view
 from nnadapter.torch.requirements import quiet
 from nnadapter.torch.resident_tensors import SESSION_DTYPES
@@ -228,7 +228,7 @@ def _may_keep_length(node: torch.fx.Node) -> bool:
         return False
     sized = zip(node.args[-1], _lengths(node.args[0]), _lengths(node), strict=True)
     return any(
-        hangs_on_length(scale, length) or (scale != 1 and isinstance(size, int) and size == length)
+        depends_on_length(scale, length) or (scale != 1 and isinstance(size, int) and size == length)
         for scale, length, size in sized
     )
 

@@ -39,7 +39,7 @@ from nnadapter.process.resources import new_lock
 from nnadapter.records import dataclass
 from nnadapter.report.sections import count
 from nnadapter.session.session import InferenceSession
-from nnadapter.torch.layouts import bytes_of, lying_as
+from nnadapter.torch.layouts import bytes_of, copy_into_layout_of
 from nnadapter.torch.operators import is_size
 from nnadapter.torch.regions import (
     NO_USES,
@@ -53,9 +53,9 @@ from nnadapter.torch.regions import (
     failures_for,
     halves,
     roles_of,
-    weighing_in,
+    weights_of_part,
 )
-from nnadapter.torch.resident_runs import Fed, ResidentRunner, TransferredBytes, crossing, owning_device
+from nnadapter.torch.resident_runs import Fed, ResidentRunner, TransferredBytes, owning_device, planned_transfers
 from nnadapter.torch.resident_tensors import Resident, number_array, results_of, to_array
 from partition.graph import Reason, Unsupported
 
@@ -213,11 +213,11 @@ def note_weights(inputs: Sequence[Any], places: tuple[int, ...], callback: Calla
         all_steps=all_steps,
         samples=samples_of(tensors),
         references=tuple(weakref.ref(tensor, callback) for tensor in tensors),  # a session must not keep a model alive
-        select_weights=taker(places),
+        select_weights=selector_of(places),
     )
 
 
-def taker(places: tuple[int, ...]) -> Callable[[Sequence[Any]], Sequence[Any]]:
+def selector_of(places: tuple[int, ...]) -> Callable[[Sequence[Any]], Sequence[Any]]:
     """Return a selector of the elements at `places`."""
     if len(places) > 1:
         return itemgetter(*places)
@@ -294,7 +294,7 @@ class Program:
         self._parts: tuple[Program, ...] = ()
         self._changes: dict[int, int] = {}
         self._weighing: tuple[int, ...] | None = None  # inputs that are weights; set at the first call
-        self._taken = taker(())  # selects these from the inputs
+        self._taken = selector_of(())  # selects these from the inputs
         self._sets: dict[tuple[int, ...], BoundSession] = {}  # by ids of the weights
         self._begun = 0
         self._plain: BoundSession | None = None  # without constants
@@ -329,7 +329,7 @@ class Program:
         return TransferredBytes(
             fed,
             output_bytes,
-            *((crossing(bound.session) or (fed, output_bytes)) if owning_device(bound.session) else (0, 0)),
+            *((planned_transfers(bound.session) or (fed, output_bytes)) if owning_device(bound.session) else (0, 0)),
         )
 
     @property
@@ -401,7 +401,7 @@ class Program:
         if len(self.region.working) < 2 or not self._failures.take():
             return None
         module, regions = halves(self.region)
-        weighing = [weighing_in(module, region, self._is_weight) for region in regions]
+        weighing = [weights_of_part(module, region, self._is_weight) for region in regions]
         try:
             self._parts = tuple(self._part(*pair) for pair in zip(regions, weighing, strict=True))
         except ExportFailure:  # although the entire region was exported
@@ -434,8 +434,8 @@ class Program:
             warnings.warn(FallbackWarning(text), stacklevel=4)
 
     def _in_pytorch(self, *inputs: Any) -> tuple[Any, ...]:
-        lays = [lying_as(node.meta["val"]) for node in self.region.inputs]
-        laid = [lay(value) if lay else value for lay, value in zip(lays, inputs, strict=True)]
+        layout_copies = [copy_into_layout_of(node.meta["val"]) for node in self.region.inputs]
+        laid = [lay(value) if lay else value for lay, value in zip(layout_copies, inputs, strict=True)]
         return tuple(self.region.module(*laid))
 
     def _key(self, inputs: Sequence[Any]) -> tuple[int, ...]:
@@ -445,7 +445,7 @@ class Program:
         with self._lock:
             if self._weighing is None:
                 self._weighing = tuple(place for place, value in enumerate(inputs) if self._is_weight(place, value))
-                self._taken = taker(self._weighing)
+                self._taken = selector_of(self._weighing)
             key = self._key(inputs)
             bound = self._sets.get(key)
             if bound is None:

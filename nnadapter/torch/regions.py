@@ -297,7 +297,7 @@ def _halved(nodes: Sequence[fx.Node], work: Collection[fx.Node]) -> tuple[Region
     return region_of([*first], work), region_of([node for node in nodes if node not in first], work)
 
 
-def weighing_in(
+def weights_of_part(
     module: fx.GraphModule, part: Region, is_weight: Callable[[int, Any], bool]
 ) -> Callable[[int, Any], bool]:
     """Return `is_weight` for the inputs of a part of `module`, by their positions in the part."""
@@ -337,15 +337,15 @@ class Roles:
         return self.hidden | self.returning | self.device_tensor_results | self.written.keys()
 
 
-def computed_results(graph_module: fx.GraphModule, kind: str, shown: int | None) -> frozenset[fx.Node]:
+def computed_results(graph_module: fx.GraphModule, kind: str, visible_count: int | None) -> frozenset[fx.Node]:
     """Return results that sessions may compute although they are views.
 
-    They are results saved for the backward graph, after the first `shown`, and gradients that cover their base.
+    They are results saved for the backward graph, after the first `visible_count`, and gradients that cover their base.
     """
     results = [result for result in results_in(graph_module) if isinstance(result, fx.Node)]
     if kind == "backward":
         return frozenset(result for result in results if is_view(result) and _covers_base(result))
-    visible_results = set(results_in(graph_module)[:shown])
+    visible_results = set(results_in(graph_module)[:visible_count])
     return frozenset(result for result in results if result not in visible_results)
 
 
@@ -358,11 +358,11 @@ def _covers_base(view: fx.Node) -> bool:
 def uses_of(
     graph_module: fx.GraphModule,
     kind: str,
-    shown: int | None,
+    visible_count: int | None,
     written: Sequence[int] = (),
     computed: Collection[fx.Node] = (),
     regions: Sequence[Region] = (),
-    lying: Collection[int] = (),
+    resident_results: Collection[int] = (),
 ) -> Uses:
     """Return the uses of a graph's values; for the arguments, see `compile_graph`."""
     results, inputs = results_in(graph_module), inputs_of(graph_module)
@@ -370,12 +370,14 @@ def uses_of(
     inside = {node for region in regions for node in region.nodes}
     outside_nodes = [node for node in called(graph_module) if node not in inside]
     passed = {node.name for node in graph_module.graph.output_node().all_input_nodes if node.op == "placeholder"}
-    given = _visible_names(results[:shown], last_views(graph_module, computed))
+    given = _visible_names(results[:visible_count], last_views(graph_module, computed))
     return Uses(
         visible=given | _names_read(node for node in outside_nodes if not is_size(node)),
         read=_names_read(outside_nodes) | passed,
         returning=given if kind == "backward" else (),
-        device_tensor_results={results[place].name for place in lying if isinstance(results[place], fx.Node)},
+        device_tensor_results={
+            results[place].name for place in resident_results if isinstance(results[place], fx.Node)
+        },
         written={result.name: given.name for result, given in pairs if isinstance(result, fx.Node)},
     )
 

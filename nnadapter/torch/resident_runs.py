@@ -72,7 +72,7 @@ class Trials:
             self._calls, self._next = self._next, min(2 * self._next, _MOST)
 
 
-def crossing(session: InferenceSession) -> tuple[int, int] | None:
+def planned_transfers(session: InferenceSession) -> tuple[int, int] | None:
     """Return bytes that a plan copies to devices and back; None if unknown."""
     steps = [step for step in session.report().boundaries.operations if step.kind == "transfer"]
     owning = {name.partition(":")[0] for name in session.devices if has_memory(name)}
@@ -246,7 +246,7 @@ class ResidentRunner:
 
     @property
     def transferred_bytes(self) -> TransferredBytes:
-        crossed = crossing(self._session) if self._is_apart else None
+        crossed = planned_transfers(self._session) if self._is_apart else None
         return self._moved._replace(to_device=crossed[0], to_host=crossed[1]) if crossed else self._moved
 
     def run(self, inputs: Sequence[Any], results: Results) -> tuple[Any, ...]:
@@ -262,11 +262,11 @@ class ResidentRunner:
         tensors = results([self._output_contents(place, value, inputs) for place, value in enumerate(values)], inputs)
         self._note(tensors, values, inputs)
         return tuple(
-            self._lying(tensor, dtype) if type(tensor) is Copies else tensor
+            self._resident_tensor(tensor, dtype) if type(tensor) is Copies else tensor
             for tensor, dtype in zip(tensors, self._dtypes, strict=True)
         )
 
-    def _lying(self, copies: Copies, dtype: torch.dtype) -> torch.Tensor:
+    def _resident_tensor(self, copies: Copies, dtype: torch.dtype) -> torch.Tensor:
         tensor = Resident.of(copies, dtype, self._read)
         captured = torch._dynamo.config.compiled_autograd or compiled_autograd.compiled_autograd_enabled
         return tensor.plain() if captured else tensor
@@ -327,7 +327,7 @@ class ResidentRunner:
 
     def _output_contents(self, place: int, value: Any, inputs: Sequence[Any]) -> Any:
         """Return an array that the caller owns, or device-resident `Copies`."""
-        if self._lies(place, inputs):
+        if self._stays_resident(place, inputs):
             return value if type(value) is Copies else Copies(value)
         if type(value) is not Copies or place in self._roles.hidden:
             return value
@@ -338,13 +338,13 @@ class ResidentRunner:
         self._read(sum(transfer.nbytes for transfer in transfers))
         return array.copy()
 
-    def _lies(self, place: int, inputs: Sequence[Any]) -> bool:
+    def _stays_resident(self, place: int, inputs: Sequence[Any]) -> bool:
         target = self._roles.written.get(place)
         return place in self._roles.device_tensor_results if target is None else type(inputs[target]) is Resident
 
     def _note(self, tensors: Sequence[Any], values: Sequence[Any], inputs: Sequence[Any]) -> None:
         for place, value in enumerate(values):
-            if type(value) is not Copies or place in self._roles.hidden or self._lies(place, inputs):
+            if type(value) is not Copies or place in self._roles.hidden or self._stays_resident(place, inputs):
                 continue
             if place in self._roles.written:
                 target = inputs[self._roles.written[place]]

@@ -249,7 +249,7 @@ class Resident(torch.Tensor):  # type: ignore[misc]  # PyTorch's tensors have no
     @classmethod
     def __tensor_unflatten__(cls, parts: Mapping[str, torch.Tensor], _: None, shape: Any, strides: Any) -> Resident:
         form = parts["form"]
-        resident = cls._holding(ResidentStorage(None, form, untold), shape, form.dtype)
+        resident = cls._holding(ResidentStorage(None, form, ignore_bytes), shape, form.dtype)
         resident._form = form
         return resident
 
@@ -335,12 +335,12 @@ class Resident(torch.Tensor):  # type: ignore[misc]  # PyTorch's tensors have no
         cls, function: Any, types: Sequence[Any], args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        lying = _LYING.get(function)
-        result = None if lying is None else lying(*args, **kwargs)
+        resident_form = _RESIDENT_FORMS.get(function)
+        result = None if resident_form is None else resident_form(*args, **kwargs)
         return _on_host(function, tuple(args), kwargs) if result is None else result
 
 
-def untold(nbytes: int) -> None:
+def ignore_bytes(nbytes: int) -> None:
     """Ignore a count of bytes."""
 
 
@@ -413,7 +413,7 @@ def _full_like(tensor: Resident, value: Any = 0, **kwargs: Any) -> Resident | No
     return Resident.of(Copies(np.full(copies.shape, value, copies.dtype)), tensor.dtype, tensor.resident_state.read)
 
 
-_LYING: dict[Any, Callable[..., Any]] = {
+_RESIDENT_FORMS: dict[Any, Callable[..., Any]] = {
     aten.detach.default: _detached,
     aten.copy_.default: _copied,
     aten.zeros_like.default: _full_like,
@@ -440,19 +440,19 @@ def move(module: torch.nn.Module, device: str) -> None:
     for owner in module.modules():
         for tensors in (owner._parameters, owner._buffers):
             for key, tensor in list(tensors.items()):
-                if tensor is not None and _can_live(tensor):
+                if tensor is not None and _can_be_resident(tensor):
                     if id(tensor) not in moved_tensors:
-                        moved_tensors[id(tensor)] = _living(tensor, name)
+                        moved_tensors[id(tensor)] = _as_resident(tensor, name)
                     setattr(owner, key, moved_tensors[id(tensor)])
 
 
-def _can_live(tensor: torch.Tensor) -> bool:
+def _can_be_resident(tensor: torch.Tensor) -> bool:
     if tensor.layout is not torch.strided or tensor.device.type != "cpu" or not tensor.is_contiguous():
         return False
     return tensor.dtype in SESSION_DTYPES and tensor.numel() > 0
 
 
-def _living(tensor: torch.Tensor, device: str) -> torch.Tensor:
+def _as_resident(tensor: torch.Tensor, device: str) -> torch.Tensor:
     array = to_array(tensor.dtype)(tensor.detach())
-    resident = Resident.of(Copies(None, {device: Copies(array).on(device)}), tensor.dtype, untold)
+    resident = Resident.of(Copies(None, {device: Copies(array).on(device)}), tensor.dtype, ignore_bytes)
     return torch.nn.Parameter(resident, tensor.requires_grad) if isinstance(tensor, torch.nn.Parameter) else resident

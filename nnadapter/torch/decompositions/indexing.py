@@ -129,12 +129,12 @@ def _nearest(
     if all(is_whole(scale) or is_whole(1 / scale) for scale in scale_factors or ()):
         return NotImplemented
     assert scale_factors is not None, "else there would be no scale that is none"
-    if any(hangs_on_length(scale, length) for scale, length in zip(scale_factors, values.shape[2:], strict=True)):
+    if any(depends_on_length(scale, length) for scale, length in zip(scale_factors, values.shape[2:], strict=True)):
         return NotImplemented
     return written(values, output_size, list(map(_effective_scale, scale_factors, values.shape[2:])))
 
 
-def hangs_on_length(scale: float, length: Any) -> bool:
+def depends_on_length(scale: float, length: Any) -> bool:
     """Return True if PyTorch's choice of elements depends on a dynamic length."""
     return scale > 1 and not is_whole(scale) and not isinstance(length, int)
 
