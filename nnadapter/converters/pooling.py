@@ -5,17 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
+from nnadapter.converters import convolution
 from nnadapter.converters.context import ConversionContext, invalid
-from nnadapter.converters.convolution import (
-    Windows,
-    add_on_picture,
-    as_picture,
-    operation_type,
-    read_windows,
-    resolve_pads,
-    spatial_sizes,
-    stated_kernel,
-)
 from nnadapter.converters.registry import NodeWriter, OnnxNode, Reason, Refusal, converter, exporter
 from nnadapter.ir.schema import AttributeValue
 
@@ -23,44 +14,39 @@ from nnadapter.ir.schema import AttributeValue
 @converter("MaxPool", 1, 8, 10, 11, 12, 22)
 def convert_max_pool(context: ConversionContext, node: OnnxNode) -> None:
     """Convert MaxPool (1 to 22) to MAX_POOL_2D or MAX_POOL_3D, or their variants with indices."""
-    sizes, attributes, suffix = spatial_sizes(context, node), _attributes(context, node), ""
-    if node.output(1):
-        suffix, order = "_WITH_INDICES", node.integer("storage_order", 0)
-        attributes["storage_order"] = "column_major" if order else "row_major"
-    type_ = operation_type("MAX_POOL", sizes, suffix)
-    add_on_picture(context, node, type_, (context.operand(node.input(0)),), attributes)
+    if not node.output(1):
+        _add_pool(context, node, "MAX_POOL")
+        return
+    order = "column_major" if node.integer("storage_order", 0) else "row_major"
+    _add_pool(context, node, "MAX_POOL", "_WITH_INDICES", storage_order=order)
 
 
 @converter("AveragePool", 7, 10, 11, 19, 22)
 def convert_average_pool(context: ConversionContext, node: OnnxNode) -> None:
     """Convert AveragePool (7 to 22) to AVERAGE_POOL_2D or AVERAGE_POOL_3D."""
-    attributes = _attributes(context, node)
-    attributes["count_include_pad"] = bool(node.integer("count_include_pad", 0))
-    type_ = operation_type("AVERAGE_POOL", spatial_sizes(context, node))
-    add_on_picture(context, node, type_, (context.operand(node.input(0)),), attributes)
+    _add_pool(context, node, "AVERAGE_POOL", count_include_pad=bool(node.integer("count_include_pad", 0)))
 
 
 @converter("LpPool", 2, 11, 18, 22)
 def convert_lp_pool(context: ConversionContext, node: OnnxNode) -> None:
     """Convert LpPool (2 to 22) to LP_POOL_2D or LP_POOL_3D."""
-    attributes = _attributes(context, node)
-    attributes["p"] = node.integer("p", 2)
-    type_ = operation_type("LP_POOL", spatial_sizes(context, node))
-    add_on_picture(context, node, type_, (context.operand(node.input(0)),), attributes)
+    _add_pool(context, node, "LP_POOL", p=node.integer("p", 2))
 
 
-def _attributes(context: ConversionContext, node: OnnxNode) -> dict[str, AttributeValue]:
-    sizes = spatial_sizes(context, node)
-    kernel = stated_kernel(node, len(sizes))
-    windows = read_windows(node, kernel)
+def _add_pool(
+    context: ConversionContext, node: OnnxNode, family: str, suffix: str = "", **attributes: AttributeValue
+) -> None:
+    sizes = convolution.spatial_sizes(context, node)
+    kernel = convolution.stated_kernel(node, len(sizes))
+    windows = convolution.read_windows(node, kernel)
     _refuse_disputed_pads(node, windows)
-    attributes = windows.attributes(resolve_pads(windows, sizes))
-    attributes["kernel_shape"] = as_picture(kernel, 1)
-    attributes["ceil_mode"] = _rounds_up(node, windows)
-    return attributes
+    attributes |= windows.attributes(convolution.resolve_pads(windows, sizes))
+    attributes |= {"kernel_shape": convolution.as_picture(kernel, 1), "ceil_mode": _rounds_up(node, windows)}
+    type_ = convolution.operation_type(family, sizes, suffix)
+    convolution.add_on_picture(context, node, type_, context.operands(node, 1), attributes)
 
 
-def _refuse_disputed_pads(node: OnnxNode, windows: Windows) -> None:
+def _refuse_disputed_pads(node: OnnxNode, windows: convolution.Windows) -> None:
     """Refuse windows on which ONNX and ONNX Runtime disagree."""
     pairs = zip(windows.strides, windows.extents, strict=True)
     has_gaps = windows.auto_pad == "SAME_UPPER" and any(stride > extent for stride, extent in pairs)
@@ -73,7 +59,7 @@ def _refuse_disputed_pads(node: OnnxNode, windows: Windows) -> None:
         )
 
 
-def _rounds_up(node: OnnxNode, windows: Windows) -> bool:
+def _rounds_up(node: OnnxNode, windows: convolution.Windows) -> bool:
     """Return `ceil_mode`, which makes no difference with `auto_pad`."""
     return windows.auto_pad == "NOTSET" and bool(node.integer("ceil_mode", 0))
 
@@ -111,9 +97,9 @@ def convert_max_unpool(context: ConversionContext, node: OnnxNode) -> None:
 
     Refused: another `output_shape` than the pool's. ONNX indexes the smaller image, ONNX Runtime the larger.
     """
-    sizes = spatial_sizes(context, node)
-    kernel = stated_kernel(node, len(sizes))
-    windows, rank = read_windows(node, kernel), len(sizes)
+    sizes = convolution.spatial_sizes(context, node)
+    kernel = convolution.stated_kernel(node, len(sizes))
+    windows, rank = convolution.read_windows(node, kernel), len(sizes)
     shape = tuple(
         (size - 1) * windows.strides[axis] + kernel[axis] - windows.pads[axis] - windows.pads[axis + rank]
         for axis, size in enumerate(sizes)
@@ -149,7 +135,7 @@ def convert_col_to_im(context: ConversionContext, node: OnnxNode) -> None:
         raise invalid(
             f"Col2Im has image_shape {list(image)} and block_shape {list(block)}; expected lists of one length"
         )
-    windows = read_windows(node, block)
+    windows = convolution.read_windows(node, block)
     attributes: dict[str, AttributeValue] = {"image_shape": image, "kernel_shape": block}
     attributes |= {name: getattr(windows, name) for name in _MOVES}
     context.add_for(node, "COL_TO_IM", attributes)

@@ -7,18 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from nnadapter.converters import quantization
 from nnadapter.converters.context import ConversionContext
 from nnadapter.converters.convolution import convolution_attributes
-from nnadapter.converters.quantization import (
-    add_quantized_convolution,
-    add_quantized_product,
-    add_rounding,
-    as_quantized,
-    cast,
-    integer_type,
-    parameters,
-    reshaped,
-)
 from nnadapter.converters.registry import OnnxNode, Reason, Refusal, converter
 from nnadapter.ir import Array, DataType, Quantization, QuantizedType
 
@@ -26,7 +17,7 @@ _UNIT_SCALE: Array = np.array(1, np.float32)
 
 
 def _integers_of(context: ConversionContext, node: OnnxNode, name: str) -> DataType:
-    return integer_type(node, context.type_of(name).dtype.value, f"values {name!r}")
+    return quantization.integer_type(node, context.type_of(name).dtype.value, f"values {name!r}")
 
 
 def _quantized(context: ConversionContext, node: OnnxNode, names: tuple[str, str, str], axis: int | None = None) -> int:
@@ -35,13 +26,14 @@ def _quantized(context: ConversionContext, node: OnnxNode, names: tuple[str, str
     _integers_of(context, node, value)
     scales = context.constant(scale) if scale else _UNIT_SCALE
     zero_points = context.constant(zero_point) if zero_point else None
-    return as_quantized(context, value, parameters(node, scales, zero_points, axis))
+    return quantization.as_quantized(context, value, quantization.parameters(node, scales, zero_points, axis))
 
 
 def _result(context: ConversionContext, node: OnnxNode, position: int) -> QuantizedType:
     scale, zero_point = context.constant(node.input(position)), context.optional_constant(node, position + 1)
     dtype_name = "uint8" if zero_point is None else zero_point.dtype.name
-    return QuantizedType(integer_type(node, dtype_name, "results"), parameters(node, scale, zero_point, None))
+    integer_dtype = quantization.integer_type(node, dtype_name, "results")
+    return QuantizedType(integer_dtype, quantization.parameters(node, scale, zero_point, None))
 
 
 @converter("QLinearConv", 10)
@@ -52,7 +44,7 @@ def convert_qlinear_conv(context: ConversionContext, node: OnnxNode) -> None:
     x = _quantized(context, node, (x_name, x_scale, x_zero))
     w = _quantized(context, node, (w_name, w_scale, w_zero), 0)
     bias = (context.operand(node.input(8)),) if node.input(8) else ()
-    add_quantized_convolution(context, (x, w, *bias), attributes, _result(context, node, 6), node.outputs)
+    quantization.add_quantized_convolution(context, (x, w, *bias), attributes, _result(context, node, 6), node.outputs)
 
 
 @converter("ConvInteger", 10)
@@ -63,17 +55,17 @@ def convert_conv_integer(context: ConversionContext, node: OnnxNode) -> None:
     w = _quantized(context, node, (w_name, "", w_zero), 0)
     if not x_zero or context.is_constant(x_zero):
         x = _quantized(context, node, (x_name, "", x_zero))
-        add_quantized_convolution(context, (x, w), attributes, None, node.outputs)
+        quantization.add_quantized_convolution(context, (x, w), attributes, None, node.outputs)
         return
     x = _quantized(context, node, (x_name, "", ""))
-    sums = add_quantized_convolution(context, (x, w), attributes, None)
+    sums = quantization.add_quantized_convolution(context, (x, w), attributes, None)
     # Padding contributes 0, so sums of filter elements depend on the position.
     ones = context.add_constant(
         np.ones((1,) * context.type_of(x).rank, np.uint8), Quantization(scale=(1.0,), zero_point=(0,))
     )
     shape = (1, *context.type_of(x).dimensions[1:])
     inside = context.apply("EXPAND", ones, shape=shape)
-    weights = add_quantized_convolution(context, (inside, w), attributes, None)
+    weights = quantization.add_quantized_convolution(context, (inside, w), attributes, None)
     _add_difference(context, node, sums, x_zero, weights)
 
 
@@ -84,7 +76,7 @@ def _add_difference(context: ConversionContext, node: OnnxNode, sums: int, zero_
             f"{zero_point!r} of {node.op_type} has dimensions {list(context.dimensions(zero_point))} and is known only "
             "when the model runs; expected one number",
         )
-    point = cast(context, reshaped(context, context.operand(zero_point), ()), DataType.INT32)
+    point = quantization.cast(context, quantization.reshaped(context, context.operand(zero_point), ()), DataType.INT32)
     product = context.apply("MUL", weights, point)
     context.apply("SUB", sums, product, outputs=node.outputs)
 
@@ -146,7 +138,7 @@ def _add_known(
     columns = len(context.dimensions(second[0])) - 1
     x = _quantized(context, node, first)
     y = _quantized(context, node, second, columns)
-    return add_quantized_product(context, "MAT_MUL", (x, y), {}, result, node.outputs if named else ())
+    return quantization.add_quantized_product(context, "MAT_MUL", (x, y), {}, result, node.outputs if named else ())
 
 
 def _add_int32_product(
@@ -158,18 +150,18 @@ def _add_int32_product(
 
 
 def _difference(context: ConversionContext, name: str, zero_point: str, *, per_row: bool) -> int:
-    value = cast(context, context.operand(name), DataType.INT32)
+    value = quantization.cast(context, context.operand(name), DataType.INT32)
     if not zero_point:
         return value
     return context.apply("SUB", value, _spread(context, zero_point, DataType.INT32, per_row=per_row))
 
 
 def _spread(context: ConversionContext, name: str, dtype: DataType, *, per_row: bool) -> int:
-    operand = cast(context, context.operand(name), dtype)
+    operand = quantization.cast(context, context.operand(name), dtype)
     dimensions = context.type_of(operand).dimensions
     if all(size == 1 for size in dimensions):
-        return reshaped(context, operand, ())
-    return reshaped(context, operand, (*dimensions, 1)) if per_row and len(dimensions) == 1 else operand
+        return quantization.reshaped(context, operand, ())
+    return quantization.reshaped(context, operand, (*dimensions, 1)) if per_row and len(dimensions) == 1 else operand
 
 
 @converter("QLinearMatMul", 10, 21)
@@ -186,7 +178,7 @@ def convert_qlinear_mat_mul(context: ConversionContext, node: OnnxNode) -> None:
     if is_constant and all(_runs_along_columns(context, b_name, name) for name in (b_scale, b_zero)):
         _add_known(context, node, (a_name, a_scale, a_zero), (b_name, b_scale, b_zero), _result(context, node, 6))
         return
-    sums = cast(context, _add_int32_product(context, a_name, a_zero, b_name, b_zero), DataType.FLOAT32)
+    sums = quantization.cast(context, _add_int32_product(context, a_name, a_zero, b_name, b_zero), DataType.FLOAT32)
     a, b, y = (
         _spread(context, name, DataType.FLOAT32, per_row=name == a_scale) for name in (a_scale, b_scale, y_scale)
     )
@@ -194,4 +186,4 @@ def convert_qlinear_mat_mul(context: ConversionContext, node: OnnxNode) -> None:
     factor = context.apply("DIV", scale, y)
     scaled = context.apply("MUL", sums, factor)
     zero_point = _spread(context, y_zero, DataType.FLOAT32, per_row=True) if y_zero else None
-    add_rounding(context, scaled, zero_point, dtype, node.outputs)
+    quantization.add_rounding(context, scaled, zero_point, dtype, node.outputs)

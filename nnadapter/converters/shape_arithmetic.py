@@ -15,20 +15,9 @@ from typing import Any, cast
 
 import numpy as np
 
+from nnadapter.ir import symbolic_numbers as numbers
 from nnadapter.ir.operand import Array
 from nnadapter.ir.structure import SymbolicArray
-from nnadapter.ir.symbolic_numbers import (
-    IN_FLOAT32,
-    apply_function,
-    ceil_of,
-    floor_of,
-    quotient_of_integers,
-    root_of,
-    rounded_of,
-    to_float32,
-    to_float64,
-    to_integer,
-)
 from nnadapter.onnx.domains import plain_domain
 from nnadapter.onnx.model import OnnxNode
 
@@ -214,7 +203,7 @@ def _reduced(function: Callable[[Any, Any], Any]) -> Rule:
         _settle(inputs[1:])
         if expected.size != 1 or expected.dtype.name not in _INTEGERS or not _present(inputs, 0).items.size:
             return None
-        return _objects([reduce(partial(apply_function, function), _present(inputs, 0).items.flat)])
+        return _objects([reduce(partial(numbers.apply_function, function), _present(inputs, 0).items.flat)])
 
     return rule
 
@@ -222,8 +211,8 @@ def _reduced(function: Callable[[Any, Any], Any]) -> Rule:
 def _root(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
     """Return roots: float64 ones rounded to float32 are correctly rounded."""
     source = _present(inputs, 0).items
-    roots = _elementwise(root_of, source, source)
-    return _elementwise(to_float32, roots, roots) if expected.dtype == np.float32 else roots
+    roots = _elementwise(numbers.root_of, source, source)
+    return _elementwise(numbers.to_float32, roots, roots) if expected.dtype == np.float32 else roots
 
 
 def _spread(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
@@ -237,7 +226,7 @@ def _elementwise(function: Callable[[Any, Any], Any], first: Array, second: Arra
     """Apply a function elementwise; unary ones ignore the second argument."""
     first, second = np.broadcast_arrays(first, second)
     results = [
-        apply_function(function, first_item, second_item)
+        numbers.apply_function(function, first_item, second_item)
         for first_item, second_item in zip(first.flat, second.flat, strict=True)
     ]
     return _objects(results).reshape(first.shape)
@@ -246,7 +235,7 @@ def _elementwise(function: Callable[[Any, Any], Any], first: Array, second: Arra
 def _arithmetic(function: Callable[[Any, Any], Any], of_integers: Callable[[Any, Any], Any] | None = None) -> Rule:
     on_integers = of_integers or function
     return _by_element(
-        2, {"int64": on_integers, "int32": on_integers, "float32": IN_FLOAT32[function], "float64": function}
+        2, {"int64": on_integers, "int32": on_integers, "float32": numbers.IN_FLOAT32[function], "float64": function}
     )
 
 
@@ -256,9 +245,9 @@ def _on_floats(function: Callable[[Any, Any], Any]) -> Rule:
 
 _CASTS: Mapping[tuple[str, str], Callable[[Any, Any], Any]] = MappingProxyType(
     {
-        **{(kind, integer_dtype): to_integer for kind in "bf" for integer_dtype in _INTEGERS},
-        **{(kind, "float32"): to_float32 for kind in "biuf"},
-        **{(kind, "float64"): to_float64 for kind in "biuf"},
+        **{(kind, integer_dtype): numbers.to_integer for kind in "bf" for integer_dtype in _INTEGERS},
+        **{(kind, "float32"): numbers.to_float32 for kind in "biuf"},
+        **{(kind, "float64"): numbers.to_float64 for kind in "biuf"},
     }
 )
 
@@ -286,7 +275,7 @@ _RULES: Mapping[str, Rule] = MappingProxyType(
         "Add": _arithmetic(operator.add),
         "Sub": _arithmetic(operator.sub),
         "Mul": _arithmetic(operator.mul),
-        "Div": _arithmetic(operator.truediv, quotient_of_integers),
+        "Div": _arithmetic(operator.truediv, numbers.quotient_of_integers),
         "Max": _arithmetic(max),
         "Min": _arithmetic(min),
         "Mod": _remainder,
@@ -295,8 +284,8 @@ _RULES: Mapping[str, Rule] = MappingProxyType(
         "Pow": _power,
         "Clip": _clipped,
         "Sqrt": _root,
-        "Floor": _on_floats(floor_of),
-        "Ceil": _on_floats(ceil_of),
-        "Round": _on_floats(rounded_of),
+        "Floor": _on_floats(numbers.floor_of),
+        "Ceil": _on_floats(numbers.ceil_of),
+        "Round": _on_floats(numbers.rounded_of),
     }
 )

@@ -155,19 +155,17 @@ class NodeWriter:
         types = types_of(node.op_type, opset)
         input_dtypes = [self._graph.dtypes.get(name) for name in node.inputs]
         places = [*types.inputs, *[types.inputs[-1]] * (len(input_dtypes) - len(types.inputs) if types.variadic else 0)]
+        op = f"ONNX's {node.op_type} of opset {opset}"
         for dtype, (_, allowed) in zip(input_dtypes, places, strict=False):
             if dtype is not None and type_text(dtype) not in allowed:
-                raise Refusal(
-                    Reason.UNSUPPORTED_DTYPE, f"ONNX's {node.op_type} of opset {opset} does not accept {dtype.value}"
-                )
+                raise Refusal(Reason.UNSUPPORTED_DTYPE, f"{op} does not accept {dtype.value}")
         self._graph.opsets[""] = max(self._graph.opsets[""], opset)
         for name, dtype, allowed in result_types(node, types, input_dtypes):
-            if dtype is not None and type_text(dtype) not in allowed:
-                raise Refusal(
-                    Reason.UNSUPPORTED_DTYPE, f"ONNX's {node.op_type} of opset {opset} does not produce {dtype.value}"
-                )
-            if dtype is not None:
-                self._graph.dtypes[name] = dtype
+            if dtype is None:
+                continue
+            if type_text(dtype) not in allowed:
+                raise Refusal(Reason.UNSUPPORTED_DTYPE, f"{op} does not produce {dtype.value}")
+            self._graph.dtypes[name] = dtype
 
     def dtype_of(self, name: str) -> DataType | None:
         return self._graph.dtypes.get(name)
