@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
 from math import prod
 from typing import Any
 
@@ -18,7 +18,7 @@ from nnadapter.drivers.selection import canonical
 from nnadapter.drivers.tensor_copies import Copies
 from nnadapter.engine.bound_steps import has_memory
 from nnadapter.errors import ExecutionError
-from nnadapter.torch.layouts import Order, laid_out, order_of, strides_of_one, without_elements
+from nnadapter.torch.layouts import laid_out, order_of, strides_of_one, without_elements
 
 Array = np.ndarray[Any, Any]
 
@@ -139,32 +139,25 @@ def _differs(name: str, array: Any, dtype: Any, shape: Sequence[int | None]) -> 
 
 def _converted(like: Any, is_visible: bool) -> Callable[[Any], Any]:
     """Return a conversion to a tensor, in PyTorch's layout if it is visible."""
-    convert, order = to_tensor(like.dtype), order_of(like) if is_visible else None
-    converter = _in_rows(convert) if order is None else _in_order(convert, order)
-    strides = strides_of_one(like) if is_visible else None
-    if strides is not None:
-        return _strided(converter, tuple(like.shape), strides)
+    convert, arrange = to_tensor(like.dtype), _arrangement(like) if is_visible else None
+
+    def converter(value: Any) -> Any:
+        if type(value) is Copies:
+            return value
+        return convert(value) if arrange is None else arrange(convert(value))
+
     if not is_visible or not _may_be_empty(like):
         return converter
     empty = without_elements(like)
     return lambda value: converter(value) if prod(value.shape) else empty(value.shape)
 
 
-def _in_rows(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    return lambda value: value if type(value) is Copies else convert(value)
-
-
-def _in_order(convert: Callable[[Any], Any], order: Order) -> Callable[[Any], Any]:
-    arrange = laid_out(order)
-    return lambda value: value if type(value) is Copies else arrange(convert(value))
-
-
-def _strided(converter: Callable[[Any], Any], shape: Sequence[int], strides: Sequence[int]) -> Callable[[Any], Any]:
-    def strided(value: Any) -> Any:
-        tensor = converter(value)
-        return tensor if type(tensor) is Copies else tensor.as_strided(shape, strides)
-
-    return strided
+def _arrangement(like: Any) -> Callable[[Any], Any] | None:
+    """Return a function that gives a row-major tensor the layout of `like`, or None for row-major."""
+    order, strides = order_of(like), strides_of_one(like)
+    if order is not None:
+        return laid_out(order)
+    return None if strides is None else partial(torch.as_strided, size=tuple(like.shape), stride=strides)
 
 
 def _may_be_empty(like: Any) -> bool:
@@ -378,7 +371,7 @@ class _All:
         return True
 
 
-@functools.cache
+@cache
 def _keeping(function: Any) -> tuple[Any, Any]:
     """Return positions and names of arguments that are written or aliased; None for both if metadata changes."""
     schema = getattr(function, "_schema", None)
