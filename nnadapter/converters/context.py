@@ -28,7 +28,7 @@ from nnadapter.records import dataclass, field, replace
 from partition.graph import Reason, Value
 
 _KEEPING = frozenset({"ASSIGN", "RESHAPE", "TRANSPOSE"})
-"""Operations that only move elements. Operations that grow data are left to the run."""
+"""Operations that only move elements, so that the result of a constant is a constant too."""
 
 
 def invalid(detail: str) -> Refusal:
@@ -38,7 +38,7 @@ def invalid(detail: str) -> Refusal:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Dequantized:
-    """Integer constant with its quantization."""
+    """Constant that was dequantized: its integers and their quantization."""
 
     integers: Array
     quantization: Quantization
@@ -46,17 +46,17 @@ class Dequantized:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KnownContents:
-    """Lazily computed contents of a value."""
+    """Contents of a value that is known before the run, computed on first use."""
 
     contents: Callable[[], Array]
     source: Dequantized | None = None
-    """Integers they were dequantized from, in the same shape."""
+    """Integers that the contents were dequantized from, in the same shape; None if they were not."""
 
 
 def passed_on(type_: str, attributes: Attributes, input_contents: KnownContents) -> KnownContents | None:
-    """Return the known contents of an operation's result.
+    """Return the contents of an operation's result from those of its only input, or None if they are unknown.
 
-    None if it does arithmetic instead of moving elements, or depends on symbolic sizes.
+    They are unknown if the operation does arithmetic instead of moving elements, or depends on symbolic sizes.
     """
     if type_ not in _KEEPING or any(map(is_symbolic, attributes.values())):
         return None
@@ -86,7 +86,10 @@ _PLAIN = frozenset((int,))
 
 
 class GraphValues:
-    """Values of one graph, as converters query them. `sizes` are symbolic shape-derived values, and may grow."""
+    """Types, constants and known contents of the values of one ONNX graph.
+
+    `sizes` maps values that are computed from shapes to symbolic arrays; converters may add entries.
+    """
 
     def __init__(
         self,
@@ -123,7 +126,7 @@ class GraphValues:
         return f"input {inputs.index(name)}" if name in inputs else "a value inside"
 
     def record_inner_constant(self, name: str, contents: Array | SymbolicArray) -> None:
-        """Record the contents of an unnamed value inside the current node."""
+        """Record a constant from the body of the current node."""
         if isinstance(contents, SymbolicArray):
             # `sizes` is a mutable dict whenever sizes are symbolic
             cast("dict[str, SymbolicArray]", self._sizes)[name] = contents
@@ -136,7 +139,10 @@ class GraphValues:
         return name in self._constants or name in self._sizes or name in self._computed
 
     def integers(self, name: str) -> tuple[int, ...] | None:
-        """Return integers, symbolic if shape-derived, or None for other data. Raises as `constant`."""
+        """Return the integers of a known value, symbolic if computed from shapes, or None if it holds no integers.
+
+        Raises Refusal as `constant` does.
+        """
         size_array = self._sizes.get(name)
         if size_array is not None:
             return tuple(size_array.items.flat) if size_array.dtype.kind in "iu" else None
@@ -144,7 +150,10 @@ class GraphValues:
         return tuple(array.reshape(-1).tolist()) if array.dtype.kind in "iu" else None
 
     def real(self, name: str) -> float | None:
-        """Return a single real, symbolic if shape-derived, or None for other data. Raises as `constant`."""
+        """Return the only element of a known real value, symbolic if computed from shapes, or None for other values.
+
+        Raises Refusal as `constant` does.
+        """
         size_array = self._sizes.get(name)
         if size_array is None or size_array.dtype.kind != "f":
             array = self.constant(name)
@@ -177,7 +186,7 @@ class GraphValues:
         return integers[0]
 
     def attribute_or_input(self, node: OnnxNode, name: str, position: int) -> tuple[int, ...] | None:
-        """Return integers of an attribute, or of the constant input that replaced it; None if absent."""
+        """Return the integers of an attribute, or of the constant input of later versions; None if absent."""
         return node.integers(name) if name in node.attributes else self.constant_integers(node, position)
 
     def dequantized(self, name: str) -> Dequantized | None:
@@ -190,7 +199,7 @@ class GraphValues:
         self._computed[name] = KnownContents(contents, source)
 
     def declared(self, name: str) -> OperandType:
-        """Return the type that the graph states, with symbolic sizes, or raise Refusal."""
+        """Return the type that the ONNX graph declares for a value, with symbolic sizes, or raise Refusal."""
         declared_type = self._types.get(name)
         if declared_type is None:
             if not name:
@@ -199,7 +208,7 @@ class GraphValues:
         return declared_type
 
     def forget_type(self, name: str) -> None:
-        """Drop a cached type after its sizes were found."""
+        """Drop the cached type of a value, because its sizes are known now."""
         self._types.pop(name, None)
 
     def _read_type(self, name: str) -> OperandType:
@@ -272,8 +281,8 @@ _NOTHING = QuantizedNode()
 class ConversionContext(GraphValues):
     """Builder of the IR model; a refused node leaves it unchanged. See `GraphValues`.
 
-    `typed_names` are further values of certain type. `takes_sizes` makes shape-derived values model inputs, without
-    guards.
+    `typed_names` lists values with reliable declared types, besides those that operations produce. With `takes_sizes`,
+    values computed from shapes become model inputs instead of constants, and need no guards.
     """
 
     def __init__(
@@ -289,7 +298,7 @@ class ConversionContext(GraphValues):
         self._typed_names = typed_names
         self._takes_sizes = takes_sizes
         self.guessed = False
-        """True if a type was used that no operation produced."""
+        """True if a converter used a declared type that may be wrong."""
         self.builder = ModelBuilder()
         self._operands: dict[str, int] = {}
         self._computed_operands: dict[str, int] = {}
@@ -367,11 +376,11 @@ class ConversionContext(GraphValues):
         return self.type_of(name).dimensions
 
     def rank(self, node: OnnxNode) -> int:
-        """Return the number of dimensions of the first input, or raise Refusal."""
+        """Return the number of dimensions of the first input of a node, or raise Refusal."""
         return len(self.dimensions(node.input(0)))
 
     def axis(self, node: OnnxNode, default: int | None = None) -> int:
-        """Return the attribute `axis`, counted from the front of the first input, or raise Refusal."""
+        """Return the attribute `axis` of a node, counted from the front of its first input, or raise Refusal."""
         return normalize_axis(node, node.integer("axis", default), self.rank(node))
 
     def operands(self, node: OnnxNode, required: int, optional: int = 0) -> tuple[int, ...]:
@@ -448,14 +457,14 @@ class ConversionContext(GraphValues):
         return self.builder.add_constant(f"{self._node.outputs[0]}%{self._made}", array, quantization)
 
     def is_fixed(self, name: str) -> bool:
-        """Return whether the value is constant at all sizes."""
+        """Return whether a value is constant and does not depend on input shapes."""
         return self.is_constant(name) and not (self._takes_sizes and self._is_traced(name))
 
     def value_of(self, operand: int) -> Array | None:
         return self.builder.value_of(operand)
 
     def _refusal(self, type_: str, inputs: Sequence[int], error: InvalidModelError) -> Refusal:
-        """Return the refusal; an undefined data type is unsupported, not invalid."""
+        """Return the refusal for an error of the builder; an undefined data type is unsupported, not invalid."""
         try:
             roles = schema_of(type_).inputs
         except InvalidModelError:  # external operation that is missing or broken

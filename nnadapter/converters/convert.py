@@ -38,9 +38,9 @@ class Conversion:
     operand_of: Mapping[str, int]
     """ONNX value name -> operand."""
     groups: tuple[tuple[int, ...], ...] = ()
-    """Nodes converted as one."""
+    """Positions of nodes that were converted as one operation."""
     tables: frozenset[int] = frozenset()
-    """Operations for shape-derived values that belong to no node."""
+    """Positions of operations that compute values from shapes and belong to no node."""
     source: tuple[SymbolicModel, Sequence[Any]] | None = None
     """Symbolic model and numbers that `model` was specialized from."""
     one_by_one: Callable[[], PerNodeConversions] | None = None
@@ -68,13 +68,13 @@ class Conversion:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PerNodeConversions:
-    """Individually converted nodes of atoms."""
+    """Separate conversions of nodes that share an atom; nodes equal up to names and weights share one."""
 
     nodes: tuple[int, ...]
     conversion: Conversion
     """Conversion of one node of each distinct kind."""
     like: tuple[int, ...] = ()
-    """Position in `conversion` of the node of each node's kind."""
+    """For each of `nodes`, the position in `conversion` of the node that was converted for it."""
     copies: tuple[int, ...] = ()
     """Duplicates of shared nodes, each for one group."""
 
@@ -106,7 +106,7 @@ def convert_graph(
 
 
 class GrowingConversion:
-    """Conversion that grows node by node, see `convert_graph`; `external_values` are read outside."""
+    """Conversion of a graph, one node per call of `add`; see `convert_graph`. `external_values` become outputs."""
 
     def __init__(
         self,
@@ -130,7 +130,7 @@ class GrowingConversion:
         self._tables: set[int] = set()
 
     def add(self, position: int) -> None:
-        """Convert the next node, or leave a hole."""
+        """Convert a node; if it is refused, its outputs become model inputs."""
         if position in self._waiting:
             return
         group = self._group_at.get(position)
@@ -141,7 +141,7 @@ class GrowingConversion:
                 self._add_node(member)
 
     def add_table(self, node: OnnxNode) -> bool:
-        """Convert a node for a shape-derived value. Return whether it succeeded."""
+        """Convert a node that computes a value from shapes, and return whether it succeeded."""
         first = self.context.builder.mark()[1]
         verdict = _convert(self.context, node, None)
         self._tables.update(range(first, self.context.builder.mark()[1]))
@@ -200,7 +200,7 @@ def _flops(model: Model, operations: Sequence[int]) -> int:
 
 
 def trimmed(node: OnnxNode, read: Set[str]) -> OnnxNode:
-    """Drop unused optional outputs, which older exporters name."""
+    """Return a node with empty names for unused outputs after the first, which older exporters name."""
     if len(node.outputs) == 1 or all(name in read for name in node.outputs[1:]):
         return node
     used_outputs = tuple(name if name in read else "" for name in node.outputs[1:])
@@ -247,7 +247,7 @@ def _convert_node(context: ConversionContext, node: OnnxNode) -> None:
 
 
 def _check_known(context: ConversionContext, node: OnnxNode, convert: Converter) -> None:
-    """Refuse unknown output types. An invalid node, which may be the cause, is refused as such."""
+    """Refuse a node with unknown output types. If the node is invalid, which may be the cause, refuse it as such."""
     try:
         for name in filter(None, node.outputs):
             context.declared(name)
@@ -309,7 +309,7 @@ def _check_outputs(context: ConversionContext, node: OnnxNode) -> None:
 def contradiction(
     node: OnnxNode, values: Mapping[str, Value], constants: Mapping[str, Array] = MappingProxyType({})
 ) -> Unsupported | None:
-    """Return the fault of a node, or None."""
+    """Return the refusal of a node that violates its ONNX specification, or None."""
     if node.contradiction:
         return Unsupported(Reason.INVALID_NODE, node.contradiction)
     try:
@@ -322,7 +322,7 @@ def contradiction(
 def output_types(
     node: OnnxNode, values: Mapping[str, Value], constants: Mapping[str, Array]
 ) -> Mapping[str, OperandType] | None:
-    """Return a node's output types by name, or None without conversion."""
+    """Return a node's output types by name, or None if the node cannot be converted."""
     try:
         context = _converted_alone(node, values, constants)
     except Refusal:
@@ -347,7 +347,7 @@ def _converted_alone(
 
 
 _MOST_COMPARED_ELEMENTS = 64
-"""Largest constant, in elements, that may influence a conversion; weights never do."""
+"""Largest constant, in elements, that is compared between nodes; larger ones, weights, do not affect a conversion."""
 
 
 def convert_per_node(

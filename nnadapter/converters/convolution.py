@@ -25,14 +25,14 @@ class Windows:
     dilations: tuple[int, ...]
     auto_pad: str
     pads: tuple[int, ...]
-    """Begins, then ends; zeros with `auto_pad`."""
+    """Padding at the start of each axis, then at the end; zeros with `auto_pad`."""
 
     @property
     def extents(self) -> tuple[int, ...]:
         return tuple((size - 1) * dilation + 1 for size, dilation in zip(self.kernel, self.dilations, strict=True))
 
     def attributes(self, pads: Sequence[int]) -> dict[str, AttributeValue]:
-        """Return attributes of an operation on images or volumes."""
+        """Return `strides`, `dilations` and `pads` of an operation on images or volumes."""
         return {
             "strides": as_picture(self.strides, 1),
             "dilations": as_picture(self.dilations, 1),
@@ -41,7 +41,7 @@ class Windows:
 
 
 def read_windows(node: OnnxNode, kernel: tuple[int, ...]) -> Windows:
-    """Read windows of size `kernel`, or raise Refusal."""
+    """Read the window attributes of a node with kernel sizes `kernel`, or raise Refusal."""
     rank = len(kernel)
     auto_pad = node.text("auto_pad", "NOTSET") or "NOTSET"
     if auto_pad not in AUTO_PADS:
@@ -80,19 +80,19 @@ def same_pads(windows: Windows, sizes: Sequence[int]) -> tuple[int, ...]:
 
 
 def split_pads(totals: Sequence[int], *, more_at_end: bool) -> tuple[int, ...]:
-    """Split padding; `more_at_end` places an odd element."""
+    """Split the padding of each axis into start and end; with `more_at_end`, an odd element is at the end."""
     smaller = tuple(total // 2 for total in totals)
     larger = tuple(total - total // 2 for total in totals)
     return smaller + larger if more_at_end else larger + smaller
 
 
 def resolve_pads(windows: Windows, sizes: Sequence[int]) -> tuple[int, ...]:
-    """Return explicit pads."""
+    """Return the pads of windows over these sizes, computed for `auto_pad`."""
     return same_pads(windows, sizes) if windows.auto_pad.startswith("SAME") else windows.pads
 
 
 def spatial_sizes(context: ConversionContext, node: OnnxNode) -> tuple[int, ...]:
-    """Return one to three spatial sizes, or raise Refusal."""
+    """Return the sizes of the first input after batch and channels: one to three, otherwise raise Refusal."""
     dimensions = context.dimensions(node.input(0))
     if not 3 <= len(dimensions) <= 5:
         raise Refusal(
@@ -103,7 +103,7 @@ def spatial_sizes(context: ConversionContext, node: OnnxNode) -> tuple[int, ...]
 
 
 def as_picture(values: tuple[int, ...], filler: int) -> tuple[int, ...]:
-    """Prepend `filler` for a sequence's missing height."""
+    """Return one value per axis of an image or volume; a sequence gets `filler` for its missing height."""
     return (filler,) * (2 - len(values)) + values
 
 
@@ -125,7 +125,7 @@ def add_on_picture(
     inputs: Sequence[int],
     attributes: dict[str, AttributeValue],
 ) -> None:
-    """Add an operation on images or volumes, with sequences reshaped."""
+    """Add an operation on images or volumes. A sequence is reshaped to an image before it, and back after it."""
     dimensions = context.type_of(inputs[0]).dimensions
     outputs = len(schema_of(type_).outputs)
     if len(dimensions) > 3:
@@ -180,7 +180,7 @@ def stated_kernel(node: OnnxNode, rank: int) -> tuple[int, ...]:
 
 
 def kernel_of(context: ConversionContext, node: OnnxNode, rank: int, position: int = 1) -> tuple[int, ...]:
-    """Return a filter's spatial sizes, or raise Refusal."""
+    """Return a filter's spatial sizes, or raise Refusal if the node contradicts them."""
     dimensions = context.dimensions(node.input(position))
     if len(dimensions) != rank + 2:
         raise invalid(f"filter of {node.op_type} has shape {list(dimensions)}; expected rank {rank + 2}")

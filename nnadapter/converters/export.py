@@ -38,7 +38,7 @@ class Export:
     """Exported model, with each operation's outcome."""
 
     model: onnx.ModelProto
-    """Results of refused operations are inputs."""
+    """ONNX model; results of refused operations are its inputs."""
     nodes: tuple[range, ...]
     """Node positions per operation."""
     refusals: Mapping[int, Unsupported]
@@ -64,7 +64,7 @@ def to_onnx(model: Model) -> onnx.ModelProto:
 
 
 def export_model(model: Model) -> Export:
-    """Export a model to ONNX, with holes for refused operations."""
+    """Export a model to ONNX. Results of operations that ONNX cannot express become inputs."""
     return _ModelExport(model).run()
 
 

@@ -81,7 +81,7 @@ def integer_type(node: OnnxNode, dtype_name: str, described: str = "quantized va
 
 
 def as_quantized(context: ConversionContext, name: str, quantization: Quantization) -> int:
-    """Return an integer value with this quantization, or raise Refusal."""
+    """Return the operand of an integer value, interpreted with this quantization, or raise Refusal."""
     type_ = context.type_of(name)
     if type_.dtype not in INTEGER:
         raise Refusal(Reason.UNSUPPORTED_DTYPE, f"{name!r} is {type_}; expected integers")
@@ -102,7 +102,7 @@ def _check_axis(name: str, quantization: Quantization, dimensions: Sequence[int]
 
 
 def add_storage_cast(context: ConversionContext, operand: int, quantization: Quantization) -> int:
-    """Return the same integers with this quantization."""
+    """Return an operand with the same integers and this quantization; add STORAGE_CAST if it has another."""
     type_ = context.type_of(operand)
     if type_.quantization == quantization:
         return operand
@@ -111,7 +111,7 @@ def add_storage_cast(context: ConversionContext, operand: int, quantization: Qua
 
 
 def bias_quantization(x: Quantization, filter_: Quantization) -> Quantization:
-    """Return the int32 bias quantization for these factors."""
+    """Return the quantization of an int32 bias that is added to products of `x` and `filter_`."""
     scales = tuple(x.scale[0] * scale for scale in filter_.scale)
     return Quantization(scale=scales, zero_point=(0,) * len(scales), axis=None if len(scales) == 1 else 0)
 
@@ -165,7 +165,7 @@ def add_quantized_convolution(
 
 
 def _reshaped(context: ConversionContext, operand: int, shape: tuple[int, ...]) -> int:
-    """Reshape with quantization; axis 0 must keep its meaning."""
+    """Reshape an operand and preserve its quantization, which may be along axis 0."""
     type_, value = context.type_of(operand), context.value_of(operand)
     if value is not None:
         return context.add_constant(value.reshape(shape), type_.quantization)
@@ -222,7 +222,7 @@ class _Linear:
         return QuantizedType(self.dtype, parameters(self.node, scale, zero_point, self.axis))
 
     def spread(self, name: str, dtype: DataType) -> int:
-        """Return parameters broadcastable to the value."""
+        """Return a scale or zero point in a shape that broadcasts to the quantized value."""
         context = self.context
         operand = cast(context, context.operand(name), dtype)
         dimensions, rank = context.type_of(operand).dimensions, len(context.dimensions(self.node.input(0)))
@@ -411,7 +411,7 @@ _LINEAR = frozenset(
 
 
 def on_reals(write: NodeWriter) -> bool:
-    """Return whether the operation computes with real values."""
+    """Return whether the operation has quantized operands and is exported as an op on real values."""
     result, first, kind = write.result.type, write.type, write.operation.type
     if first.quantization is None or result.quantization is None:
         return False
@@ -422,13 +422,13 @@ def on_reals(write: NodeWriter) -> bool:
 
 
 def sums(write: NodeWriter) -> bool:
-    """Return whether the operation yields integer sums of products."""
+    """Return whether the operation returns int32 sums of products of quantized operands."""
     quantized = write.type.quantization is not None and write.result.type.quantization is None
     return quantized and write.operation.type in PRODUCTS
 
 
 def dequantized(write: NodeWriter, name: str, type_: OperandType) -> str:
-    """Write a quantized value as float32; others are unchanged."""
+    """Write the dequantization of a value to float32; return other values unchanged."""
     quantization = type_.quantization
     if quantization is None or type_.dtype.is_floating:
         return name
@@ -443,7 +443,7 @@ def dequantized(write: NodeWriter, name: str, type_: OperandType) -> str:
 
 
 def quantized(write: NodeWriter, name: str, type_: OperandType) -> str:
-    """Write reals as integers of a quantized type."""
+    """Write the quantization of a real value to a quantized type."""
     quantization = type_.quantization
     assert quantization is not None, "asked for quantized results alone"
     real = write.cast(name, DataType.FLOAT32)

@@ -150,7 +150,7 @@ def _is_close(scale: float, expected: float) -> bool:
 
 _SOURCE, _TARGET = "DequantizeLinear", "QuantizeLinear"
 _DOMAINS = frozenset({"", MICROSOFT})
-"""ONNX Runtime's ops support 16 bits before opset 21."""
+"""Domains of quantizing ops; those of com.microsoft support 16 bits before opset 21."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,7 +190,7 @@ def find_groups(
 def shared_sources(
     groups: Sequence[Group], nodes: Sequence[OnnxNode], external_values: Collection[str]
 ) -> dict[int, list[int]]:
-    """Return shared DequantizeLinear -> groups that need a copy."""
+    """Return, for each DequantizeLinear with several readers, the groups that need a copy of it."""
     readers: dict[str, set[int]] = {}
     for position, node in enumerate(nodes):
         for name in node.inputs:

@@ -23,7 +23,7 @@ OLDEST_OPSET = 24
 
 @dataclass(eq=False)
 class GraphWriter:
-    """Graph under construction."""
+    """ONNX graph under construction: nodes, constants, opsets and data types."""
 
     nodes: list[WrittenNode] = field(default_factory=list)
     constants: dict[str, Array] = field(default_factory=dict)
@@ -52,7 +52,7 @@ class GraphWriter:
         return candidate
 
     def constant(self, name: str, value: Array) -> str:
-        """Return the name of a shared small constant."""
+        """Add a small constant unless an equal one exists, and return its name."""
         key = (value.dtype.name, value.shape, value.tobytes())
         constant_name = self._numbers.get(key)
         if constant_name is None:
@@ -171,7 +171,7 @@ class NodeWriter:
         return self._graph.dtypes.get(name)
 
     def declared(self, name: str, dtype: DataType) -> str:
-        """Record a type that schemas do not determine."""
+        """Record the data type of a value that schemas do not determine, and return its name."""
         self._graph.dtypes[name] = dtype
         return name
 
@@ -186,7 +186,7 @@ class NodeWriter:
         return self.constant(np.array(self.static_sizes(values), np.int64))
 
     def static_sizes(self, sizes: tuple[_Number, ...]) -> tuple[_Number, ...]:
-        """Return static sizes, or raise Refusal."""
+        """Return the sizes, or raise Refusal if one is symbolic."""
         return _plain("sizes", sizes)
 
     def index(self, name: str) -> str:
@@ -194,7 +194,7 @@ class NodeWriter:
         return name if self.dtype_of(name) in (DataType.INT32, DataType.INT64) else self.cast(name, DataType.INT64)
 
     def swapped(self, name: str, rank: int) -> str:
-        """Swap the last two axes."""
+        """Write a Transpose that swaps the last two axes."""
         return self.node("Transpose", name, perm=[*range(rank - 2), rank - 1, rank - 2])
 
     def cast(self, name: str, dtype: DataType) -> str:

@@ -87,7 +87,7 @@ def place_of(device: str | Place | None) -> Place:
 
 
 class OnDevice:
-    """Read-only array in a place."""
+    """Read-only array with its device; the base of tensors."""
 
     __slots__ = ("_array", "_place")
 
@@ -151,7 +151,7 @@ def _resident(device: str, array: Array) -> Memory:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OperationCall:
-    """Operation of the schema table on arrays."""
+    """Call of one operation of the adapter IR on arrays."""
 
     type: str
     inputs: tuple[Array, ...]
@@ -178,7 +178,7 @@ class _CacheEntry:
 
 
 class ProgramCache:
-    """LRU cache of programs. Thread-safe."""
+    """LRU cache of compiled operations, by device and types. Thread-safe."""
 
     def __init__(self, most: int = 256) -> None:
         self._most = most

@@ -111,7 +111,7 @@ _COMPARISONS = frozenset({"equal", "not_equal", "greater", "greater_equal", "les
 
 
 def _compute_ufunc(like: OnDevice, ufunc: np.ufunc, inputs: Sequence[Any]) -> Array | None:
-    """Compute a ufunc where `like` is, or return None if it maps to no operation."""
+    """Compute a ufunc on the device of `like`, or return None if it maps to no operation."""
     name = ufunc.__name__
     if name not in UFUNCS:
         return None
@@ -188,7 +188,7 @@ def reshape(a: Placed, /, shape: Any) -> Placed:
 
 
 def _reordered(a: Placed, function: Callable[..., Any], *axes: Any) -> Placed:
-    """Permute axes as a function of numpy does."""
+    """Permute axes as `function` of numpy does, such as `numpy.swapaxes`."""
     order = function(np.empty(range(a.array.ndim)), *axes).shape
     return _apply(a, "TRANSPOSE", lambda operand: operand.transpose(order), perm=order)
 
@@ -343,7 +343,7 @@ FUNCTIONS: Mapping[Callable[..., Any], Callable[..., Any]] = MappingProxyType(
         np.dot: _dot,
     }
 )
-"""Implementations on tensors; arguments that a row lacks are not mapped."""
+"""Function of numpy -> its implementation on tensors. numpy itself computes calls with other arguments."""
 
 
 def tensor(data: Any, dtype: Any = None, device: str | Place | None = None) -> Tensor:
@@ -425,7 +425,7 @@ class TensorOperators(OnDevice, NDArrayOperatorsMixin):
         return self._compute_on_host(f"numpy.{getattr(func, '__name__', func)}", func, args, kwargs)
 
     def _compute_on_host(self, name: str, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Compute with numpy; new arrays become tensors here."""
+        """Compute with numpy on the host; new arrays become tensors on this device."""
         self._report_unmapped(name)
         result = function(*_arrays(args), **_arrays(dict(kwargs)))
         arguments = [*args, *kwargs.values()]

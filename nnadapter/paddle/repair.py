@@ -136,7 +136,7 @@ def _numbers(program: Any) -> Iterator[int]:
 
 
 class _Values:
-    """Values of a program: types, constant integers, last number."""
+    """Values of a program by number: types, and contents of constant integers."""
 
     def __init__(self, program: Any) -> None:
         self.last = max(map(abs, _numbers(program)), default=0)
@@ -532,7 +532,10 @@ _DIVISORS = {"QuantizeLinear": 448.0, "DequantizeLinear": 112.0}
 
 
 def mark(program: Any) -> int:
-    """Mark quantizing operations as float8 in place; return their number. Raises ValueError unless 8-bit integers."""
+    """Mark quantizing operations as float8, which the converter supports, in place; return their number.
+
+    Raises ValueError unless they quantize to 8-bit integers.
+    """
     operations = [item for item in walked(program) if item["#"] in _OPERATIONS]
     for operation in operations:
         attributes = {attribute["N"]: attribute["AT"] for attribute in operation["A"]}
@@ -548,7 +551,7 @@ def mark(program: Any) -> int:
 
 
 def restore(model: onnx.ModelProto, count: int) -> None:
-    """Restore the integers of marked operations. Raises ValueError for an unknown form."""
+    """Turn nodes of operations that `mark` marked as float8 back to int8. Raises ValueError for an unknown form."""
     made_by = {name: node for node in model.graph.node for name in node.output}
     quantizing = [node for node in model.graph.node if node.op_type in _DIVISORS]
     if len(quantizing) != count:
@@ -600,7 +603,7 @@ def _retype(cast: Any) -> None:
 
 
 def _unbind(model: onnx.ModelProto, name: str) -> None:
-    """Replace the Max and Min of float8 by Identity."""
+    """Replace the Max and Min after a float8 DequantizeLinear by Identity."""
     for op_type in ("Max", "Min"):
         bounds = [node for node in model.graph.node if node.op_type == op_type and node.input[0] == name]
         if len(bounds) != 1:

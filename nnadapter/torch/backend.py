@@ -124,7 +124,7 @@ IsWeight = Callable[[Any], bool]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Graph:
-    """Compiled graph."""
+    """Compiled ATen graph: programs for its regions, and operators that PyTorch runs."""
 
     kind: str
     """`inference`, `forward`, `backward`; `captured` if AOTAutograd failed."""
@@ -227,7 +227,7 @@ def _weighs(region: Region, steady: Collection[fx.Node], is_weight: IsWeight) ->
 
 
 def failed_operators(program: Program) -> Iterator[FallbackOperatorFacts]:
-    """Yield the operators of a region that lost its session."""
+    """Yield the operators of a region that PyTorch runs because its session failed."""
     reason = program.repeated if program.failure is None else program.failure
     if reason is not None:
         yield from _fallback_operators(program.region.working, dict.fromkeys(program.region.working, reason))
@@ -287,7 +287,7 @@ def _spread(function: Callable[..., Any], args: list[Any]) -> Any:
 
 
 def _run_reading(function: Boxed, layout_copies: Mapping[int, Callable[[Any], Any] | None], args: list[Any]) -> Any:
-    """Move saved tensors to the host, then run a backward graph."""
+    """Run a backward graph after moving saved tensors to the host, in the layouts that PyTorch expects."""
     for place, lay in layout_copies.items():
         is_kept = type(args[place]) is Resident and not isinstance(args[place], torch.nn.Parameter)
         value = args[place].plain() if is_kept else args[place]
@@ -306,7 +306,7 @@ _COMPILES = "compile_wrapper"
 
 @dataclass(slots=True, weakref_slot=True)
 class Capture:
-    """Graphs of one capture by Dynamo."""
+    """Compiled graphs of one capture by Dynamo, and the graph break after it."""
 
     ended: str
     """Reason of the graph break; empty if there is none."""

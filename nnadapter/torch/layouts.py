@@ -66,7 +66,7 @@ def without_elements(like: Any) -> Callable[[Sequence[int]], Any]:
 
 
 def bytes_of(like: Any) -> int:
-    """Return bytes, with hints for dynamic sizes."""
+    """Return the bytes of a tensor, with hints for dynamic sizes; 8 for a number."""
     if not isinstance(like, torch.Tensor):
         return 8
     return prod(map(_number, like.shape)) * int(like.dtype.itemsize)

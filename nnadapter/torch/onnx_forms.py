@@ -26,32 +26,32 @@ _TYPES = {bool: _BOOL, int: _INT64, float: _FLOAT}
 
 
 def _scalar_tensor(s: Any, dtype: int = _NOT_SAID, **_: Any) -> Any:
-    """Source: `aten::scalar_tensor`."""
+    """Return the ONNX form of `aten::scalar_tensor`."""
     return _tensor(s, _FLOAT if dtype == _NOT_SAID else dtype)
 
 
 def _full(size: Any, fill_value: Any, dtype: int = _NOT_SAID, **_: Any) -> Any:
-    """Source: `aten::full`."""
+    """Return the ONNX form of `aten::full`."""
     return op.Expand(_tensor(fill_value, dtype), op.Cast(size, to=_INT64))
 
 
 def _full_like(self: Any, fill_value: Any, dtype: int = _NOT_SAID, **_: Any) -> Any:
-    """Source: `aten::full_like`."""
+    """Return the ONNX form of `aten::full_like`."""
     return op.Expand(_tensor(fill_value, self.dtype if dtype == _NOT_SAID else dtype), op.Shape(self))
 
 
 def _new_full(self: Any, size: Any, fill_value: Any, dtype: int = _NOT_SAID, **_: Any) -> Any:
-    """Source: `aten::new_full`."""
+    """Return the ONNX form of `aten::new_full`."""
     return _full(size, fill_value, self.dtype if dtype == _NOT_SAID else dtype)
 
 
 def _sym_float(self: Any) -> Any:
-    """Source: `torch.sym_float`."""
+    """Return the ONNX form of `torch.sym_float`."""
     return op.Cast(self, to=_DOUBLE)
 
 
 def _arithmetic(of_reals: Callable[..., Any], of_whole: Callable[..., Any] | None) -> Callable[..., Any]:
-    """Compute integers by `of_whole`, other numbers in float64."""
+    """Return a form that computes integers by `of_whole`, and other numbers in float64 by `of_reals`."""
 
     def written(*numbers: Any) -> Any:
         are_whole = (type(number) is int or getattr(number, "dtype", None) == _INT64 for number in numbers)
@@ -243,7 +243,7 @@ def _lstm(
     bidirectional: bool,
     batch_first: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Sequences [L, N, C] or [N, L, C] -> results, last states. Source: `aten::lstm.input`."""
+    """Run LSTM layers on sequences [L, N, C] or [N, L, C]. Source: `aten::lstm.input`."""
     results = torch.lstm(
         input, list(hx), list(params), has_biases, num_layers, dropout, train, bidirectional, batch_first
     )
@@ -262,7 +262,7 @@ def _gru(
     bidirectional: bool,
     batch_first: bool,
 ) -> tuple[Tensor, Tensor]:
-    """Source: `aten::gru.input`."""
+    """Run GRU layers on sequences [L, N, C] or [N, L, C]. Source: `aten::gru.input`."""
     results = torch.gru(input, hx, list(params), has_biases, num_layers, dropout, train, bidirectional, batch_first)
     return tuple(result.clone() for result in results)
 

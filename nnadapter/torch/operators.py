@@ -53,7 +53,7 @@ _SCALING = frozenset(
 
 
 def registry(opset: int = _constants.TORCHLIB_OPSET) -> Any:
-    """Return the exporter's registry with our forms."""
+    """Return the operator registry of PyTorch's exporter, extended by `onnx_forms`."""
     return _registry(opset, has_quantization=onnx_forms.has_quantization())
 
 
@@ -99,7 +99,7 @@ def _where_steady(operator: Any, written: Callable[..., Any]) -> Callable[..., A
 
 
 def refusal(node: torch.fx.Node) -> Unsupported | None:
-    """Return the reason for PyTorch to run an ATen node, or None."""
+    """Return the reason for PyTorch to run an ATen node, or None if a session can run it."""
     return _first(_CHECKS, node)
 
 
@@ -109,7 +109,7 @@ def name_of(node: torch.fx.Node) -> str:
 
 
 def is_size(node: torch.fx.Node) -> bool:
-    """Return True if the value is a number from sizes."""
+    """Return True if the value of a node is a number computed from tensor sizes."""
     return _is_whole(node) or is_real(node)
 
 
@@ -118,7 +118,7 @@ def _is_whole(node: torch.fx.Node) -> bool:
 
 
 def is_real(node: torch.fx.Node) -> bool:
-    """Return True if the value is a real number from sizes."""
+    """Return True if the value of a node is a real number computed from tensor sizes."""
     if node.target not in onnx_forms.ARITHMETIC or not isinstance(node.meta.get("val"), torch.SymFloat):
         return False
     return all(map(is_size, node.all_input_nodes))
@@ -326,7 +326,7 @@ _OTHERWISE = (
 
 
 def written_otherwise(node: torch.fx.Node) -> Unsupported | None:
-    """Return the difference of the exporter's form, or None."""
+    """Return the difference between the exporter's ONNX form of a node and PyTorch's operator, or None."""
     return _first(_OTHERWISE, node)
 
 

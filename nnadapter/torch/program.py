@@ -164,7 +164,7 @@ class Weights:
     select_weights: Callable[[Sequence[Any]], Sequence[Any]]
 
     def hold(self, inputs: Sequence[Any]) -> bool:
-        """Return True if the same tensors are unchanged."""
+        """Return True if the inputs contain the same weights, unchanged."""
         tensors = self.select_weights(inputs)
         return (
             [*map(_version, tensors)] == self.versions

@@ -76,7 +76,7 @@ class Region:
 
 
 def working(graph_module: fx.GraphModule) -> set[fx.Node]:
-    """Return nodes that compute, on inputs that may differ between runs."""
+    """Return operators that do work: they compute from values that may differ between runs."""
     varying: set[fx.Node] = set()
     for node in graph_module.graph.nodes:
         if node.op != "call_function" or is_random(node) or not varying.isdisjoint(node.all_input_nodes):
@@ -188,7 +188,7 @@ def _call(graph: fx.Graph, region: Region, function: Callable[..., Any], replace
 
 
 def region_of(nodes: Sequence[fx.Node], work: Collection[fx.Node]) -> Region:
-    """Build a region; no path between its nodes may leave it."""
+    """Build a region from nodes; a path from one to another must not pass through other nodes."""
     inside = set(nodes)
     read = dict.fromkeys(
         input_node for node in nodes for input_node in node.all_input_nodes if input_node not in inside
@@ -263,7 +263,7 @@ def _expression(size: Any) -> Any:
 
 @dataclass(slots=True)
 class Failures:
-    """Failure budget for the parts of a region."""
+    """Number of times that a region and its parts may still be divided after failures."""
 
     remaining: int
 
@@ -273,7 +273,7 @@ class Failures:
 
 
 def failures_for(region: Region) -> Failures:
-    """Return a failure budget that isolates three operators."""
+    """Return as many divisions as isolate three failing operators."""
     return Failures(4 * max(len(region.working), 1).bit_length())
 
 

@@ -123,7 +123,10 @@ class CopyCache:
         return sum(entry.copies is not None for entry in list(self._known.values()))
 
     def fed(self, tensor: torch.Tensor, array: Array, owner: object | None) -> Copies | None:
-        """Return copies to feed in place of `array`, or None; `owner` None creates none."""
+        """Return cached copies of a tensor to feed in place of its `array`, or None.
+
+        Without an `owner`, nothing is added to the cache.
+        """
         if tensor.is_neg():  # its memory holds the negated values
             return None
         key = _key(tensor)
@@ -216,7 +219,7 @@ def owning_device(session: InferenceSession) -> str:
 
 
 def owns_memory(settings: Settings) -> bool:
-    """Return True if a device has its own memory."""
+    """Return True if one of the selected devices has its own memory."""
     return any(owns(canonical(name)) for name in named_requests(settings.devices))
 
 

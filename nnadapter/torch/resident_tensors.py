@@ -34,7 +34,7 @@ def to_tensor(dtype: torch.dtype) -> Callable[[Array], Any]:
 
 
 def number_array(number: int) -> Array:
-    """Return a size as an int64 array []."""
+    """Return a size as an int64 array of rank 0."""
     return np.asarray(int(number), np.int64)
 
 
@@ -192,7 +192,7 @@ class ResidentStorage:
         return self.plain is not None and (self.is_pinned or _users(self.plain) > _UNSHARED_COUNT)
 
     def become(self, other: ResidentStorage) -> bool:
-        """Take over contents; return False if other code may see the old ones."""
+        """Replace the contents by those of another storage; return False if other code may see the old ones."""
         if other.copies is None or self.is_seen:
             return False
         self.copies, self.plain, self.read = other.copies, None, other.read
@@ -412,7 +412,7 @@ _RESIDENT_FORMS: dict[Any, Callable[..., Any]] = {
     aten.zeros_like.default: _full_like,
     aten.full_like.default: _full_like,
 }
-"""Operator -> form that needs no values on the host; the form returns None if it does need them."""
+"""Operator -> function that computes its result without values on the host, or returns None if it needs them."""
 
 
 SESSION_DTYPES = frozenset(

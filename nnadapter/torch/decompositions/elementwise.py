@@ -215,7 +215,7 @@ def round_decimals(values: Tensor, *, decimals: int = 0) -> Any:
 
 
 def multiplied_and_added(first: Tensor, second: Tensor, third: Tensor) -> Tensor:
-    """Source: prims::fma, used by compiled optimizer steps."""
+    """Decompose prims::fma, which compiled optimizer steps use."""
     return first * second + third
 
 
@@ -230,22 +230,22 @@ def _of_doubles(written: Decomposition) -> Decomposition:
 
 
 def _added(first: Tensor, second: Any, *, alpha: float = 1) -> Any:
-    """Source: aten::add with `alpha`."""
+    """Decompose aten::add with `alpha`."""
     return NotImplemented if alpha == 1 else torch.add(first, second * alpha)
 
 
 def _subtracted(first: Tensor, second: Any, *, alpha: float = 1) -> Any:
-    """Source: aten::sub with `alpha`."""
+    """Decompose aten::sub with `alpha`."""
     return NotImplemented if alpha == 1 else torch.sub(first, second * alpha)
 
 
 def _filled(values: Tensor, mask: Tensor, value: float) -> Tensor:
-    """Source: aten::masked_fill."""
+    """Decompose aten::masked_fill."""
     return torch.where(mask, torch.full((), value, dtype=values.dtype), values)
 
 
 def _power(base: float, exponents: Tensor) -> Tensor:
-    """Source: aten::pow."""
+    """Decompose aten::pow."""
     return torch.pow(torch.full((), base, dtype=exponents.dtype), exponents)
 
 

@@ -110,7 +110,7 @@ def _long(indices: Tensor | None) -> Tensor | None:
 
 
 def copy(target: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
-    """Source: aten::copy."""
+    """Decompose aten::copy."""
     copied = source.to(target.dtype) if source.dtype != target.dtype else source.clone()
     return copied if copied.shape == target.shape else copied.expand(target.shape)
 

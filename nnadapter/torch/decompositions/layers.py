@@ -111,7 +111,7 @@ def _weight_gradient(image: Tensor, result: Tensor, weight: Tensor, moves: Moves
 
 
 def _batch_and_channels_exchanged(image: Tensor, groups: int) -> Tensor:
-    """[N, groups * C, …] -> [C, groups * N, …]."""
+    """Exchange batch and channels: [N, groups * C, …] becomes [C, groups * N, …]."""
     if groups == 1:
         return aten.transpose.int(image, 0, 1)
     batch, channels, *sizes = image.shape
@@ -146,7 +146,7 @@ def max_pool_with_indices_backward(
     ceil_mode: bool,
     indices: Tensor,
 ) -> Tensor:
-    """Source: aten::max_pool2d_with_indices_backward."""
+    """Decompose aten::max_pool2d_with_indices_backward."""
     rank = len(kernel_size)
     steps = zip(*(_per_axis(sizes, rank) for sizes in (kernel_size, stride or kernel_size, dilation)), strict=True)
     is_disjoint = all((size - 1) * step + 1 <= move for size, move, step in steps)
@@ -154,7 +154,7 @@ def max_pool_with_indices_backward(
 
 
 def adaptive_max_pool_backward(grad_output: Tensor, image: Tensor, indices: Tensor) -> Tensor:
-    """Source: aten::adaptive_max_pool2d_backward."""
+    """Decompose aten::adaptive_max_pool2d_backward."""
     return _scattered(grad_output, image, indices, 2, False)
 
 
@@ -175,7 +175,7 @@ def average_pool_backward(
     count_include_pad: bool,
     divisor_override: int | None,
 ) -> Tensor:
-    """Source: aten::avg_pool2d_backward."""
+    """Decompose aten::avg_pool2d_backward."""
     rank = len(kernel_size)
     moves = zip(*(_per_axis(sizes, rank) for sizes in (kernel_size, stride or kernel_size, padding)), strict=True)
     matrices = [
@@ -197,17 +197,17 @@ def _windows(result: int, size: int, move: Sequence[int], counting: tuple[bool, 
 
 
 def adaptive_average_pool(image: Tensor, output_size: Sequence[int]) -> Tensor:
-    """Source: aten::_adaptive_avg_pool2d."""
+    """Decompose aten::_adaptive_avg_pool2d."""
     return _lying_as(image, gathered(image, _stretches(output_size, image.shape[-len(output_size) :], image)))
 
 
 def adaptive_average_pool_backward(grad_output: Tensor, image: Tensor, rank: int = 2) -> Tensor:
-    """Source: aten::_adaptive_avg_pool2d_backward."""
+    """Decompose aten::_adaptive_avg_pool2d_backward."""
     return _lying_as(image, spread(grad_output, _stretches(grad_output.shape[-rank:], image.shape[-rank:], image)))
 
 
 def adaptive_average_volume_pool_backward(grad_output: Tensor, image: Tensor) -> Tensor:
-    """Source: aten::_adaptive_avg_pool3d_backward."""
+    """Decompose aten::_adaptive_avg_pool3d_backward."""
     return adaptive_average_pool_backward(grad_output, image, 3)
 
 
@@ -276,7 +276,7 @@ def batch_norm(
 def batch_norm_without_statistics(
     values: Tensor, weight: Tensor | None, bias: Tensor | None, training: bool, momentum: float, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Source: aten::_native_batch_norm_legit.no_stats."""
+    """Decompose aten::_native_batch_norm_legit.no_stats."""
     result, mean, _, deviation = _normalized(values, weight, bias, eps)
     saved = values.dtype if weight is None else weight.dtype
     return result, mean.to(saved), deviation.to(saved)
@@ -407,7 +407,7 @@ def attention_backward(
     attn_mask: Tensor | None = None,
     scale: float | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Source: aten::_scaled_dot_product_flash_attention_for_cpu_backward."""
+    """Decompose aten::_scaled_dot_product_flash_attention_for_cpu_backward."""
     shared, (key, value) = key.shape, (_for_each_head(tensor, query) for tensor in (key, value))
     weights = torch.exp(_scores(query, key, is_causal, attn_mask, scale) - logsumexp.unsqueeze(-1))
     of_weights = torch.matmul(grad_out, value.transpose(-2, -1))
@@ -419,7 +419,7 @@ def attention_backward(
 
 
 def _for_each_head(shared: Tensor, query: Tensor) -> Tensor:
-    """[N, H / n, S, E] -> [N, H, S, E]."""
+    """Repeat shared heads for each head of the query: [N, H / n, S, E] becomes [N, H, S, E]."""
     times = query.shape[1] // shared.shape[1]
     return shared if times == 1 else shared.repeat_interleave(times, 1)
 
@@ -495,7 +495,7 @@ def encoder_layer(
     mask: Tensor | None = None,
     mask_type: int | None = None,
 ) -> Tensor:
-    """Source: aten::_transformer_encoder_layer_fwd."""
+    """Decompose aten::_transformer_encoder_layer_fwd."""
 
     def attend(rows: Tensor) -> Tensor:
         weights = (qkv_weight, qkv_bias, proj_weight, proj_bias)
