@@ -19,7 +19,10 @@ def split_heads(context: ConversionContext, node: OnnxNode, name: str, heads: in
     """Return `[B, S, heads * depth]` as `[B, heads, S, depth]`, or raise Refusal."""
     dimensions = context.dimensions(name)
     if heads < 1 or len(dimensions) != 3 or dimensions[2] % heads:
-        raise invalid(f"value {name!r} of {node.op_type} has shape {list(dimensions)} for {heads} heads")
+        raise invalid(
+            f"value {name!r} of {node.op_type} has shape {list(dimensions)}; "
+            f"expected [batch, steps, features] with features divisible by the number of heads, {heads}"
+        )
     shape = (*dimensions[:2], heads, dimensions[2] // heads)
     split = context.apply("RESHAPE", context.operand(name), shape=shape)
     return context.apply("TRANSPOSE", split, perm=_EXCHANGED)

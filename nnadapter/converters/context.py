@@ -492,7 +492,7 @@ def data_type_attribute(node: OnnxNode, name: str, default: int | None = None) -
     if dtype_name not in DataType.__members__.values():
         raise Refusal(
             Reason.UNSUPPORTED_TYPE,
-            f"attribute {name!r} of {node.op_type} is {dtype_name}, which no operand can have",
+            f"attribute {name!r} of {node.op_type} is {dtype_name}, which the adapter IR lacks",
         )
     return dtype_name
 

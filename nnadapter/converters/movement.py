@@ -174,7 +174,7 @@ def add_result(context: ConversionContext, node: OnnxNode, value: Array) -> None
 
 def _constant(context: ConversionContext, node: OnnxNode, value: Array) -> int:
     if value.dtype.name not in DataType.__members__.values():
-        raise Refusal(Reason.UNSUPPORTED_TYPE, f"{node.op_type} makes {value.dtype.name}, which no operand can have")
+        raise Refusal(Reason.UNSUPPORTED_TYPE, f"{node.op_type} returns {value.dtype.name}, which the adapter IR lacks")
     return context.add_constant(value)
 
 
@@ -220,7 +220,7 @@ def convert_range(context: ConversionContext, node: OnnxNode) -> None:
     """
     delta = _single(context, node, 2)
     if delta == 0:
-        raise invalid("input 2 of Range, the step, is 0; expected another number")
+        raise invalid("input 2 of Range, the step, is 0; expected a nonzero number")
     if delta.dtype.kind in "iu":
         start = _operand_of_one(context, node.input(0))
         count = -(-(context.single_integer(node, 1) - context.single_integer(node, 0)) // int(delta))

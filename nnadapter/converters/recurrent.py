@@ -72,7 +72,9 @@ def _inputs(context: ConversionContext, node: OnnxNode, *, batch_first: bool) ->
         operand = context.optional_operand(name)
         if batch_first and operand != ABSENT and (position == 0 or position in _STATES):
             if len(context.dimensions(name)) != 3:
-                raise invalid(f"input {position} of {node.op_type} does not have three dimensions")
+                raise invalid(
+                    f"input {position} of {node.op_type} has rank {len(context.dimensions(name))}; expected 3"
+                )
             operand = context.apply("TRANSPOSE", operand, perm=(1, 0, 2))
         inputs.append(operand)
     while inputs and inputs[-1] == ABSENT:

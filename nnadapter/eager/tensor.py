@@ -532,7 +532,7 @@ class Tensor(TensorOperators, OnDevice):
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         if copy is False and dtype is not None and self._array.dtype != dtype:
-            raise ValueError("another data type requires a copy")
+            raise ValueError(f"{self.dtype.name} becomes {np.dtype(dtype).name} only by a copy; omit copy=False")
         return self._array.astype(dtype) if dtype is not None else self._array.copy() if copy else self._array
 
     def __repr__(self) -> str:
@@ -548,7 +548,7 @@ for _name in _OPERATORS.split():
 
 def _refuse_outs(outs: Sequence[Any]) -> None:
     if any(isinstance(out, Tensor) for out in outs):
-        raise TypeError("tensors are immutable, so a tensor cannot be an out; use the result instead")
+        raise TypeError("tensors are immutable, so none can be the argument `out`; use the result instead")
 
 
 def _write(output: Any, outs: Sequence[Any], casting: Any) -> Any:

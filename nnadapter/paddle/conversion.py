@@ -200,7 +200,7 @@ def _failure_reason(code: int, log_text: str, report: Mapping[str, Any]) -> str:
         return f"the model from paddle2onnx differs from Paddle's results: {str(report['wrong'])[:_QUOTED]}"
     if _ABORTED in log_text:
         names = ", ".join(map(str, unsupported)) or "unnamed ones"
-        return f"paddle2onnx has no form of these operations: {names}; replace them in the network and save it again"
+        return f"paddle2onnx cannot convert these operations: {names}; replace them in the network and save it again"
     lines = log_text.splitlines()
     for pattern in _REASONS:
         reason_match = next(

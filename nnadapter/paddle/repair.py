@@ -555,7 +555,7 @@ def restore(model: onnx.ModelProto, count: int) -> None:
     made_by = {name: node for node in model.graph.node for name in node.output}
     quantizing = [node for node in model.graph.node if node.op_type in _DIVISORS]
     if len(quantizing) != count:
-        raise ValueError(f"{count} operations quantize, but {len(quantizing)} nodes do")
+        raise ValueError(f"the converter wrote {len(quantizing)} quantizing nodes for {count} quantizing operations")
     for node in quantizing:
         division = made_by[_checked_producer(made_by, node.input[1], "Div")]
         _rescale(made_by[_checked_producer(made_by, division.input[1], "Constant")], _DIVISORS[node.op_type])

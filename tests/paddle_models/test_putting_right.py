@@ -152,7 +152,7 @@ def test_unexpected_quantization_nodes_are_refused(change, match):
     change(model)
     with pytest.raises(ValueError, match=match):
         repair_model(model.SerializeToString(), [], 2)
-    with pytest.raises(ValueError, match="3 operations quantize, but 2 nodes do"):
+    with pytest.raises(ValueError, match="the converter wrote 2 quantizing nodes for 3 quantizing operations"):
         repair_model(as_written().SerializeToString(), [], 3)
 
 
