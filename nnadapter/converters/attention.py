@@ -162,13 +162,18 @@ def convert_linear_attention(context: ConversionContext, node: OnnxNode) -> None
     heads = node.integer("q_num_heads")
     width = (0, *context.dimensions(node.input(0)))[-1]
     depth = width // heads if heads > 0 else 0
-    attributes: dict[str, AttributeValue] = {
-        "query_heads": heads,
-        "key_value_heads": node.integer("kv_num_heads"),
-        "scale": node.number("scale", 0.0) or (1 / sqrt(depth) if depth else 1.0),
-        "update_rule": node.text("update_rule", "gated_delta"),
-    }
-    context.add_for(node, "LINEAR_ATTENTION", attributes, 3, 3)
+    context.add_for(
+        node,
+        "LINEAR_ATTENTION",
+        {
+            "query_heads": heads,
+            "key_value_heads": node.integer("kv_num_heads"),
+            "scale": node.number("scale", 0.0) or (1 / sqrt(depth) if depth else 1.0),
+            "update_rule": node.text("update_rule", "gated_delta"),
+        },
+        3,
+        3,
+    )
 
 
 @converter("CausalConvWithState", 27)

@@ -132,12 +132,13 @@ def add_quantized_product(
     if bias:
         scales = [context.type_of(operand).quantization for operand in (x, filter_)]
         assert scales[0] is not None and scales[1] is not None, "a bias goes with quantized operands"
-        bias = [_as_bias(context, bias[0], bias_quantization(scales[0], scales[1]))]
+        bias = [reinterpreted(context, bias[0], bias_quantization(scales[0], scales[1]))]
     quantized = () if result is None else (result,)
     return context.add(type_, (x, filter_, *bias), attributes, outputs, quantized)[0]
 
 
-def _as_bias(context: ConversionContext, operand: int, quantization: Quantization) -> int:
+def reinterpreted(context: ConversionContext, operand: int, quantization: Quantization) -> int:
+    """Return an operand with the same integers and another quantization; constants stay constant."""
     value = context.value_of(operand)
     return (
         add_storage_cast(context, operand, quantization) if value is None else context.add_constant(value, quantization)

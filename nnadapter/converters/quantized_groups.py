@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from math import inf, isclose
 
 from nnadapter.converters.context import ConversionContext, QuantizedNode, invalid
-from nnadapter.converters.quantization import add_storage_cast, as_quantized, bias_quantization, quantized_type
+from nnadapter.converters.quantization import as_quantized, bias_quantization, quantized_type, reinterpreted
 from nnadapter.converters.registry import OnnxNode, Reason, Refusal, lookup
 from nnadapter.ir import AttributeValue, DataType, QuantizedType
 from nnadapter.onnx.schemas import MICROSOFT
@@ -139,9 +139,7 @@ def _bias(context: ConversionContext, node: OnnxNode, operands: Mapping[str, int
             Reason.UNSUPPORTED_ATTRIBUTE,
             f"bias of {node.op_type} has another scale than its input times its filter, or a zero point",
         )
-    operand = operands[node.input(2)]
-    value = context.value_of(operand)
-    return add_storage_cast(context, operand, expected) if value is None else context.add_constant(value, expected)
+    return reinterpreted(context, operands[node.input(2)], expected)
 
 
 def _is_close(scale: float, expected: float) -> bool:

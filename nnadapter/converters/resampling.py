@@ -182,15 +182,19 @@ _OLD_MODES: Mapping[str, str] = MappingProxyType({"bilinear": "linear", "bicubic
 def convert_grid_sample(context: ConversionContext, node: OnnxNode) -> None:
     """Convert GridSample (16 on images; 20, 22 on images and volumes) to GRID_SAMPLE."""
     mode = node.text("mode", "linear")
-    attributes: dict[str, AttributeValue] = {
-        "mode": _OLD_MODES.get(mode, mode) if node.since_version < 20 else mode,
-        "padding_mode": node.text("padding_mode", "zeros"),
-        "align_corners": bool(node.integer("align_corners", 0)),
-    }
     rank = context.rank(node)
     if rank not in (4, 5):
         raise Refusal(Reason.UNSUPPORTED_RANK, f"input of GridSample has rank {rank}; expected 4 or 5")
-    context.add_for(node, "GRID_SAMPLE", attributes, 2)
+    context.add_for(
+        node,
+        "GRID_SAMPLE",
+        {
+            "mode": _OLD_MODES.get(mode, mode) if node.since_version < 20 else mode,
+            "padding_mode": node.text("padding_mode", "zeros"),
+            "align_corners": bool(node.integer("align_corners", 0)),
+        },
+        2,
+    )
 
 
 @converter("AffineGrid", 20)
@@ -212,8 +216,7 @@ def convert_affine_grid(context: ConversionContext, node: OnnxNode) -> None:
             Reason.UNSUPPORTED_ATTRIBUTE,
             f"attribute 'align_corners' of AffineGrid is set for size {list(size)}; expected 2 or more along each axis",
         )
-    attributes: dict[str, AttributeValue] = {"output_shape": size[2:], "align_corners": corners}
-    context.add_for(node, "AFFINE_GRID", attributes)
+    context.add_for(node, "AFFINE_GRID", {"output_shape": size[2:], "align_corners": corners})
 
 
 @converter("RoiAlign", 10, 16, 22)
@@ -225,14 +228,18 @@ def convert_roi_align(context: ConversionContext, node: OnnxNode) -> None:
             f"attribute 'coordinate_transformation_mode' of RoiAlign is {mode!r}; "
             "expected half_pixel or output_half_pixel"
         )
-    attributes: dict[str, AttributeValue] = {
-        "output_shape": (node.integer("output_height", 1), node.integer("output_width", 1)),
-        "spatial_scale": node.number("spatial_scale", 1.0),
-        "sampling_ratio": node.integer("sampling_ratio", 0),
-        "mode": node.text("mode", "avg"),
-        "half_pixel": mode == "half_pixel",
-    }
-    context.add_for(node, "ROI_ALIGN", attributes, 3)
+    context.add_for(
+        node,
+        "ROI_ALIGN",
+        {
+            "output_shape": (node.integer("output_height", 1), node.integer("output_width", 1)),
+            "spatial_scale": node.number("spatial_scale", 1.0),
+            "sampling_ratio": node.integer("sampling_ratio", 0),
+            "mode": node.text("mode", "avg"),
+            "half_pixel": mode == "half_pixel",
+        },
+        3,
+    )
 
 
 @converter("DeformConv", 19, 22)

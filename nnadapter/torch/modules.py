@@ -75,19 +75,20 @@ def _exported(name: str, program: Any) -> onnx.ModelProto:
     import torch
 
     try:
-        from nnadapter.torch.models import WrongType, export_program
-        from nnadapter.torch.operators import decomposition_table
+        from nnadapter.torch import models, operators
     except ImportError as error:
         raise other_torch("a PyTorch module as a model", error) from error
     try:
         with quiet(), torch.no_grad():
-            program = program.run_decompositions(dict(decomposition_table()))
+            program = program.run_decompositions(dict(operators.decomposition_table()))
             _refuse_changes(name, program.graph_signature)
             _refuse_others(name, program.graph.nodes)
             likes = {node.name: node.meta["val"] for node in program.graph.nodes if "val" in node.meta}
-            model = export_program(program)
-            _keep_types(model, likes)
-    except (torch.onnx.OnnxExporterError, WrongType) as error:
+            model = models.export_program(program)
+            for value in model.graph.output:
+                if value.name in likes and not isinstance(likes[value.name], (tuple, list)):
+                    models.keep_type(model.graph, value, likes[value.name])
+    except (torch.onnx.OnnxExporterError, models.WrongType) as error:
         raise InvalidModelError(
             f"PyTorch's exporter cannot write {name} as ONNX: {_text(error)}; {_INSTEAD} runs unsupported "
             "operators in PyTorch"
@@ -118,14 +119,6 @@ def _refuse_others(name: str, nodes: Iterable[Any]) -> None:
             raise InvalidModelError(
                 f"{node.target} in {name} cannot be part of a session: {detail}; {_INSTEAD} runs it in PyTorch"
             )
-
-
-def _keep_types(model: onnx.ModelProto, likes: Mapping[str, Any]) -> None:
-    from nnadapter.torch.models import keep_type
-
-    for value in model.graph.output:
-        if value.name in likes and not isinstance(likes[value.name], (tuple, list)):
-            keep_type(model.graph, value, likes[value.name])
 
 
 def _text(error: BaseException | None) -> str:

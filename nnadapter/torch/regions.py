@@ -399,15 +399,17 @@ def _visible_names(results: Sequence[object], views: Collection[fx.Node]) -> fro
 def roles_of(region: Region, uses: Uses) -> Roles:
     """Return the uses of a region's results."""
     names, inputs = [node.name for node in region.outputs], {node.name: at for at, node in enumerate(region.inputs)}
-    visible = {place for place, name in enumerate(names) if name in uses.visible}
-    read = {place for place, name in enumerate(names) if name in uses.read}
-    targets = {place: inputs.get(uses.written[name]) for place, name in enumerate(names) if name in uses.written}
+
+    def places(used_names: Collection[str]) -> frozenset[int]:
+        return frozenset(place for place, name in enumerate(names) if name in used_names)
+
+    targets = {place: inputs.get(uses.written[names[place]]) for place in places(uses.written)}
     written = {place: target for place, target in targets.items() if target is not None}
+    read = places(uses.read)
     return Roles(
-        hidden=frozenset(range(len(names))) - visible - read,
-        returning=frozenset(place for place, name in enumerate(names) if name in uses.returning) - written.keys(),
-        device_tensor_results=frozenset(place for place, name in enumerate(names) if name in uses.device_tensor_results)
-        - read,
+        hidden=frozenset(range(len(names))) - places(uses.visible) - read,
+        returning=places(uses.returning) - written.keys(),
+        device_tensor_results=places(uses.device_tensor_results) - read,
         written=written,
     )
 

@@ -164,12 +164,9 @@ def divided(dividend: Tensor, divisor: Any, *, rounding_mode: str | None) -> Any
         return _whole_quotient(dividend, divisor, rounding_mode)
     if rounding_mode != "floor":
         return NotImplemented
-    kind = torch.result_type(dividend, divisor)
-    top = dividend.to(kind)
-    bottom = divisor.to(kind) if isinstance(divisor, Tensor) else torch.full((), divisor, dtype=kind)
-    residual = torch.fmod(top, bottom)
+    top, bottom, residual, differs = _divided_with_residual(dividend, divisor)
     quotient = (top - residual) / bottom
-    quotient = torch.where((residual != 0) & ((bottom < 0) != (residual < 0)), quotient - 1, quotient)
+    quotient = torch.where(differs, quotient - 1, quotient)
     down = quotient.floor()
     down = torch.where(quotient - down > 0.5, down + 1, down)
     floored = torch.where(quotient != 0, down, torch.zeros_like(quotient))
@@ -195,15 +192,21 @@ def floor_divided(dividend: Tensor, divisor: Any) -> Any:
 
 def remainder(dividend: Any, divisor: Any) -> Any:
     """Return remainders with the sign of the divisor. Source: aten::remainder."""
-    kind = torch.result_type(dividend, divisor)
-    if not kind.is_floating_point:
+    if not torch.result_type(dividend, divisor).is_floating_point:
         return NotImplemented
+    _, bottom, residual, differs = _divided_with_residual(dividend, divisor)
+    return torch.where(differs, residual + bottom, residual)
+
+
+def _divided_with_residual(dividend: Any, divisor: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return both operands in one type, the remainder, and where its sign is not the divisor's."""
+    kind = torch.result_type(dividend, divisor)
     top, bottom = (
         operand.to(kind) if isinstance(operand, Tensor) else torch.full((), operand, dtype=kind)
         for operand in (dividend, divisor)
     )
     residual = torch.fmod(top, bottom)
-    return torch.where((residual != 0) & ((bottom < 0) != (residual < 0)), residual + bottom, residual)
+    return top, bottom, residual, (residual != 0) & ((bottom < 0) != (residual < 0))
 
 
 def round_decimals(values: Tensor, *, decimals: int = 0) -> Any:
