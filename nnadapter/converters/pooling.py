@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from nnadapter.converters import convolution
+import nnadapter.converters.convolution as convolution
 from nnadapter.converters.context import ConversionContext, invalid
 from nnadapter.converters.registry import NodeWriter, OnnxNode, Reason, Refusal, converter, exporter
 from nnadapter.ir.schema import AttributeValue

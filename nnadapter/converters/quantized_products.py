@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from nnadapter.converters import quantization
+import nnadapter.converters.quantization as quantization
 from nnadapter.converters.context import ConversionContext
 from nnadapter.converters.convolution import convolution_attributes
 from nnadapter.converters.registry import OnnxNode, Reason, Refusal, converter
