@@ -19,27 +19,11 @@ if TYPE_CHECKING:
     )
     from partition.plan import Cut, Plan, Segment, Step, check_order, cut, halve, make_plan, place_by_priority
 
-_HOMES = {
-    "Cut": "partition.plan",
-    "Graph": "partition.graph",
-    "GraphError": "partition.graph",
-    "Node": "partition.graph",
-    "Plan": "partition.plan",
-    "Reason": "partition.graph",
-    "SUPPORTED": "partition.graph",
-    "Segment": "partition.plan",
-    "Step": "partition.plan",
-    "Supported": "partition.graph",
-    "Unsupported": "partition.graph",
-    "Value": "partition.graph",
-    "Verdict": "partition.graph",
-    "all_of": "partition.graph",
-    "check_order": "partition.plan",
-    "cut": "partition.plan",
-    "halve": "partition.plan",
-    "make_plan": "partition.plan",
-    "place_by_priority": "partition.plan",
+_MODULES = {
+    "partition.graph": "Graph GraphError Node Reason SUPPORTED Supported Unsupported Value Verdict all_of",
+    "partition.plan": "Cut Plan Segment Step check_order cut halve make_plan place_by_priority",
 }
+_HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}
 
 __all__ = [
     "SUPPORTED",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from partition.graph import Graph, GraphError, Verdict
@@ -18,12 +18,51 @@ _WIDEST = 128
 
 @dataclass(slots=True)
 class _State:
-    """Search state; mutated only by `_drain`, on a copy."""
+    """Atoms that still wait for others, and atoms that are ready. `run` changes it."""
 
-    finished_atoms: int
+    placement: Sequence[str]
+    successors: Sequence[Sequence[int]]
     pending: list[int]
+    """Number of unfinished predecessors of each atom."""
     ready: dict[str, list[int]]
-    turns: tuple[str, ...]
+    finished_atoms: int = 0
+    """Bit set, which only the search needs."""
+    turns: tuple[str, ...] = ()
+
+    @classmethod
+    def at_start(cls, predecessors: Sequence[Sequence[int]], placement: Sequence[str]) -> _State:
+        successors: list[list[int]] = [[] for _ in predecessors]
+        ready: dict[str, list[int]] = {label: [] for label in placement}
+        for atom, atom_predecessors in enumerate(predecessors):
+            for predecessor in atom_predecessors:
+                successors[predecessor].append(atom)
+            if not atom_predecessors:
+                ready[placement[atom]].append(atom)
+        return cls(placement, successors, list(map(len, predecessors)), ready)
+
+    def copy(self) -> _State:
+        ready = {label: list(atoms) for label, atoms in self.ready.items()}
+        return replace(self, pending=list(self.pending), ready=ready)
+
+    def run(self, label: str) -> list[int]:
+        """Run one turn of `label`; return its atoms in execution order."""
+        placement, pending = self.placement, self.pending
+        queue = self.ready[label]
+        self.ready[label] = []
+        for atom in queue:  # grows during iteration
+            for successor in self.successors[atom]:
+                pending[successor] -= 1
+                if not pending[successor]:
+                    (queue if placement[successor] == label else self.ready[placement[successor]]).append(successor)
+        return queue
+
+    def after_turn(self, label: str) -> _State:
+        """Return the state after one turn of `label`, for the search."""
+        state = self.copy()
+        state.turns += (label,)
+        for atom in state.run(label):
+            state.finished_atoms |= 1 << atom
+        return state
 
 
 def schedule(
@@ -34,65 +73,33 @@ def schedule(
     The greedy schedule, which picks the label with most ready atoms, bounds the number of turns. If `work` allows, a
     beam search with dominance pruning looks for fewer; it is exact if no undominated state was dropped.
     """
-    successors = _successors(predecessors)
-    greedy = _greedy(_start(predecessors, placement), successors, placement)
+    start = _State.at_start(predecessors, placement)
+    greedy = _greedy(start.copy())
     labels = len(set(placement))
     width = min(_WIDEST, work // max(1, len(greedy) * labels * len(placement)))
     if width < 2:
         return greedy, len(greedy) <= labels
-    turn_labels, exact = _search(_start(predecessors, placement), successors, placement, width, len(greedy))
-    return greedy if turn_labels is None else _follow(turn_labels, predecessors, successors, placement), exact
+    turn_labels, exact = _search(start, width, len(greedy))
+    return greedy if turn_labels is None else [_turn(start, label) for label in turn_labels], exact
 
 
-def _successors(predecessors: Sequence[Sequence[int]]) -> list[list[int]]:
-    successors: list[list[int]] = [[] for _ in predecessors]
-    for atom, atom_predecessors in enumerate(predecessors):
-        for predecessor in atom_predecessors:
-            successors[predecessor].append(atom)
-    return successors
+def _turn(state: _State, label: str) -> Turn:
+    return label, tuple(sorted(state.run(label)))
 
 
-def _start(predecessors: Sequence[Sequence[int]], placement: Sequence[str]) -> _State:
-    ready: dict[str, list[int]] = {label: [] for label in placement}
-    for atom, atom_predecessors in enumerate(predecessors):
-        if not atom_predecessors:
-            ready[placement[atom]].append(atom)
-    return _State(0, [len(atom_predecessors) for atom_predecessors in predecessors], ready, ())
-
-
-def _drain(state: _State, label: str, successors: Sequence[Sequence[int]], placement: Sequence[str]) -> list[int]:
-    """Run one turn of `label`, mutating `state`; return its atoms in execution order."""
-    queue = state.ready[label]
-    state.ready[label] = []
-    for atom in queue:  # grows during iteration
-        for successor in successors[atom]:
-            state.pending[successor] -= 1
-            if not state.pending[successor]:
-                (queue if placement[successor] == label else state.ready[placement[successor]]).append(successor)
-    return queue
-
-
-def _greedy(state: _State, successors: Sequence[Sequence[int]], placement: Sequence[str]) -> list[Turn]:
+def _greedy(state: _State) -> list[Turn]:
     turns: list[Turn] = []
     while any(state.ready.values()):
-        label = max(state.ready, key=lambda name: len(state.ready[name]))
-        turns.append((label, tuple(sorted(_drain(state, label, successors, placement)))))
+        turns.append(_turn(state, max(state.ready, key=lambda name: len(state.ready[name]))))
     return turns
 
 
-def _search(
-    start: _State, successors: Sequence[Sequence[int]], placement: Sequence[str], width: int, bound: int
-) -> tuple[tuple[str, ...] | None, bool]:
+def _search(start: _State, width: int, bound: int) -> tuple[tuple[str, ...] | None, bool]:
     """Return fewer turns than `bound` if found, and whether the search was exhaustive."""
     states, exact = [start], True
-    everything = (1 << len(placement)) - 1
+    everything = (1 << len(start.placement)) - 1
     for _ in range(bound - 1):
-        following = [
-            _state_after_turn(state, label, successors, placement)
-            for state in states
-            for label, ready in state.ready.items()
-            if ready
-        ]
+        following = [state.after_turn(label) for state in states for label, ready in state.ready.items() if ready]
         for state in following:
             if state.finished_atoms == everything:
                 return state.turns, exact
@@ -102,16 +109,6 @@ def _search(
     return None, exact
 
 
-def _state_after_turn(
-    state: _State, label: str, successors: Sequence[Sequence[int]], placement: Sequence[str]
-) -> _State:
-    ready = {name: list(atoms) for name, atoms in state.ready.items()}
-    copy = _State(state.finished_atoms, list(state.pending), ready, (*state.turns, label))
-    for atom in _drain(copy, label, successors, placement):
-        copy.finished_atoms |= 1 << atom
-    return copy
-
-
 def _undominated(states: Sequence[_State]) -> list[_State]:
     """Return the states with maximal sets of finished atoms, fullest first."""
     maximal_states: list[_State] = []
@@ -119,19 +116,6 @@ def _undominated(states: Sequence[_State]) -> list[_State]:
         if not any(state.finished_atoms & other.finished_atoms == state.finished_atoms for other in maximal_states):
             maximal_states.append(state)
     return maximal_states
-
-
-def _follow(
-    turns: Sequence[str],
-    predecessors: Sequence[Sequence[int]],
-    successors: Sequence[Sequence[int]],
-    placement: Sequence[str],
-) -> list[Turn]:
-    state = _start(predecessors, placement)
-    return [(label, tuple(sorted(_drain(state, label, successors, placement)))) for label in turns]
-
-
-_NAMED = 5
 
 
 def place_by_priority(
@@ -158,11 +142,16 @@ def check_all_placeable(graph: Graph, devices: Sequence[str], atoms: Sequence[in
     if not atoms:
         return
     nodes = [graph.nodes[node] for atom in atoms for node in graph.atoms[atom]]
-    named = ", ".join(f"{node.name!r} ({node.op_type})" for node in nodes[:_NAMED])
-    more = f" and {len(nodes) - _NAMED} more" if len(nodes) > _NAMED else ""
+    named = listed([f"{node.name!r} ({node.op_type})" for node in nodes])
     raise GraphError(
-        f"none of the devices {list(devices)} takes {named}{more}; end the list with a device that takes everything"
+        f"none of the devices {list(devices)} takes {named}; end the list with a device that takes everything"
     )
+
+
+def listed(names: Sequence[str], most: int = 5) -> str:
+    """Return the names, joined by commas, for a message; those after the first `most` are only counted."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return f"{', '.join(names[:most])}{more}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import permutations, product
 from math import prod
+from operator import itemgetter
 
 import numpy as np
 
+from partition.by_cost import search
 from partition.by_cost.minimum_cuts import flow_module
 from partition.by_cost.pricing import (
     Flags,
@@ -22,25 +24,17 @@ from partition.by_cost.pricing import (
     aligned,
     all_on,
     device_seconds,
+    distinct,
     placement_costs,
     topology_of,
 )
 from partition.by_cost.repeats import Blocks, place_repeats, uniform_placements
-from partition.by_cost.search import (
-    Named,
-    PlacedOnTwo,
-    enumerable,
-    enumerate_placements,
-    place_on_several,
-    place_on_two,
-)
 from partition.graph import Graph, GraphError
-from partition.plan import check_all_placeable
+from partition.plan import check_all_placeable, listed
 
 _MAX_CANDIDATES = 8
 _ROUNDING = 1 - 1e-12
 _ALIKE = Origin(OriginKind.REPEATS_ALIKE)
-_NAMED = 5
 
 Priced = tuple[float, Rows]
 
@@ -133,42 +127,41 @@ def _useful(prices: Prices) -> Prices:
     return prices if len(rows) == len(prices.devices) else prices.of_rows(rows.tolist())
 
 
-def _baselines(prices: Prices) -> tuple[Named, ...]:
+def _baselines(prices: Prices) -> tuple[search.Named, ...]:
     """Return everything on the host, if feasible, and each atom on the first other device that takes it."""
     takes = np.isfinite(prices.run)
-    host = prices.devices.index(prices.host) if prices.host in prices.devices else -1
-    order = np.array([*(row for row in range(len(prices.devices)) if row != host), *([host] if host >= 0 else [])])
+    host = prices.host_row
+    order = np.array(sorted(range(len(prices.devices)), key=lambda row: row == host))
     supported = order[takes[order].argmax(axis=0)].astype(np.int8)
     named = [(Origin(OriginKind.EVERYTHING_SUPPORTED), supported)]
-    if host >= 0 and takes[host].all():
+    if host is not None and takes[host].all():
         named.insert(0, (all_on(prices.host), np.full(takes.shape[1], host, np.int8)))
     return tuple(named)
 
 
 def _solve(
-    graph: Graph, prices: Prices, starts: tuple[Named, ...], blocks: Sequence[Blocks], enumerate_few: bool
-) -> tuple[PlacedOnTwo | None, BoundKind]:
+    graph: Graph, prices: Prices, starts: tuple[search.Named, ...], blocks: Sequence[Blocks], enumerate_few: bool
+) -> tuple[search.PlacedOnTwo | None, BoundKind]:
     if len(prices.devices) == 1:
-        return PlacedOnTwo(starts, float("inf")), BoundKind.ONE_DEVICE
+        return search.PlacedOnTwo(starts, float("inf")), BoundKind.ONE_DEVICE
     if len(prices.devices) > 2:
-        solution = place_repeats(graph, prices, starts, blocks) or place_on_several(graph, prices, starts)
+        solution = place_repeats(graph, prices, starts, blocks) or search.place_on_several(graph, prices, starts)
         return solution, BoundKind.DECOMPOSITION
     movable = np.flatnonzero(np.isfinite(prices.run).all(axis=0))
-    if not enumerate_few or not enumerable(graph, movable):
-        return place_repeats(graph, prices, starts, blocks) or place_on_two(graph, prices, starts), BoundKind.CUT
-    best = enumerate_placements(graph, prices, starts[-1][1], movable)
-    return PlacedOnTwo((*starts, (Origin(OriginKind.ENUMERATION), best)), float("inf")), BoundKind.ENUMERATION
+    if not enumerate_few or not search.enumerable(graph, movable):
+        return place_repeats(graph, prices, starts, blocks) or search.place_on_two(graph, prices, starts), BoundKind.CUT
+    best = search.enumerate_placements(graph, prices, starts[-1][1], movable)
+    return search.PlacedOnTwo((*starts, (Origin(OriginKind.ENUMERATION), best)), float("inf")), BoundKind.ENUMERATION
 
 
 def _candidates(
-    graph: Graph, prices: Prices, named: tuple[Named, ...], baselines: int, blocks: Sequence[Blocks]
+    graph: Graph, prices: Prices, named: tuple[search.Named, ...], baselines: int, blocks: Sequence[Blocks]
 ) -> tuple[Candidate, ...]:
-    origins: dict[bytes, Origin] = {}
-    for origin, rows in named:
-        origins.setdefault(rows.tobytes(), origin)
+    origins = {rows.tobytes(): origin for origin, rows in reversed(named)}
     priced = _priced(graph, prices, named)
     if priced and blocks:
-        priced = _distinct([*_with_equal_repeats(graph, prices, priced[0], blocks), *priced])
+        with_equal_repeats = _with_equal_repeats(graph, prices, priced[0], blocks)
+        priced = distinct(sorted([*with_equal_repeats, *priced], key=itemgetter(0)))
     always = {rows.tobytes() for _, rows in named[:baselines]}
     selection = [
         (cost, rows) for at, (cost, rows) in enumerate(priced) if at < _MAX_CANDIDATES or rows.tobytes() in always
@@ -183,17 +176,10 @@ def _candidates(
     )
 
 
-def _priced(graph: Graph, prices: Prices, named: Sequence[Named]) -> list[Priced]:
-    different = list({rows.tobytes(): rows for _, rows in reversed(named)}.values())[::-1]
-    costs = placement_costs(graph, prices, different).tolist()
-    return _distinct([(cost, rows) for cost, rows in zip(costs, different, strict=True) if np.isfinite(cost)])
-
-
-def _distinct(priced: Sequence[Priced]) -> list[Priced]:
-    placements: dict[bytes, Priced] = {}
-    for cost, rows in sorted(priced, key=lambda entry: entry[0]):
-        placements.setdefault(rows.tobytes(), (cost, rows))
-    return list(placements.values())
+def _priced(graph: Graph, prices: Prices, named: Sequence[search.Named]) -> list[Priced]:
+    different = [rows for _, rows in distinct(reversed(named))][::-1]
+    priced = zip(placement_costs(graph, prices, different).tolist(), different, strict=True)
+    return sorted((entry for entry in priced if np.isfinite(entry[0])), key=itemgetter(0))
 
 
 def _with_equal_repeats(graph: Graph, prices: Prices, best: Priced, blocks: Sequence[Blocks]) -> list[Priced]:
@@ -209,10 +195,9 @@ def _with_equal_repeats(graph: Graph, prices: Prices, best: Priced, blocks: Sequ
 
 def _no_way(prices: Prices) -> str:
     stuck = np.flatnonzero(np.isinf(prices.transfer_in).any(axis=0) | np.isinf(prices.transfer_out).any(axis=0))
-    named = ", ".join(repr(prices.values[at]) for at in stuck[:_NAMED])
-    more = f" and {len(stuck) - _NAMED} more" if len(stuck) > _NAMED else ""
+    values = listed([repr(prices.values[at]) for at in stuck])
     return (
-        f"no feasible placement on {list(prices.devices)} was found: the values {named}{more} cannot cross between "
+        f"no feasible placement on {list(prices.devices)} was found: the values {values} cannot cross between "
         "devices; end the list with a device that takes everything"
     )
 
@@ -428,7 +413,7 @@ def _changed(rows: Indices, atoms: Indices | int, row: int | np.int64) -> Indice
 def _boundary_atoms(graph: Graph, rows: Indices) -> Flags:
     """Return flags of atoms with an edge to another device; moving them adds the fewest crossings."""
     topology = topology_of(graph)
-    producer, reader = topology.producer[topology.read_value], topology.reader
+    producer, reader = topology.read_producer, topology.reader
     crossing = (producer >= 0) & (rows[producer] != rows[reader])
     flags = np.zeros(len(rows), np.bool_)
     flags[producer[crossing]] = flags[reader[crossing]] = True

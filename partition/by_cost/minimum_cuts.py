@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partition.by_cost.elimination import Elimination, PairwiseCosts, eliminate, plan_elimination, values
-from partition.by_cost.pricing import Flags, Indices, Prices, Seconds, Topology
+from partition.by_cost.pricing import Flags, Indices, Prices, Rows, Seconds, Topology
 from partition.graph import Graph, GraphError
 
 _INFINITE = 1 << 30
@@ -278,8 +278,13 @@ class TwoWay:
     """Minimum cut of atoms between two devices."""
 
     second: Flags
+    """Atoms on the second device."""
     bound: float
     """Lower bound without launches, in seconds."""
+
+    @property
+    def rows(self) -> Rows:
+        return self.second.astype(np.int8)
 
 
 def two_way(
@@ -372,10 +377,9 @@ def _forced(network: Network, unary: Seconds, active: Flags) -> NDArray[np.int8]
     if banned.all(axis=0).any():
         return None
     bound = np.isinf(network.capacity)
-    tail = np.concatenate([network.tail[bound], np.ones(int(banned[0].sum()), np.int64)])
-    head = np.concatenate([network.head[bound], np.flatnonzero(banned[0]) + 2])
-    tail = np.concatenate([tail, np.flatnonzero(banned[1]) + 2])
-    head = np.concatenate([head, np.zeros(int(banned[1].sum()), np.int64)])
+    to_source, to_sink = (np.flatnonzero(refused) + 2 for refused in banned)
+    tail = np.concatenate([network.tail[bound], np.ones_like(to_source), to_sink])
+    head = np.concatenate([network.head[bound], to_source, np.zeros_like(to_sink)])
     implied = square(np.ones(len(tail), np.int8), tail, head, network.vertices)
     side = np.full(network.vertices, -1, np.int8)
     side[csgraph.breadth_first_order(implied, 1, return_predecessors=False)] = 1
@@ -407,7 +411,7 @@ def _solve(network: Network, unary: Seconds, side: NDArray[np.int8], active: Fla
     return TwoWay(second, base_cost + value)
 
 
-def costliest_path(graph: Graph, rows: Indices, launch: Seconds) -> Indices:
+def costliest_path(graph: Graph, rows: Rows, launch: Seconds) -> Indices:
     """Return the path with most launch seconds by dynamic programming, a long one among equals."""
     labels, price = rows.tolist(), launch.tolist()
     seconds: list[float] = []

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,8 +16,6 @@ from partition.plan import Segment, cut
 Indices = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 Seconds = NDArray[np.float64]
-_CACHE_ATTRIBUTE = "topology"
-"""Attribute of a graph that caches its topology; `Graph.revalued` shares it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,16 +31,16 @@ class Topology:
     read_value: Indices
     """[reads] Distinct (value, reading atom) pairs, without producers' own reads; ascending."""
     reader: Indices
+    read_producer: Indices
+    """[reads] Producing atom of the value; -1 for model inputs."""
     atoms: int
 
 
 def topology_of(graph: Graph) -> Topology:
-    """Return the topology of `graph`, cached on it."""
-    cached_topology = graph.__dict__.get(_CACHE_ATTRIBUTE)
-    if isinstance(cached_topology, Topology):
-        return cached_topology
-    topology = _derive(graph)
-    graph.__dict__[_CACHE_ATTRIBUTE] = topology
+    """Return the topology of `graph`, cached as an attribute of it, which `Graph.revalued` shares."""
+    topology: Topology | None = graph.__dict__.get("topology")
+    if topology is None:
+        topology = graph.__dict__["topology"] = _derive(graph)
     return topology
 
 
@@ -66,7 +65,7 @@ def _derive(graph: Graph) -> Topology:
     output_names = frozenset(graph.outputs)
     output = np.fromiter((name in output_names for name in names), np.bool_, len(names)) & (producers >= 0)
     value, reader = np.divmod(np.unique(np.array(reads, np.int64)), max(1, len(graph.atoms)))
-    return Topology(names, producers, output, value, reader, len(graph.atoms))
+    return Topology(names, producers, output, value, reader, producers[value], len(graph.atoms))
 
 
 class OriginKind(StrEnum):
@@ -176,32 +175,39 @@ class Prices:
                 raise GraphError(f"prices name the {kind} {twice!r} twice; name each once")
         rows, columns = len(self.devices), len(self.values)
         atoms = self.run.shape[-1] if self.run.ndim else 0
-        shapes = {
-            "run": (rows, atoms),
-            "transfer_in": (rows, columns),
-            "transfer_out": (rows, columns),
-            "launch": (rows,),
-        }
+        _check_array("run", self.run, (rows, atoms))
+        _check_array("transfer_in", self.transfer_in, (rows, columns))
+        _check_array("transfer_out", self.transfer_out, (rows, columns))
+        _check_array("launch", self.launch, (rows,))
         if self.resident_read is not None:
-            shapes["resident_read"] = (rows, columns)
-        for field in fields(self):
-            if field.name in shapes:
-                _check_array(field.name, getattr(self, field.name), shapes[field.name])
+            _check_array("resident_read", self.resident_read, (rows, columns))
         if np.isinf(self.launch).any():
             device = self.devices[int(np.isinf(self.launch).argmax())]
             raise GraphError(f"a launch on {device!r} costs infinitely much; leave the device out instead")
 
-    def of_rows(self, rows: Sequence[int]) -> Prices:
-        chosen = list(rows)
-        return Prices(
-            tuple(self.devices[row] for row in chosen),
-            self.host,
-            self.run[chosen],
-            self.transfer_in[chosen],
-            self.transfer_out[chosen],
-            self.launch[chosen],
-            self.values,
-            None if self.resident_read is None else self.resident_read[chosen],
+    @property
+    def host_row(self) -> int | None:
+        return self.devices.index(self.host) if self.host in self.devices else None
+
+    def of_rows(self, rows: list[int]) -> Prices:
+        return replace(
+            self,
+            devices=tuple(self.devices[row] for row in rows),
+            run=self.run[rows],
+            transfer_in=self.transfer_in[rows],
+            transfer_out=self.transfer_out[rows],
+            launch=self.launch[rows],
+            resident_read=None if self.resident_read is None else self.resident_read[rows],
+        )
+
+    def of_columns(self, columns: Sequence[int], values: tuple[str, ...]) -> Prices:
+        """Return the prices of `values`, which are in these `columns`."""
+        return replace(
+            self,
+            transfer_in=self.transfer_in[:, columns],
+            transfer_out=self.transfer_out[:, columns],
+            values=values,
+            resident_read=None if self.resident_read is None else self.resident_read[:, columns],
         )
 
 
@@ -280,10 +286,7 @@ def aligned(graph: Graph, prices: Prices) -> Prices:
     missing = next((name for name in topology.values if name not in column), None)
     if missing is not None:
         raise GraphError(f"prices have no column for the value {missing!r}; every value that crosses needs one")
-    order = np.fromiter((column[name] for name in topology.values), np.int64, len(topology.values))
-    into, out = prices.transfer_in[:, order], prices.transfer_out[:, order]
-    repeat_seconds = None if prices.resident_read is None else prices.resident_read[:, order]
-    return Prices(prices.devices, prices.host, prices.run, into, out, prices.launch, topology.values, repeat_seconds)
+    return prices.of_columns([column[name] for name in topology.values], topology.values)
 
 
 def rows_of(prices: Prices, placement: Sequence[str]) -> Indices:
@@ -305,13 +308,19 @@ def _totals(
     """Return seconds of run, launch, transfer_in, transfer_out [4, segments], and the segments' device rows."""
     ordered = aligned(graph, prices)
     all_segments = cut(graph, placement, host=prices.host).segments if segments is None else segments
-    home = np.full(len(graph.atoms), -1, np.int64)
-    for at, segment in enumerate(all_segments):
-        home[list(segment.atoms)] = at
+    home = segment_of_atoms(all_segments, len(graph.atoms))
     if (home < 0).any():
         raise GraphError(f"atom {int((home < 0).argmax())} is in no segment; segments must hold every atom")
     device = rows_of(prices, [segment.device for segment in all_segments])
     return _sums(topology_of(graph), ordered, home, device), device
+
+
+def segment_of_atoms(segments: Sequence[Segment], atoms: int) -> Indices:
+    """Return the index of each atom's segment; -1 if it is in none."""
+    home = np.full(atoms, -1, np.int64)
+    for at, segment in enumerate(segments):
+        home[list(segment.atoms)] = at
+    return home
 
 
 def _sums(topology: Topology, prices: Prices, home: Indices, device: Indices) -> Seconds:
@@ -351,6 +360,7 @@ def _followers(keys: Indices) -> Flags:
 
 Rows = NDArray[np.int8]
 Levels = NDArray[np.int32]
+_Label = TypeVar("_Label")
 
 
 def price_many(graph: Graph, prices: Prices, rows: Rows) -> Seconds:
@@ -382,10 +392,10 @@ def _better_start(graph: Graph, prices: Prices, rows: Rows) -> tuple[Levels, Sec
     segments = even + odd
     first = np.repeat(np.array([0, 1]), count)
     of_row = np.where(first == 0, [even, odd], [odd, even])
-    free = np.tile(rows[0] if prices.host not in prices.devices else prices.devices.index(prices.host), 2)
-    free = np.broadcast_to(free, (2 * count,)) if free.size == 2 * count else np.full(2 * count, free[0])
+    first_rows = np.tile(rows[0], 2)
+    free = first_rows if prices.host_row is None else prices.host_row
     foreign = np.where(free == 0, of_row[1], of_row[0])
-    key = (segments * (int(segments.max()) + 1) + foreign) * 2 + (first != np.tile(rows[0], 2))
+    key = (segments * (int(segments.max()) + 1) + foreign) * 2 + (first != first_rows)
     second = key[count:] < key[:count]
     launched = np.where(second, of_row[:, count:], of_row[:, :count])
     return np.where(second, levels[:, count:], levels[:, :count]), prices.launch @ launched
@@ -461,6 +471,14 @@ def readers_by_number(topology: Topology) -> list[tuple[Indices, Indices]]:
         chosen: Flags = number == size
         groups.append((values[chosen], topology.reader[first[chosen][:, None] + np.arange(size)]))
     return groups
+
+
+def distinct(placements: Iterable[tuple[_Label, Rows]]) -> list[tuple[_Label, Rows]]:
+    """Return the first of all entries with equal device rows."""
+    found: dict[bytes, tuple[_Label, Rows]] = {}
+    for entry in placements:
+        found.setdefault(entry[1].tobytes(), entry)
+    return list(found.values())
 
 
 def penalized(graph: Graph, prices: Prices) -> Prices:

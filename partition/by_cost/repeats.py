@@ -5,13 +5,13 @@ Cheapest placements treat layers of equal wiring and prices equally, except the 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
+from partition.by_cost import search
 from partition.by_cost.pricing import (
     Flags,
     Indices,
@@ -20,27 +20,13 @@ from partition.by_cost.pricing import (
     Prices,
     Rows,
     Seconds,
+    distinct,
     penalized,
     placement_costs,
     topology_of,
 )
-from partition.by_cost.search import (
-    CUT_WORK,
-    Named,
-    PlacedOnTwo,
-    PlacementCosts,
-    bound_on_several,
-    bounding_cuts,
-    cheapest,
-    improve,
-    moved_from,
-    moved_on_several,
-    place_on_two,
-    searching_cost,
-)
 from partition.graph import Graph, Node
 
-PlacementRows = NDArray[np.int8]
 _GRAMS = 8
 """Number of neighborhood sizes (1, 2, 4, ... nodes)."""
 _DISTANCES = 3
@@ -147,7 +133,7 @@ def _equal_nodes(codes: Indices, producers: Indices, first: Indices, distance: i
     return same, np.bincount(node, weight, len(same)).astype(np.float64)
 
 
-def uniform_placements(graph: Graph, rows: PlacementRows, blocks: Sequence[Blocks]) -> Iterator[PlacementRows]:
+def uniform_placements(graph: Graph, rows: Rows, blocks: Sequence[Blocks]) -> Iterator[Rows]:
     """Yield `rows` with the placement of one repeat copied to all, and to all except the first and the last."""
     atom_of = np.array(graph.atom_of, np.int64)
     for run in blocks:
@@ -374,26 +360,17 @@ def _reading(node: Node, renamed: dict[str, str]) -> Node:
 def _prices(short: Graph, prices: Prices, home: Indices) -> Prices:
     values = topology_of(short).values
     column = {name: at for at, name in enumerate(prices.values)}
-    chosen = [column[name] for name in values]
     _, first = np.unique(home, return_index=True)
-    return replace(
-        prices,
-        run=prices.run[:, first],
-        transfer_in=prices.transfer_in[:, chosen],
-        transfer_out=prices.transfer_out[:, chosen],
-        values=values,
-        resident_read=None if prices.resident_read is None else prices.resident_read[:, chosen],
-    )
+    return replace(prices.of_columns([column[name] for name in values], values), run=prices.run[:, first])
 
 
 _SMALLER = 2
 _SEARCH_WORK = 6_000_000
-_PAIR_WORK = 75_000
 
 
 def place_repeats(
-    graph: Graph, prices: Prices, starts: tuple[Named, ...], blocks: Sequence[Blocks]
-) -> PlacedOnTwo | None:
+    graph: Graph, prices: Prices, starts: tuple[search.Named, ...], blocks: Sequence[Blocks]
+) -> search.PlacedOnTwo | None:
     """Return placements and a lower bound; None if too little repeats or no placement is found.
 
     Cuts of the entire graph give the bound. The folded graph is placed as usual, and its placements are spread. On two
@@ -405,85 +382,66 @@ def place_repeats(
     return place_folded(graph, prices, starts, folded)
 
 
-def place_folded(graph: Graph, prices: Prices, starts: tuple[Named, ...], folded: FoldedGraph) -> PlacedOnTwo | None:
+def place_folded(
+    graph: Graph, prices: Prices, starts: tuple[search.Named, ...], folded: FoldedGraph
+) -> search.PlacedOnTwo | None:
     """Return placements and a lower bound for an already folded graph."""
     return (_on_two if len(prices.devices) == 2 else _on_several)(graph, prices, starts, folded)
 
 
 def _on_two(
-    graph: Graph, prices: Prices, starts: tuple[Named, ...], folded: FoldedGraph, work: int = CUT_WORK
-) -> PlacedOnTwo | None:
-    cuts = bounding_cuts(graph, prices, work)
+    graph: Graph, prices: Prices, starts: tuple[search.Named, ...], folded: FoldedGraph, work: int = search.CUT_WORK
+) -> search.PlacedOnTwo | None:
+    cuts = search.bounding_cuts(graph, prices, work)
     if cuts is None:
         return None
     initial_placements = (*starts, *cuts.placements)
     gathered = _gathered(folded, initial_placements)
-    solution = place_on_two(folded.graph, folded.prices, gathered)
+    solution = search.place_on_two(folded.graph, folded.prices, gathered)
     if solution is None:
         return None
-    short = _distinct((*solution.placements, *gathered))
+    short = distinct((*solution.placements, *gathered))
     soft = penalized(graph, prices)
     spread = _spread(folded, short)
     costs = placement_costs(graph, soft, [rows for _, rows in (*spread, *initial_placements)])
-    searched = _searched(graph, soft, folded, short, costs[: len(short)])
-    named = (*starts, *spread, *cuts.placements, *_spread(folded, tuple(searched)))
-    return PlacedOnTwo(named, cuts.bound(costs), folded.repeats)
+    long_costs = search.PlacementCosts(graph, soft, folded.representative_atom)
+    searched = search.search_from_cheapest(
+        folded.graph, folded.prices, long_costs, short, costs[: len(short)], OriginKind.MOVED_ALIKE, _SEARCH_WORK
+    )
+    named = (*starts, *spread, *cuts.placements, *_spread(folded, searched))
+    return search.PlacedOnTwo(named, cuts.bound(costs), folded.repeats)
 
 
-def _on_several(graph: Graph, prices: Prices, starts: tuple[Named, ...], folded: FoldedGraph) -> PlacedOnTwo | None:
-    initial_placements = (*starts, *_pairs(graph, prices, folded))
-    short = _distinct(moved_on_several(folded.graph, folded.prices, _gathered(folded, initial_placements)))
+def _on_several(
+    graph: Graph, prices: Prices, starts: tuple[search.Named, ...], folded: FoldedGraph
+) -> search.PlacedOnTwo | None:
+
+    def solve(of_two: Prices, rows: list[int]) -> search.PlacedOnTwo | None:
+        return _on_two(graph, of_two, (), replace(folded, prices=folded.prices.of_rows(rows)), search.PAIR_WORK)
+
+    initial_placements = (*starts, *search.best_on_pairs(graph, prices, solve))
+    short = distinct(search.moved_on_several(folded.graph, folded.prices, _gathered(folded, initial_placements)))
     soft = penalized(graph, prices)
 
     def cost_of(rows: Rows) -> float:
-        return searching_cost(graph, soft, folded.spread(rows))
+        return search.searching_cost(graph, soft, folded.spread(rows))
 
     start = min(short, key=lambda placement: cost_of(placement[1]))
-    _, moved = moved_from(folded.graph, folded.prices, start, cost_of, len(graph.atoms))
+    _, moved = search.moved_from(folded.graph, folded.prices, start, cost_of, len(graph.atoms))
     together = (Origin(OriginKind.MOVED_ALIKE, base=start[0]), moved)
-    named = (*initial_placements, *_spread(folded, _distinct((*short, together))))
+    named = (*initial_placements, *_spread(folded, distinct((*short, together))))
     costs = placement_costs(graph, prices, [rows for _, rows in named])
     best = int(costs.argmin())
-    bound = bound_on_several(graph, prices, named[best][1], float(costs[best]))
-    return None if bound is None else PlacedOnTwo(named, bound, folded.repeats)
+    bound = search.bound_on_several(graph, prices, named[best][1], float(costs[best]))
+    return None if bound is None else search.PlacedOnTwo(named, bound, folded.repeats)
 
 
-def _pairs(graph: Graph, prices: Prices, folded: FoldedGraph) -> Iterator[Named]:
-    host = prices.devices.index(prices.host) if prices.host in prices.devices else 0
-    for other in range(len(prices.devices)):
-        rows = [host, other]
-        if other != host and np.isfinite(prices.run[rows]).any(axis=0).all():
-            of_two = prices.of_rows(rows)
-            solution = _on_two(graph, of_two, (), replace(folded, prices=folded.prices.of_rows(rows)), _PAIR_WORK)
-            if solution is not None:
-                costs = placement_costs(graph, of_two, [placed for _, placed in solution.placements])
-                best = np.array(rows, np.int8)[solution.placements[int(costs.argmin())][1]]
-                yield Origin(OriginKind.PAIR, of_two.devices), best
+def _gathered(folded: FoldedGraph, named: Sequence[search.Named]) -> list[search.Named]:
+    return distinct((origin, folded.gathered(rows)) for origin, rows in named)
 
 
-def _gathered(folded: FoldedGraph, named: Sequence[Named]) -> tuple[Named, ...]:
-    return _distinct([(origin, folded.gathered(rows)) for origin, rows in named])
-
-
-def _distinct(named: Sequence[Named]) -> tuple[Named, ...]:
-    placements: dict[bytes, Named] = {}
-    for placement in named:
-        placements.setdefault(placement[1].tobytes(), placement)
-    return tuple(placements.values())
-
-
-def _spread(folded: FoldedGraph, named: Sequence[Named]) -> tuple[Named, ...]:
+def _spread(folded: FoldedGraph, named: Iterable[search.Named]) -> tuple[search.Named, ...]:
     runs = len(folded.repeats)
     kind = OriginKind.ONE_REPEAT if runs == 1 else OriginKind.ONE_REPEAT_PER_RUN
     solved = (folded.repeats[0] if runs == 1 else runs,)
     return tuple((Origin(kind, solved, origin), folded.spread(rows)) for origin, rows in named)
-
-
-def _searched(
-    graph: Graph, prices: Prices, folded: FoldedGraph, named: Sequence[Named], costs: Seconds
-) -> Iterator[Named]:
-    movable = np.flatnonzero(np.isfinite(folded.prices.run).all(axis=0))
-    graph_costs, work = PlacementCosts(graph, prices, folded.representative_atom), _SEARCH_WORK
-    for origin, rows in cheapest(named, costs):
-        better, work = improve(folded.graph, graph_costs, rows, movable, work)
-        yield Origin(OriginKind.MOVED_ALIKE, base=origin), better

@@ -38,10 +38,12 @@ from partition.by_cost.pricing import (
     Seconds,
     Topology,
     all_on,
+    distinct,
     penalized,
     placement_costs,
     price,
     price_many,
+    segment_of_atoms,
     topology_of,
 )
 from partition.graph import Graph
@@ -96,7 +98,7 @@ def enumerate_placements(graph: Graph, prices: Prices, rows: Rows, movable: Indi
     return best
 
 
-def improve(graph: Graph, costs: PlacementCosts, rows: Rows, movable: Indices, work: int) -> tuple[Rows, int]:
+def _improve(graph: Graph, costs: PlacementCosts, rows: Rows, movable: Indices, work: int) -> tuple[Rows, int]:
     """Improve a placement by local search; return it and the remaining work.
 
     A move changes the device of an atom, two adjacent atoms, a segment, or a connected part of one. The best 1, 2, 4,
@@ -125,8 +127,7 @@ def improve(graph: Graph, costs: PlacementCosts, rows: Rows, movable: Indices, w
 def _moves(graph: Graph, rows: Rows, free: Flags) -> Iterator[Indices]:
     """Yield sets of atoms that may move together, each on one device."""
     yield from np.flatnonzero(free)[:, None]
-    topology = topology_of(graph)
-    producer, reader = topology.producer[topology.read_value], topology.reader
+    producer, reader = topology_of(graph).read_producer, topology_of(graph).reader
     joined = (producer >= 0) & free[producer] & free[reader] & (rows[producer] == rows[reader])
     pairs = np.stack([producer[joined], reader[joined]], axis=1)
     yield from np.unique(pairs, axis=0)
@@ -140,12 +141,9 @@ def _parts(graph: Graph, rows: Rows) -> Iterator[Indices]:
     """Yield segments of several atoms, and their connected components."""
     names = ("0", "1")
     segments = cut(graph, [names[row] for row in rows.tolist()], host="0").segments
-    home = np.zeros(len(rows), np.int64)
-    for at, segment in enumerate(segments):
-        home[list(segment.atoms)] = at
-        yield np.array(segment.atoms, np.int64)
-    topology = topology_of(graph)
-    producer, reader = topology.producer[topology.read_value], topology.reader
+    yield from (np.array(segment.atoms, np.int64) for segment in segments)
+    home = segment_of_atoms(segments, len(rows))
+    producer, reader = topology_of(graph).read_producer, topology_of(graph).reader
     inside = (producer >= 0) & (home[producer] == home[reader])
     ones = np.ones(int(inside.sum()), np.int8)
     joined = square(ones, producer[inside], reader[inside], len(rows))
@@ -178,14 +176,12 @@ def _together(rows: Rows, moves: Sequence[Indices]) -> Rows:
     return np.stack(results, axis=1)
 
 
-def charges(graph: Graph, prices: Prices, rows: Indices) -> Seconds:
+def charges(graph: Graph, prices: Prices, rows: Rows) -> Seconds:
     """Return the cost of returning values, [2, atoms] seconds by device."""
     topology = topology_of(graph)
     segments = cut(graph, [prices.devices[row] for row in rows.tolist()], host=prices.host).segments
-    home = np.zeros(topology.atoms, np.int64)
-    for at, segment in enumerate(segments):
-        home[list(segment.atoms)] = at
-    maker, reader = topology.producer[topology.read_value], topology.reader
+    home = segment_of_atoms(segments, topology.atoms)
+    maker, reader = topology.read_producer, topology.reader
     is_produced = maker >= 0
     leaves = topology.output.copy()
     leaves[topology.read_value[is_produced & (rows[maker] != rows[reader])]] = True
@@ -254,15 +250,15 @@ def bounding_cuts(graph: Graph, prices: Prices, work: int = CUT_WORK) -> Cuts | 
         return None
     rounds = _rounds(graph, work)
     paths = list(_along_paths(graph, prices, plain, plans, rounds)) if prices.launch.any() else []
-    cuts = [(Origin(OriginKind.CUT_ALONG_PATHS, (at,)), _rows(cut)) for at, cut in enumerate(paths, 1)]
+    cuts = [(Origin(OriginKind.CUT_ALONG_PATHS, (at,)), cut.rows) for at, cut in enumerate(paths, 1)]
     single_placements = [
         (all_on(name), np.full(topology.atoms, row, np.int8)) for row, name in enumerate(prices.devices)
     ]
     mixed = max(plain.bound + float(prices.launch.sum()), *(cut.bound for cut in paths), 0.0)
-    return Cuts(((Origin(OriginKind.CUT), _rows(plain)), *cuts, *single_placements), plain, plans, mixed)
+    return Cuts(((Origin(OriginKind.CUT), plain.rows), *cuts, *single_placements), plain, plans, mixed)
 
 
-def place_on_two(graph: Graph, prices: Prices, starts: tuple[Named, ...], work: int = CUT_WORK) -> PlacedOnTwo | None:
+def place_on_two(graph: Graph, prices: Prices, starts: Sequence[Named], work: int = CUT_WORK) -> PlacedOnTwo | None:
     """Return placements on two devices and a lower bound; None if no placement exists.
 
     Cuts without launches and along paths give the bound (`bounding_cuts`). Further placements are cuts with a share of
@@ -277,7 +273,10 @@ def place_on_two(graph: Graph, prices: Prices, starts: tuple[Named, ...], work: 
     charged += _with_returns(graph, soft, cuts.plain, cuts.plans, _rounds(graph, work))
     named = (*starts, *charged, *cuts.placements)
     costs = placement_costs(graph, soft, [rows for _, rows in named])
-    return PlacedOnTwo((*named, *_searched(graph, soft, named, costs)), cuts.bound(costs))
+    searched = search_from_cheapest(
+        graph, prices, PlacementCosts(graph, soft), named, costs, OriginKind.SEARCH, _SEARCH_WORK
+    )
+    return PlacedOnTwo((*named, *searched), cuts.bound(costs))
 
 
 def _rounds(graph: Graph, work: int) -> int:
@@ -290,11 +289,7 @@ def _with_shares(graph: Graph, prices: Prices, plans: Plans) -> Iterator[Named]:
         surcharge = everywhere(prices.launch * share, topology.atoms)
         cut = two_way(topology, prices, (0, 1), surcharge=surcharge, plans=plans)
         if cut is not None:
-            yield Origin(OriginKind.CUT_WITH_SHARES, (share,)), _rows(cut)
-
-
-def _rows(cut: TwoWay) -> Rows:
-    return cut.second.astype(np.int8)
+            yield Origin(OriginKind.CUT_WITH_SHARES, (share,)), cut.rows
 
 
 def _along_paths(graph: Graph, prices: Prices, plain: TwoWay, plans: Plans, rounds: int) -> Iterator[TwoWay]:
@@ -303,7 +298,7 @@ def _along_paths(graph: Graph, prices: Prices, plain: TwoWay, plans: Plans, roun
     cut, bound, still = plain, 0.0, 0
     paths = []
     for _ in range(rounds):
-        paths.append(costliest_path(graph, cut.second.astype(np.int64), prices.launch))
+        paths.append(costliest_path(graph, cut.rows, prices.launch))
         surcharge = along_paths(paths, prices.launch, topology.atoms)
         following = two_way(topology, prices, (0, 1), surcharge=surcharge, plans=plans)
         if following is None or still > 2:
@@ -317,43 +312,42 @@ def _along_paths(graph: Graph, prices: Prices, plain: TwoWay, plans: Plans, roun
 def _with_returns(graph: Graph, prices: Prices, plain: TwoWay, plans: Plans, rounds: int) -> Iterator[Named]:
     """Yield cuts that also pay for returning values: each pays the average charge of the cuts before it."""
     topology = topology_of(graph)
-    rows, total = _rows(plain), np.zeros((2, topology.atoms))
+    rows, total = plain.rows, np.zeros((2, topology.atoms))
     paths = []
     for at in range(1, rounds + 1):
-        wide = rows.astype(np.int64)
-        charged = charges(graph, prices, wide)
+        charged = charges(graph, prices, rows)
         if at == 1 and not charged.any():
             return
         total += charged
-        paths.append(costliest_path(graph, wide, prices.launch))
+        paths.append(costliest_path(graph, rows, prices.launch))
         surcharge = along_paths(paths, prices.launch, topology.atoms)
         surcharge = replace(surcharge, atom=surcharge.atom + total / at)
         cut = two_way(topology, prices, (0, 1), surcharge=surcharge, plans=plans)
         if cut is None:
             return
-        rows = _rows(cut)
+        rows = cut.rows
         yield Origin(OriginKind.CUT_WITH_RETURNS, (at,)), rows
 
 
-def _searched(graph: Graph, prices: Prices, named: tuple[Named, ...], costs: Seconds) -> Iterator[Named]:
+def search_from_cheapest(
+    graph: Graph,
+    prices: Prices,
+    costs: PlacementCosts,
+    placements: Sequence[Named],
+    seconds: Seconds,
+    kind: OriginKind,
+    work: int,
+) -> Iterator[Named]:
+    """Improve the cheapest distinct feasible `placements`, which cost `seconds`, by local search."""
     movable = np.flatnonzero(np.isfinite(prices.run).all(axis=0))
-    work = _SEARCH_WORK
-    for origin, rows in cheapest(named, costs):
-        better, work = improve(graph, PlacementCosts(graph, prices), rows, movable, work)
-        yield Origin(OriginKind.SEARCH, base=origin), better
-
-
-def cheapest(named: Sequence[Named], costs: Seconds) -> list[Named]:
-    """Return the cheapest distinct feasible placements by their `costs`."""
-    placements: dict[bytes, Named] = {}
-    for at in np.argsort(costs, kind="stable").tolist():
-        if np.isfinite(costs[at]) and len(placements) < _STARTS:
-            placements.setdefault(named[at][1].tobytes(), named[at])
-    return list(placements.values())
+    feasible = [placements[at] for at in np.argsort(seconds, kind="stable") if np.isfinite(seconds[at])]
+    for origin, rows in distinct(feasible)[:_STARTS]:
+        better, work = _improve(graph, costs, rows, movable, work)
+        yield Origin(kind, base=origin), better
 
 
 _MOVE_SHARES = (0.0, 0.5)
-_PAIR_WORK = 75_000
+PAIR_WORK = 75_000
 _MOVE_WORK = 300_000
 _FLIP_WORK = 40_000
 _BOUND_WORK = 600_000
@@ -372,14 +366,19 @@ def place_on_several(graph: Graph, prices: Prices, starts: tuple[Named, ...]) ->
     return None if bound is None else PlacedOnTwo(placements, bound)
 
 
-def moved_on_several(graph: Graph, prices: Prices, starts: tuple[Named, ...]) -> tuple[Named, ...]:
+def moved_on_several(graph: Graph, prices: Prices, starts: Sequence[Named]) -> tuple[Named, ...]:
     """Return placements on three or more devices, the apparently cheapest last.
 
     Swap moves improve the cheapest starts: for each pair of devices, an exact cut over the atoms on either, accepted if
     the true price falls. Then single atoms move.
     """
     cheapest = prices.run.argmin(axis=0).astype(np.int8)
-    named = [*starts, (Origin(OriginKind.CHEAPEST_DEVICES), cheapest), *_pairs(graph, prices)]
+
+    def solve(of_two: Prices, rows: list[int]) -> PlacedOnTwo | None:
+        first = np.isinf(of_two.run[0]).astype(np.int8)
+        return place_on_two(graph, of_two, [(Origin(OriginKind.PAIR, of_two.devices), first)], PAIR_WORK)
+
+    named = [*starts, (Origin(OriginKind.CHEAPEST_DEVICES), cheapest), *best_on_pairs(graph, prices, solve)]
     cost_of = partial(searching_cost, graph, penalized(graph, prices))
     costs = [cost_of(rows) for _, rows in named]
     atoms = topology_of(graph).atoms
@@ -420,19 +419,26 @@ def searching_cost(graph: Graph, prices: Prices, rows: Rows) -> float:
     return price(graph, prices, placement, [Segment(label, atoms) for label, atoms in turns])
 
 
-def _pairs(graph: Graph, prices: Prices) -> Iterator[Named]:
-    host = prices.devices.index(prices.host) if prices.host in prices.devices else 0
+def best_on_pairs(
+    graph: Graph, prices: Prices, solve: Callable[[Prices, list[int]], PlacedOnTwo | None]
+) -> Iterator[Named]:
+    """Yield the cheapest placement on the host and one other device, for each other device.
+
+    `solve` returns placements for the prices of two devices and their rows in `prices`.
+    """
+    host = prices.host_row or 0
     for other in range(len(prices.devices)):
         rows = [host, other]
         if other == host or not np.isfinite(prices.run[rows]).any(axis=0).all():
             continue
         of_two = prices.of_rows(rows)
-        first = np.isinf(of_two.run[0]).astype(np.int8)
-        pair = Origin(OriginKind.PAIR, of_two.devices)
-        solution = place_on_two(graph, of_two, ((pair, first),), _PAIR_WORK)
+        solution = solve(of_two, rows)
         if solution is not None:
             costs = placement_costs(graph, penalized(graph, of_two), [placed for _, placed in solution.placements])
-            yield pair, np.array(rows, np.int8)[solution.placements[int(costs.argmin())][1]]
+            yield (
+                Origin(OriginKind.PAIR, of_two.devices),
+                np.array(rows, np.int8)[solution.placements[int(costs.argmin())][1]],
+            )
 
 
 def _improve_by_moves(
@@ -492,7 +498,7 @@ def _decomposed(graph: Graph, prices: Prices, best: Rows, cost: float) -> float 
     """
     topology = topology_of(graph)
     count = len(prices.devices)
-    paths = [costliest_path(graph, best.astype(np.int64), prices.launch)]
+    paths = [costliest_path(graph, best, prices.launch)]
     absence_prices = prices.run.min(axis=0)
     bound, pace, plans = 0.0, 1.0, Plans()
     for _ in range(min(_BOUND_ROUNDS, max(5, _BOUND_WORK // (topology.atoms * count)))):

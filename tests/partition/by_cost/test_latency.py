@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partition import GraphError
-from partition.by_cost import latency
+from partition.by_cost import search
 from partition.by_cost.latency import BoundKind, place_by_latency
 from partition.by_cost.pricing import all_on, price
 from partition.by_cost.search import PlacedOnTwo
@@ -113,7 +113,7 @@ def test_unproven_gap_is_reported_by_the_bound(monkeypatch):
     graph = chain(60)
     prices = random_prices(graph, 5, launch=2.0)
     few = {name: getattr(prices, name) * 1e-6 for name in ("run", "transfer_in", "transfer_out", "launch")}
-    monkeypatch.setattr(latency, "place_on_two", lambda graph, prices, starts: PlacedOnTwo(starts, 1e-6))
+    monkeypatch.setattr(search, "place_on_two", lambda graph, prices, starts: PlacedOnTwo(starts, 1e-6))
     placed = place_by_latency(graph, replace(prices, **few))
     assert placed.bound <= 1e-6 < placed.cost < 1.0
 
