@@ -7,30 +7,22 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
+from functools import cached_property
 from hashlib import sha256
 from itertools import count
 from math import log
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, WeakSet, proxy
 
+from nnadapter.accuracy import tolerances
 from nnadapter.accuracy.localization import ErrorCause, ErrorLocation, locate, save_stretch
-from nnadapter.accuracy.tolerances import (
-    BANDS,
-    ByPrecision,
-    Deviation,
-    ValueTolerances,
-    deviation,
-    largest,
-    precision_of,
-    quantized_values,
-)
 from nnadapter.drivers import Reason, SegmentModel, Unsupported
 from nnadapter.drivers.selection import DeviceRequest
 from nnadapter.drivers.tensor_copies import on_host
 from nnadapter.engine.bound_steps import BoundStep, Substitute
 from nnadapter.engine.compiled import Compiled, RunnablePlan
-from nnadapter.engine.fallback import Incident, Incidents, fall_back, named
+from nnadapter.engine.fallback import Incident, fall_back, named
 from nnadapter.engine.model_source import ModelPlanSource
 from nnadapter.engine.provenance import Provenance
 from nnadapter.errors import FAILURES, AccuracyError, describe
@@ -81,24 +73,24 @@ class StepCheck:
     """Comparison of a step's results with the CPU's."""
 
     bound: BoundStep
-    deviations: Mapping[str, Deviation]
+    deviations: Mapping[str, tolerances.Deviation]
 
     @property
-    def largest(self) -> Deviation:
-        return largest([*self.deviations.values()] or [Deviation(value="")])
+    def largest(self) -> tolerances.Deviation:
+        return tolerances.largest([*self.deviations.values()] or [tolerances.Deviation(value="")])
 
     @property
     def is_beyond(self) -> bool:
         return self.largest.tolerances > 1
 
 
-def check_step(bound: BoundStep, values: Sequence[Any], allowed: ValueTolerances) -> StepCheck:
+def check_step(bound: BoundStep, values: Sequence[Any], allowed: tolerances.ValueTolerances) -> StepCheck:
     """Compute a step on the CPU and compare its values, which are by slot. Raises NNAdapterError."""
     expected = _expected(bound, values)
     return _compared(bound, [on_host(values[slot]) for slot in bound.outputs], expected, allowed)
 
 
-def is_random(bound: BoundStep, values: Sequence[Any], allowed: ValueTolerances) -> bool:
+def is_random(bound: BoundStep, values: Sequence[Any], allowed: tolerances.ValueTolerances) -> bool:
     """Return True if two runs on the CPU differ: such a step cannot be compared."""
     return _compared(bound, _expected(bound, values), _expected(bound, values), allowed).is_beyond
 
@@ -123,43 +115,19 @@ def _reference(bound: BoundStep) -> Substitute:
         return bound.reference
 
 
-def _compared(bound: BoundStep, got: Sequence[Any], expected: Sequence[Any], allowed: ValueTolerances) -> StepCheck:
+def _compared(
+    bound: BoundStep, got: Sequence[Any], expected: Sequence[Any], allowed: tolerances.ValueTolerances
+) -> StepCheck:
     every = zip(bound.step.outputs, got, expected, strict=True)
-    return StepCheck(bound, {name: deviation(name, value, other, allowed.of(name)) for name, value, other in every})
-
-
-class Subject(Protocol):
-    """Plans of an engine."""
-
-    @property
-    def incidents(self) -> Incidents:
-        pass
-
-    def nodes(self, plan: RunnablePlan, bound: BoundStep) -> Sequence[str]:
-        pass
-
-    def allowed(self, plan: RunnablePlan, bound: BoundStep) -> ValueTolerances:
-        pass
-
-    def locate(self, plan: RunnablePlan, bound: BoundStep, values: Sequence[Any]) -> ErrorLocation:
-        """Locate the error of a deviating step, for a run's values by slot."""
-
-    def cached_result(self, plan: RunnablePlan, bound: BoundStep) -> ErrorLocation | None:
-        """Return the stored result for a step and driver version."""
-
-    def keep(self, plan: RunnablePlan, bound: BoundStep, located: ErrorLocation) -> ErrorLocation:
-        """Store the result for a step, and return it with a reproducer."""
-
-    def withdraw_nodes(self, plan: RunnablePlan, bound: BoundStep, nodes: Sequence[str], reason: str) -> None:
-        """Withdraw nodes from the step's device for the rest of the session; all if empty."""
+    return StepCheck(
+        bound, {name: tolerances.deviation(name, value, other, allowed.of(name)) for name, value, other in every}
+    )
 
 
 _MOST_STEPS = 1024
 _MOST_NOTES = 16
 _MARGIN = 2.0
 """Allowed growth of a deviation that was accepted earlier."""
-_StepKey = tuple[str, ...]
-"""Device and nodes; output names differ between branches."""
 
 
 class _StepHistory:
@@ -183,13 +151,15 @@ class _StepHistory:
 class SessionChecks:
     """Accuracy checks of one session, see `nnadapter.engine.compiled.Checks`."""
 
-    def __init__(self, subject: Subject, *, verify: bool, shadow: int | None) -> None:
-        self._subject, self._verify, self._shadow = subject, verify, shadow or 0
+    def __init__(self, source: ModelPlanSource, *, verify: bool, shadow: int | None) -> None:
+        self._source: ModelPlanSource = proxy(source)  # weak, because the source owns this object
+        self._verify, self._shadow = verify, shadow or 0
         self._runs = count(1)
         self._checked: WeakSet[RunnablePlan] = WeakSet()
-        self._count = 0
+        self.count = 0
         self._taken: set[tuple[str, ...]] = set()
-        self._past: Cache[_StepKey, _StepHistory] = Cache("steps that were compared", _MOST_STEPS)
+        self._past: Cache[tuple[str, ...], _StepHistory] = Cache("steps that were compared", _MOST_STEPS)
+        self._quantized: WeakKeyDictionary[Partitioning, frozenset[str]] = WeakKeyDictionary()
         self._notes: dict[str, None] = {}
         self._comparing = new_lock()
         self.first = new_lock()
@@ -201,10 +171,6 @@ class SessionChecks:
         return not self._verify or plan in self._checked
 
     @property
-    def count(self) -> int:
-        return self._count
-
-    @property
     def notes(self) -> Sequence[str]:
         return tuple(self._notes)
 
@@ -214,52 +180,56 @@ class SessionChecks:
         steps = [bound for bound, device in guarded if device == bound.step.device]
         with self._comparing:
             check = self._shadowed if self.is_checked(plan) else self._verified
-            incidents = tuple(incident for bound in steps if (incident := check(plan, bound, values)) is not None)
+            found = (check(PlannedStep(self._source, plan, bound, values)) for bound in steps)
+            incidents = tuple(incident for incident in found if incident is not None)
             if not incidents and len(steps) == len(guarded) and (values or plan.plan.note):
-                self._count += plan not in self._checked
+                self.count += plan not in self._checked
                 self._checked.add(plan)
         if not self._shadow:
             for bound in steps:
                 forget_reference(bound)
         return incidents
 
-    def _verified(self, plan: RunnablePlan, bound: BoundStep, values: Sequence[Any]) -> Incident | None:
-        located = self._subject.cached_result(plan, bound)
+    def _verified(self, step: PlannedStep) -> Incident | None:
+        located = step.cached_result()
         if located is None:
-            check = self._compared(plan, bound, values)
+            check = self._compared(step)
             if check is None:
                 return None
-            located = self._located(plan, bound, values) if check.is_beyond else ErrorLocation(ErrorCause.NOTHING)
+            located = step.locate() if check.is_beyond else ErrorLocation(ErrorCause.NOTHING)
             if check.is_beyond and located.blame is ErrorCause.NOTHING:
-                self._accept(plan, bound, check)
+                self._accept(step, check)
             if located.blame is not ErrorCause.PROGRAM:
-                located = self._subject.keep(plan, bound, located)
-        return None if located.blame is ErrorCause.NOTHING else self._withdraw_wrong_nodes(plan, bound, located)
+                located = step.keep(located)
+        return None if located.blame is ErrorCause.NOTHING else self._withdraw_wrong_nodes(step, located)
 
-    def _shadowed(self, plan: RunnablePlan, bound: BoundStep, values: Sequence[Any]) -> Incident | None:
-        past = self._past_of(plan, bound)
-        check = None if past.why_not else self._compared(plan, bound, values)
+    def _shadowed(self, step: PlannedStep) -> Incident | None:
+        past = self._past_of(step)
+        check = None if past.why_not else self._compared(step)
         if check is None:
             return None
         is_beyond = past.is_beyond(check)
         if is_beyond and not past.drift.checks:
-            located = self._located(plan, bound, values)
+            located = step.locate()
             if located.blame in (ErrorCause.NODES, ErrorCause.TOGETHER):
-                return self._withdraw_wrong_nodes(plan, bound, located)
+                return self._withdraw_wrong_nodes(step, located)
             if located.blame is ErrorCause.NOTHING:
-                self._accept(plan, bound, check)
+                self._accept(step, check)
                 is_beyond = False
         if not past.drift.add(is_beyond=is_beyond):
             return None
-        if self._located(plan, bound, values).blame is ErrorCause.NOTHING:
-            self._accept(plan, bound, check)
+        if step.locate().blame is ErrorCause.NOTHING:
+            self._accept(step, check)
             past.drift = Drift()
             return None
-        return self._withdraw_device(plan, bound, check.largest, past.drift.checks)
+        return self._withdraw_device(step, check.largest, past.drift.checks)
 
-    def _compared(self, plan: RunnablePlan, bound: BoundStep, values: Sequence[Any]) -> StepCheck | None:
+    def _compared(self, step: PlannedStep) -> StepCheck | None:
         """Compare a step; None, with a note, if it cannot be compared."""
-        past, allowed = self._past_of(plan, bound), self._subject.allowed(plan, bound)
+        past, bound, values, partitioning = self._past_of(step), step.bound, step.values, step.partitioning
+        if partitioning not in self._quantized:
+            self._quantized[partitioning] = tolerances.quantized_values(partitioning.plan.graph)
+        allowed = step.allowed(self._quantized[partitioning])
         try:
             check = check_step(bound, values, allowed)
             if check.is_beyond and past.is_beyond(check) and is_random(bound, values, allowed):
@@ -271,58 +241,51 @@ class SessionChecks:
         self._note(f"segment {bound.step.segment} on {bound.step.device!r} cannot be compared: {past.why_not}")
         return None
 
-    def _located(self, plan: RunnablePlan, bound: BoundStep, values: Sequence[Any]) -> ErrorLocation:
-        try:
-            return self._subject.locate(plan, bound, values)
-        except FAILURES:  # not necessarily an error of a node
-            return ErrorLocation(ErrorCause.PROGRAM)
+    def _past_of(self, step: PlannedStep) -> _StepHistory:
+        return self._past.get_or_make(step.history_key, _StepHistory)
 
-    def _past_of(self, plan: RunnablePlan, bound: BoundStep) -> _StepHistory:
-        return self._past.get_or_make((bound.step.device, *self._subject.nodes(plan, bound)), _StepHistory)
-
-    def _accept(self, plan: RunnablePlan, bound: BoundStep, check: StepCheck) -> None:
-        self._past_of(plan, bound).accept(check)
+    def _accept(self, step: PlannedStep, check: StepCheck) -> None:
+        self._past_of(step).accept(check)
+        plan_step = step.bound.step
         self._note(
-            f"segment {bound.step.segment} on {bound.step.device!r} differs from the CPU, although each "
+            f"segment {plan_step.segment} on {plan_step.device!r} differs from the CPU, although each "
             f"of its nodes agrees when it runs alone: {_off(check.largest)}"
         )
 
-    def _withdraw_wrong_nodes(self, plan: RunnablePlan, bound: BoundStep, located: ErrorLocation) -> Incident:
-        device, subject = bound.step.device, self._subject
-        nodes = located.nodes or tuple(subject.nodes(plan, bound))
+    def _withdraw_wrong_nodes(self, step: PlannedStep, located: ErrorLocation) -> Incident:
+        device = step.bound.step.device
+        nodes = located.nodes or step.nodes
         off = "" if located.deviation is None else f": {_off(located.deviation)}"
         problem = f"device {device!r} computes {_WRONGLY[located.blame].format(named(nodes))}{off}"
         shown = f"; reproducer: {located.reproducer}" if located.reproducer else ""
-        incident = self._report_incident(
-            bound, nodes, problem, f"they move to the next device{shown}", located.deviation
-        )
+        instead = f"they move to the next device{shown}"
+        incident = self._report_incident(step, nodes, problem, instead, located.deviation)
         removal = (device, *nodes)
         # otherwise replanning would never end
-        subject.withdraw_nodes(plan, bound, () if removal in self._taken else nodes, problem)
+        step.withdraw_nodes(() if removal in self._taken else nodes, problem)
         self._taken.add(removal)
         return incident
 
-    def _withdraw_device(self, plan: RunnablePlan, bound: BoundStep, off: Deviation, checks: int) -> Incident:
-        step = bound.step
-        nodes = tuple(self._subject.nodes(plan, bound))
+    def _withdraw_device(self, step: PlannedStep, off: tolerances.Deviation, checks: int) -> Incident:
+        device, segment = step.bound.step.device, step.bound.step.segment
         problem = (
-            f"device {step.device!r} drifts: after {checks} checks, segment {step.segment} ({named(nodes)}) is wrong: "
+            f"device {device!r} drifts: after {checks} checks, segment {segment} ({named(step.nodes)}) is wrong: "
             f"{_off(off)}"
         )
         instead = (
-            f"all nodes move to the next device; `nnadapter compare MODEL -d {step.device} --layers` "
+            f"all nodes move to the next device; `nnadapter compare MODEL -d {device} --layers` "
             "searches for the wrong one"
         )
-        incident = self._report_incident(bound, nodes, problem, instead, off)
-        self._subject.withdraw_nodes(plan, bound, (), problem)
+        incident = self._report_incident(step, step.nodes, problem, instead, off)
+        step.withdraw_nodes((), problem)
         return incident
 
     def _report_incident(
-        self, bound: BoundStep, nodes: Sequence[str], problem: str, instead: str, off: Deviation | None
+        self, step: PlannedStep, nodes: Sequence[str], problem: str, instead: str, off: tolerances.Deviation | None
     ) -> Incident:
-        step, times = bound.step, math.inf if off is None else off.tolerances
-        error = AccuracyError(problem, device=step.device, segment=step.segment, nodes=nodes, deviation=times)
-        return fall_back("accuracy", step, nodes, problem, instead, error, self._subject.incidents)
+        plan_step, times = step.bound.step, math.inf if off is None else off.tolerances
+        error = AccuracyError(problem, device=plan_step.device, segment=plan_step.segment, nodes=nodes, deviation=times)
+        return fall_back("accuracy", plan_step, nodes, problem, instead, error, self._source.incidents)
 
     def _note(self, text: str) -> None:
         if len(self._notes) < _MOST_NOTES:
@@ -336,7 +299,7 @@ _WRONGLY = {
 }
 
 
-def _off(off: Deviation) -> str:
+def _off(off: tolerances.Deviation) -> str:
     times = "infinitely many" if off.tolerances == math.inf else f"{off.tolerances:.3g}"
     return f"{off.value!r} is off by {off.largest_absolute:.3g}, {times} times the tolerance"
 
@@ -345,88 +308,99 @@ REPRODUCERS = "reproducers"
 _DIGITS = 16
 
 
-class PlannedSubject:
-    """Plans of a source that plans a model. See `Subject`."""
+@dataclass(frozen=True, eq=False)
+class PlannedStep:
+    """Step of a run on a plan of `source`, with the run's values by slot."""
 
-    def __init__(self, source: ModelPlanSource) -> None:
-        self._source: ModelPlanSource = proxy(source)  # weak, because the source owns this object
-        self._setting = source.setting
-        self._quantized: WeakKeyDictionary[Partitioning, frozenset[str]] = WeakKeyDictionary()
+    source: ModelPlanSource
+    plan: RunnablePlan
+    bound: BoundStep
+    values: Sequence[Any]
 
     @property
-    def incidents(self) -> Incidents:
-        return self._source.incidents
+    def device(self) -> SessionDevice:
+        return self.source.setting.by_name[self.bound.step.device]
 
-    def nodes(self, plan: RunnablePlan, bound: BoundStep) -> Sequence[str]:
-        graph = _partitioning(plan).plan.graph
-        return [graph.nodes[node].name for node in bound.step.nodes]
+    @cached_property
+    def partitioning(self) -> Partitioning:
+        assert isinstance(self.plan, Compiled), "the engine plans"
+        return self.plan.run_partitioning
 
-    def allowed(self, plan: RunnablePlan, bound: BoundStep) -> ValueTolerances:
-        partitioning = _partitioning(plan)
-        graph = partitioning.plan.graph
-        if partitioning not in self._quantized:
-            self._quantized[partitioning] = quantized_values(graph)
-        dtypes = {name: graph.value(name).dtype or "" for name in bound.step.outputs}
-        precision = precision_of(self._setting.by_name[bound.step.device].options)
-        return ByPrecision(precision=precision, dtypes=dtypes, quantized=self._quantized[partitioning])
+    @cached_property
+    def nodes(self) -> tuple[str, ...]:
+        graph = self.partitioning.plan.graph
+        return tuple(graph.nodes[node].name for node in self.bound.step.nodes)
 
-    def locate(self, plan: RunnablePlan, bound: BoundStep, values: Sequence[Any]) -> ErrorLocation:
-        partitioning, device = _partitioning(plan), bound.step.device
-        part, names = partitioning.model.parts.part(bound.step), self.nodes(plan, bound)
-        model: onnx.ModelProto = part.model
-        for proto, name in zip(model.graph.node, names, strict=True):
-            proto.name = name
-        inputs = {name: on_host(values[plan.plan.slots[name]]) for name in part.inputs}
-        precision = precision_of(self._setting.by_name[device].options)
-        located = locate(self._setting, model, device, inputs, precision)
-        return replace(located, nodes=tuple(_outer(located.nodes, names)))
+    @property
+    def history_key(self) -> tuple[str, ...]:
+        """Device and nodes; output names differ between branches."""
+        return self.bound.step.device, *self.nodes
 
-    def cached_result(self, plan: RunnablePlan, bound: BoundStep) -> ErrorLocation | None:
-        cache, model = self._setting.by_name[bound.step.device].cache, _model(plan, bound)
+    @property
+    def model(self) -> SegmentModel | None:
+        """Compiled model; None if it differs per shape."""
+        piece = self.partitioning.pieces[self.bound.step.segment]
+        return None if piece is None else piece.part.model
+
+    def allowed(self, quantized: frozenset[str]) -> tolerances.ValueTolerances:
+        """Return the tolerances of the outputs; those of `quantized` values allow for rounding."""
+        graph = self.partitioning.plan.graph
+        dtypes = {name: graph.value(name).dtype or "" for name in self.bound.step.outputs}
+        precision = tolerances.precision_of(self.device.options)
+        return tolerances.ByPrecision(precision=precision, dtypes=dtypes, quantized=quantized)
+
+    def locate(self) -> ErrorLocation:
+        """Locate the error of a step that deviates."""
+        try:
+            part = self.partitioning.model.parts.part(self.bound.step)
+            model: onnx.ModelProto = part.model
+            for proto, name in zip(model.graph.node, self.nodes, strict=True):
+                proto.name = name
+            inputs = {name: on_host(self.values[self.plan.plan.slots[name]]) for name in part.inputs}
+            precision = tolerances.precision_of(self.device.options)
+            located = locate(self.source.setting, model, self.bound.step.device, inputs, precision)
+            return replace(located, nodes=tuple(_outer(located.nodes, self.nodes)))
+        except FAILURES:  # not necessarily an error of a node
+            return ErrorLocation(ErrorCause.PROGRAM)
+
+    def cached_result(self) -> ErrorLocation | None:
+        """Return the stored result of the check for this version of the driver, or None."""
+        cache, model = self.device.cache, self.model
         record = None if cache is None or model is None else cache.checked(model)
         with suppress(ValueError, TypeError, KeyError, IndexError):  # a damaged record
-            return None if record is None else _read(json.loads(record), self.nodes(plan, bound))
+            return None if record is None else _read(json.loads(record), self.nodes)
         return None
 
-    def keep(self, plan: RunnablePlan, bound: BoundStep, located: ErrorLocation) -> ErrorLocation:
-        device, model = self._setting.by_name[bound.step.device], _model(plan, bound)
+    def keep(self, located: ErrorLocation) -> ErrorLocation:
+        """Store the result of the check, and return it with the folder of its reproducer."""
+        device, model = self.device, self.model
         if device.cache is None or model is None:
             return located
         shown = replace(located, reproducer=_reproduced(device, device.cache.path, located))
-        if located.blame is ErrorCause.NODES and _banned(device, _partitioning(plan), bound, shown):
+        if located.blame is ErrorCause.NODES and self._ban(shown):
             return shown  # the next session has another segment
-        device.cache.keep_checked(model, json.dumps(_written(shown, self.nodes(plan, bound))).encode())
+        device.cache.keep_checked(model, json.dumps(_written(shown, self.nodes)).encode())
         return shown
 
-    def withdraw_nodes(self, plan: RunnablePlan, bound: BoundStep, nodes: Sequence[str], reason: str) -> None:
+    def _ban(self, located: ErrorLocation) -> bool:
+        """Ban the nodes whose results are wrong; return True if all could be banned."""
+        device, partitioning, off = self.device, self.partitioning, located.deviation
+        if device.bans is None or off is None:
+            return False
+        graph = partitioning.plan.graph
+        reason = f"its results are wrong: {off.value!r} is off by {off.largest_absolute:.3g}"
+        wrong = {graph.atom_of[node] for node in self.bound.step.nodes if graph.nodes[node].name in located.nodes}
+        bans = []
+        for atom in sorted(wrong):
+            names = [graph.nodes[node].name for node in graph.atoms[atom]]
+            model = model_of(partitioning.model, device, (atom,))
+            bans.append(device.bans.add(model, names, reason, "accuracy", reproducer=located.reproducer))
+        return all(ban is not None for ban in bans)
+
+    def withdraw_nodes(self, nodes: Sequence[str], reason: str) -> None:
+        """Withdraw nodes from the step's device for the rest of the session; all if empty."""
         refused = Unsupported(Reason.WRONG_RESULT, reason)
-        self._source.withdraw_nodes(bound.step.device, dict.fromkeys(nodes or [ALL], refused))
-
-
-def _partitioning(plan: RunnablePlan) -> Partitioning:
-    assert isinstance(plan, Compiled), "the engine plans"
-    return plan.run_partitioning
-
-
-def _model(plan: RunnablePlan, bound: BoundStep) -> SegmentModel | None:
-    """Return a step's compiled model; None if it differs per shape."""
-    piece = _partitioning(plan).pieces[bound.step.segment]
-    return None if piece is None else piece.part.model
-
-
-def _banned(device: SessionDevice, partitioning: Partitioning, bound: BoundStep, located: ErrorLocation) -> bool:
-    """Ban the nodes whose results are wrong; return True if all could be banned."""
-    graph, off = partitioning.plan.graph, located.deviation
-    if device.bans is None or off is None:
-        return False
-    reason = f"its results are wrong: {off.value!r} is off by {off.largest_absolute:.3g}"
-    wrong = {graph.atom_of[node] for node in bound.step.nodes if graph.nodes[node].name in located.nodes}
-    bans = []
-    for atom in sorted(wrong):
-        names = [graph.nodes[node].name for node in graph.atoms[atom]]
-        model = model_of(partitioning.model, device, (atom,))
-        bans.append(device.bans.add(model, names, reason, "accuracy", reproducer=located.reproducer))
-    return all(ban is not None for ban in bans)
+        self.source.withdraw_nodes(self.bound.step.device, dict.fromkeys(nodes or [ALL], refused))
 
 
 def _outer(names: Sequence[str], every: Sequence[str]) -> Sequence[str]:
@@ -455,7 +429,7 @@ def _written(located: ErrorLocation, nodes: Sequence[str]) -> Mapping[str, Any]:
 
 def _read(record: Mapping[str, Any], nodes: Sequence[str]) -> ErrorLocation:
     names = tuple(nodes[int(position)] for position in record["nodes"])
-    off = None if record["off"] is None else Deviation(**record["off"])
+    off = None if record["off"] is None else tolerances.Deviation(**record["off"])
     return ErrorLocation(ErrorCause(record["blame"]), names, off, reproducer=str(record["reproducer"]))
 
 
@@ -465,7 +439,7 @@ def _reproduced(device: SessionDevice, folder: Path, located: ErrorLocation) -> 
         return ""
     stretch = located.stretches[0]
     digest = sha256(stretch.excerpt.model.SerializeToString(deterministic=True)).hexdigest()[:_DIGITS]
-    band = BANDS[precision_of(device.options)]
+    band = tolerances.BANDS[tolerances.precision_of(device.options)]
     with suppress(OSError, ValueError):  # ValueError: a sequence of different shapes is not an array
         path = folder / REPRODUCERS / f"{device.name.replace(':', '_')}-{digest}"
         return save_stretch(path, stretch, [_request(device)], band.relative, band.absolute).folder
@@ -483,7 +457,7 @@ def with_checks(make: Callable[..., ModelPlanSource], options: Options) -> Calla
     def make_checked(*arguments: Any, **keyword_arguments: Any) -> ModelPlanSource:
         source = make(*arguments, **keyword_arguments)
         verify, shadow = options.verify is not None, options.shadow
-        source.checks = SessionChecks(PlannedSubject(source), verify=verify, shadow=shadow)
+        source.checks = SessionChecks(source, verify=verify, shadow=shadow)
         return source
 
     return make_checked

@@ -24,7 +24,7 @@ from nnadapter.accuracy.tolerances import (
 from nnadapter.candidates.atoms import joined, with_atoms, with_own_sources
 from nnadapter.candidates.conversions import converted, prepare
 from nnadapter.candidates.segments import OnnxParts
-from nnadapter.drivers.selection import DeviceRequest, canonical
+from nnadapter.drivers.selection import DeviceRequest, named_requests
 from nnadapter.engine.compilation import Compiler
 from nnadapter.engine.compiled import Compiled
 from nnadapter.engine.provenance import Provenance
@@ -96,12 +96,9 @@ class Cutting:
 
     def live(self, border: int) -> frozenset[str]:
         """Return the values produced before the atom at `border` and used later."""
-        later_nodes = self._positions(range(border, len(self.devices)))
-        needed = {name for node in later_nodes for name in self.graph.nodes[node].reads} | set(self.graph.outputs)
-        produced_names = {
-            name for node in self._positions(range(border)) for name in self.graph.nodes[node].outputs if name
-        }
-        return frozenset(needed & (produced_names | set(self.graph.inputs)))
+        later_nodes = self.nodes(range(border, len(self.devices)))
+        needed = {*self.graph.outputs, *(name for node in later_nodes for name in node.reads)}
+        return frozenset(needed & {*self.graph.inputs, *self._produced_values(range(border))})
 
     def between(self, atoms: Sequence[int], values: Values, *, all_visible: bool = False) -> Excerpt:
         """Return consecutive atoms as an excerpt. `values` define input types; `all_visible` outputs prevent fusion."""
@@ -158,12 +155,12 @@ class Cutting:
         model = inlined(OnnxParts(specialized, self.parts.index).part(step).model)
         for proto, node in zip(model.graph.node, nodes, strict=True):
             proto.name = node.name
-        homes = {self.graph.nodes[n].name: self.devices[atom] for atom in atoms for n in self.graph.atoms[atom]}
+        homes = ((node.name, self.devices[atom]) for atom in atoms for node in self.nodes([atom]))
         return Excerpt(
             model=model,
             inputs=tuple(inputs),
             outputs={name: name for name in outputs},
-            devices={name: device for name, device in homes.items() if device},
+            devices={name: device for name, device in homes if device},
         )
 
 
@@ -238,7 +235,7 @@ class Trials:
         self.compilations += 1
         bans = tuple(self._bans(excerpt))
         values, compiled, provenance = self._run(self._devices, excerpt, input_values, bans)
-        return TrialOutcome(values, _elsewhere(compiled, provenance, excerpt, frozenset(self._names)))
+        return TrialOutcome(values, _elsewhere(compiled, provenance, excerpt, self._names))
 
     def run_on_host(self, excerpt: Excerpt, values: Values) -> Values:
         if not excerpt.outputs:
@@ -300,7 +297,7 @@ def _bare(device: SessionDevice) -> SessionDevice:
     )
 
 
-def _elsewhere(compiled: Compiled, provenance: Provenance, excerpt: Excerpt, names: Set[str]) -> frozenset[str]:
+def _elsewhere(compiled: Compiled, provenance: Provenance, excerpt: Excerpt, names: Sequence[str]) -> frozenset[str]:
     plan = compiled.partitioning.plan
     ran = {step.segment for step in provenance.steps if not step.failure and step.device in names}
     nodes = {step.segment: [plan.graph.nodes[node].name for node in step.nodes] for step in plan.steps}
@@ -445,8 +442,8 @@ def save_stretch(
     _write(folder, "expected", stretch.expected)
     _write(folder, "got", stretch.got)
     devices = {*stretch.excerpt.devices.values()}
-    requests = [request for request in requests if _name(request) in devices]
-    words = ["nnadapter", "compare", str(folder / MODEL), *_device_words(requests)]
+    requested = {name: options for name, options in named_requests(requests).items() if name in devices}
+    words = ["nnadapter", "compare", str(folder / MODEL), *_device_words(requested)]
     words += [word for name, path in inputs for word in ("--input", f"{name}={path}")]
     words += ["--rtol", f"{relative:g}", "--atol", f"{absolute:g}"]
     command = shlex.join(words)
@@ -461,17 +458,13 @@ def _write(folder: Path, kind: str, values: Values) -> list[tuple[str, Path]]:
     return paths
 
 
-def _device_words(requests: Sequence[DeviceRequest]) -> Iterator[str]:
-    for request in requests:
-        yield from ("-d", request if isinstance(request, str) else request[0])
-    for name, options in (request for request in requests if not isinstance(request, str)):
+def _device_words(requests: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    for name in requests:
+        yield from ("-d", name)
+    for name, options in requests.items():
         for option, value in options.items():
             text = ",".join(value) if isinstance(value, (list, tuple)) else str(value)
             yield from ("--option", f"{name}.{option}={text}")
-
-
-def _name(request: DeviceRequest) -> str:
-    return canonical(request if isinstance(request, str) else request[0])
 
 
 _MOST_TRIED = 8
@@ -530,15 +523,12 @@ def locate(
         return _located(ErrorCause.TOGETHER, cutting, (full_stretch,))
     accumulated_stretch = search.accumulated()
     joint = search.shortest_deviating_stretch(accumulated_stretch)
-    inside = range(joint.start, joint.end)
-    if set(unchecked) & set(inside) or _is_no_number(cutting, joint) or _only_fused(search, cutting, joint):
+    inside = set(range(joint.start, joint.end))
+    # rounding cannot explain that finite values became NaN or infinite
+    is_no_number = _is_real(cutting, joint) and joint.deviation.tolerances == inf
+    if not inside.isdisjoint(unchecked) or is_no_number or _only_fused(search, cutting, joint):
         return _located(ErrorCause.TOGETHER, cutting, (joint,))
     return ErrorLocation(ErrorCause.NOTHING, deviation=joint.deviation)
-
-
-def _is_no_number(cutting: Cutting, joint: Stretch) -> bool:
-    """Return True if finite values became NaN or infinite, which rounding cannot explain."""
-    return _is_real(cutting, joint) and joint.deviation.tolerances == inf
 
 
 def _is_real(cutting: Cutting, joint: Stretch) -> bool:

@@ -10,11 +10,13 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import translate
 from functools import cached_property
+from operator import attrgetter
 
 from nnadapter.errors import RulesError, close_names
-from nnadapter.records import dataclass
+from nnadapter.records import dataclass, replace
 from nnadapter.rules.values import Ban, Limits, Pin, Rule, Rules
 from partition import Graph, Reason, Segment, Unsupported, Verdict
+from partition.plan import listed
 
 _PATTERN = re.compile(r"[*?\[]")
 
@@ -112,9 +114,6 @@ def _reached(start: Iterable[int], onward: Callable[[int], Iterable[int]]) -> fr
     return frozenset(nodes)
 
 
-_NAMED = 3
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleEffect:
     """Effect of a rule, for the report."""
@@ -191,9 +190,7 @@ def apply_rules(
         device: applied.restricted(device, device_verdicts) for device, device_verdicts in verdicts.items()
     }
     binder.check_homes(banned, verdicts, restricted_verdicts)
-    return AppliedRules(
-        verdicts=restricted_verdicts, effects=applied.effects, pinned=applied.pinned, banned=applied.banned
-    )
+    return replace(applied, verdicts=restricted_verdicts)
 
 
 class _Binder:
@@ -203,7 +200,6 @@ class _Binder:
         self, rules: Rules, model_graph: Graph, graph: Graph, positions: Sequence[int], devices: Sequence[str]
     ) -> None:
         self._rules = rules
-        self._own = model_graph
         self._graph = graph
         self._devices = devices
         self._selector = Selector(model_graph)
@@ -279,11 +275,10 @@ class _Binder:
     def effect(self, rule: Pin | Ban) -> RuleEffect:
         selected = self._selected[id(rule)]
         running = sum(position in self._running for position in selected)
-        away = rule.device not in self._devices
         return RuleEffect(
             rule=str(rule),
             source=self._rules.entry_location(rule),
-            nodes=0 if away else running,
+            nodes=running if rule.device in self._devices else 0,
             note="; ".join(self._notes(rule, len(selected), running)),
         )
 
@@ -298,9 +293,7 @@ class _Binder:
             yield f"{selected - running} more are folded before the run or unused"
         along = self._along(rule)
         if along:
-            named = ", ".join(map(repr, along[:_NAMED]))
-            more = f" and {len(along) - _NAMED} more" if len(along) > _NAMED else ""
-            yield f"it applies to {named}{more} too, which are placed together with these"
+            yield f"it applies to {listed(list(map(repr, along)), 3)} too, which are placed together with these"
 
     def _along(self, rule: Pin | Ban) -> list[str]:
         """Return unselected nodes in atoms of selected ones."""
@@ -452,7 +445,7 @@ class _Limiter:
         if len(free) < excess:
             self._refuse_stuck("max_segments", away)
         costs_known = all(self.candidates[at].benefit is not None for at in away)
-        score = _benefit if costs_known else _flops
+        score = attrgetter("benefit" if costs_known else "flops")
         free.sort(key=lambda at: (score(self.candidates[at]) or 0, self.candidates[at].nodes, -at))
         by = "by benefit" if costs_known else "by FLOPs, since costs are not known"
         return self._given_up("max_segments", f"max_segments = {most}", free[: (excess + 1) // 2], f"is exceeded; {by}")
@@ -521,16 +514,8 @@ def _counted(segments: int) -> str:
     return "1 segment" if segments == 1 else f"{segments} segments"
 
 
-def _benefit(candidate: SegmentCandidate) -> float | None:
-    return candidate.benefit
-
-
-def _flops(candidate: SegmentCandidate) -> float | None:
-    return candidate.flops
-
-
-_MINIMA: tuple[tuple[str, Callable[[SegmentCandidate], float | None], float], ...] = (
-    ("min_nodes", lambda candidate: candidate.nodes, 1),
-    ("min_flops", _flops, 1),
-    ("min_benefit_ms", _benefit, 1e3),
+_MINIMA = (
+    ("min_nodes", attrgetter("nodes"), 1),
+    ("min_flops", attrgetter("flops"), 1),
+    ("min_benefit_ms", attrgetter("benefit"), 1e3),
 )

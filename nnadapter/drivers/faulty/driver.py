@@ -8,30 +8,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any
 
-from nnadapter.drivers import (
-    Admission,
-    Capability,
-    Compatibility,
-    Context,
-    Control,
-    Device,
-    DeviceInfo,
-    DeviceTensor,
-    Driver,
-    Event,
-    Execution,
-    Kernel,
-    Memory,
-    MemoryStatistics,
-    Option,
-    OptionValues,
-    Profile,
-    Program,
-    SegmentModel,
-    Stream,
-    Trace,
-    Verdict,
-)
+from nnadapter import drivers
 from nnadapter.drivers.capability import DeviceRole
 from nnadapter.drivers.faulty.faults import (
     CallPoint,
@@ -61,12 +38,12 @@ from nnadapter.ir.operand import Array
 from nnadapter.records import replace
 
 
-class FaultyExecution(Execution):
+class FaultyExecution(drivers.Execution):
     """Execution with faults at runs and closing."""
 
     def __init__(
         self,
-        inner: Execution,
+        inner: drivers.Execution,
         run: CallPoint | None,
         close: CallPoint | None,
         retained_outputs: RetainedOutputs | None = None,
@@ -79,23 +56,23 @@ class FaultyExecution(Execution):
     def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:
         return self._computed(inputs, self._inner.compute)
 
-    def compute_within(self, inputs: Sequence[Array], control: Control) -> Sequence[Array]:
+    def compute_within(self, inputs: Sequence[Array], control: drivers.Control) -> Sequence[Array]:
         return self._computed(inputs, partial(self._inner.compute_within, control=control))
 
-    def specialize(self, sizes: Sequence[Any]) -> Execution:
+    def specialize(self, sizes: Sequence[Any]) -> drivers.Execution:
         return FaultyExecution(self._inner.specialize(sizes), self._run, None, self._retained_outputs)
 
     def compute_into(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> Sequence[Array]:
         return self._computed(inputs, partial(self._inner.compute_into, outputs=outputs))
 
     def compute_on_device(
-        self, inputs: Sequence[DeviceTensor], control: Control = UNLIMITED
-    ) -> Sequence[DeviceTensor] | None:
+        self, inputs: Sequence[drivers.DeviceTensor], control: drivers.Control = UNLIMITED
+    ) -> Sequence[drivers.DeviceTensor] | None:
         return self._on_device(inputs, partial(self._inner.compute_on_device, control=control))
 
     def enqueue(
-        self, inputs: Sequence[DeviceTensor], stream: Stream, control: Control = UNLIMITED
-    ) -> Sequence[DeviceTensor] | None:
+        self, inputs: Sequence[drivers.DeviceTensor], stream: drivers.Stream, control: drivers.Control = UNLIMITED
+    ) -> Sequence[drivers.DeviceTensor] | None:
         """Enqueue; if a fault is due, wait for the stream first."""
         return self._on_device(inputs, partial(self._inner.enqueue, stream=stream, control=control), stream)
 
@@ -121,10 +98,10 @@ class FaultyExecution(Execution):
 
     def _on_device(
         self,
-        inputs: Sequence[DeviceTensor],
-        compute: Callable[[Sequence[DeviceTensor]], Sequence[DeviceTensor] | None],
-        stream: Stream | None = None,
-    ) -> Sequence[DeviceTensor] | None:
+        inputs: Sequence[drivers.DeviceTensor],
+        compute: Callable[[Sequence[drivers.DeviceTensor]], Sequence[drivers.DeviceTensor] | None],
+        stream: drivers.Stream | None = None,
+    ) -> Sequence[drivers.DeviceTensor] | None:
         due, is_begun = self._due()
         remaining_faults = due if is_begun else self._make(due)
         results = compute(inputs)
@@ -157,16 +134,16 @@ def _has(due: Sequence[TriggeredFault], kind: Kind) -> bool:
     return any(triggered_fault.fault.kind is kind for triggered_fault in due)
 
 
-class FaultyProgram(Program):
+class FaultyProgram(drivers.Program):
     """Program with faults."""
 
-    def __init__(self, inner: Program, faults: Faults, subject: Subject) -> None:
+    def __init__(self, inner: drivers.Program, faults: Faults, subject: Subject) -> None:
         self.inner = inner
         self._faults, self._subject = faults, subject
         self._run = faults.moment(Phase.RUN, subject)
         self._close = faults.moment(Phase.CLOSE, subject)
 
-    def create_execution(self) -> Execution:
+    def create_execution(self) -> drivers.Execution:
         act(self._faults.moment(Phase.CREATE, self._subject))
         execution = self.inner.create_execution()
         is_as_it_is = self._run is None and self._close is None
@@ -202,76 +179,78 @@ class FaultyProgram(Program):
             self.inner.close()
 
 
-def inside(program: Program) -> Program:
+def inside(program: drivers.Program) -> drivers.Program:
     """Return the wrapped program."""
     return program.inner if isinstance(program, FaultyProgram) else program
 
 
-class FaultyContext(Context):
+class FaultyContext(drivers.Context):
     """Context with faults."""
 
-    def __init__(self, inner: Context, faults: Faults) -> None:
+    def __init__(self, inner: drivers.Context, faults: Faults) -> None:
         self._inner, self._faults = inner, faults
 
-    def supported(self, model: SegmentModel) -> Sequence[Verdict]:
+    def supported(self, model: drivers.SegmentModel) -> Sequence[drivers.Verdict]:
         subject = subject_of(model)
         due = act(self._faults.moment(Phase.JUDGE, subject))
         verdicts = self._inner.supported(model)
         return alter_verdicts(verdicts, due, subject) if due else verdicts
 
-    def admit(self, model: SegmentModel) -> Admission:
+    def admit(self, model: drivers.SegmentModel) -> drivers.Admission:
         due = act(self._faults.moment(Phase.ADMIT, subject_of(model)))
         return alter_admission(self._inner.admit(model), due)
 
-    def profile(self) -> Profile | None:
+    def profile(self) -> drivers.Profile | None:
         return self._inner.profile()
 
-    def kernels(self) -> Sequence[Kernel]:
+    def kernels(self) -> Sequence[drivers.Kernel]:
         return self._inner.kernels()
 
-    def compile(self, model: SegmentModel) -> Program:
+    def compile(self, model: drivers.SegmentModel) -> drivers.Program:
         return self._compiled(self._inner.compile, model)
 
-    def compile_whole_graph(self, model: SegmentModel) -> Program:
+    def compile_whole_graph(self, model: drivers.SegmentModel) -> drivers.Program:
         return self._compiled(self._inner.compile_whole_graph, model)
 
-    def clone_with_constants(self, program: Program, model: SegmentModel) -> Program | None:
+    def clone_with_constants(self, program: drivers.Program, model: drivers.SegmentModel) -> drivers.Program | None:
         subject = subject_of(model)
         act(self._faults.moment(Phase.COMPILE, subject))
         bound = self._inner.clone_with_constants(inside(program), model)
         return None if bound is None else FaultyProgram(bound, self._faults, subject)
 
-    def deserialize(self, blob: bytes) -> Program:
+    def deserialize(self, blob: bytes) -> drivers.Program:
         return self._read(memoryview(blob), lambda view: self._inner.deserialize(bytes(view)))
 
-    def deserialize_view(self, blob: memoryview) -> Program:
+    def deserialize_view(self, blob: memoryview) -> drivers.Program:
         return self._read(blob, self._inner.deserialize_view)
 
-    def check_blob(self, blob: memoryview) -> Compatibility | None:
+    def check_blob(self, blob: memoryview) -> drivers.Compatibility | None:
         contents, subject = unwrapped(blob)
         due = act(self._faults.moment(Phase.DESERIALIZE, subject, CHECKING))
         compatibility = self._inner.check_blob(contents)
         return alter_compatibility(compatibility) if due else compatibility
 
-    def with_session_options(self, options: Any) -> Context:
+    def with_session_options(self, options: Any) -> drivers.Context:
         return FaultyContext(self._inner.with_session_options(options), self._faults)
 
-    def with_trace(self, trace: Trace, lane: str) -> Context:
+    def with_trace(self, trace: drivers.Trace, lane: str) -> drivers.Context:
         return FaultyContext(self._inner.with_trace(trace, lane), self._faults)
 
     def close(self) -> None:
         try:
             act(self._faults.moment(Phase.CLOSE))
         finally:
-            self._faults.end()
+            self._faults.log()
             self._inner.close()
 
-    def _compiled(self, compiles: Callable[[SegmentModel], Program], model: SegmentModel) -> Program:
+    def _compiled(
+        self, compiles: Callable[[drivers.SegmentModel], drivers.Program], model: drivers.SegmentModel
+    ) -> drivers.Program:
         subject = subject_of(model)
         act(self._faults.moment(Phase.COMPILE, subject))
         return FaultyProgram(compiles(model), self._faults, subject)
 
-    def _read(self, blob: memoryview, reads: Callable[[memoryview], Program]) -> Program:
+    def _read(self, blob: memoryview, reads: Callable[[memoryview], drivers.Program]) -> drivers.Program:
         contents, subject = unwrapped(blob)
         act(self._faults.moment(Phase.DESERIALIZE, subject))
         return FaultyProgram(reads(contents), self._faults, subject)
@@ -279,13 +258,13 @@ class FaultyContext(Context):
 
 _EXAMPLE = "fake_npu"
 OPTIONS = (
-    Option(
+    drivers.Option(
         name="script",
         default="",
         help=f"Script of faults: a TOML file, or its text (docs/failures.md); by default, {VARIABLE}.",
         affects_speed=False,
     ),
-    Option(
+    drivers.Option(
         name="seed",
         default=-1,
         minimum=-1,
@@ -295,10 +274,10 @@ OPTIONS = (
 )
 
 
-class FaultyDriver(Driver):
+class FaultyDriver(drivers.Driver):
     """Driver of devices that wrap others."""
 
-    def open(self, device_id: str) -> Device:
+    def open(self, device_id: str) -> drivers.Device:
         """Open the wrapped device; faults of this phase come from the environment."""
         if device_id in ("", "0"):
             raise DeviceNotFoundError(
@@ -308,9 +287,9 @@ class FaultyDriver(Driver):
         act(Faults(script).moment(Phase.OPEN))
         return FaultyDevice(device_id, open_device(device_id))
 
-    def devices(self) -> Sequence[DeviceInfo]:
+    def devices(self) -> Sequence[drivers.DeviceInfo]:
         return (
-            DeviceInfo(
+            drivers.DeviceInfo(
                 name=f"faulty:{_EXAMPLE}",
                 vendor="nnadapter",
                 sub_type="injects faults; faulty:NAME wraps any device (docs/failures.md)",
@@ -319,10 +298,10 @@ class FaultyDriver(Driver):
         )
 
 
-class FaultyDevice(Device):
+class FaultyDevice(drivers.Device):
     """Device that wraps another one."""
 
-    def __init__(self, name: str, inner: Device) -> None:
+    def __init__(self, name: str, inner: drivers.Device) -> None:
         self._inner = inner
         self._writes_inputs = False
         conflicts = {option.name for option in inner.capability.options} & {option.name for option in OPTIONS}
@@ -333,12 +312,12 @@ class FaultyDevice(Device):
             )
 
     @cached_property
-    def capability(self) -> Capability:
+    def capability(self) -> drivers.Capability:
         """The wrapped capability, as an accelerator."""
         inner = self._inner.capability
         return replace(inner, role=DeviceRole.ACCELERATOR, options=(*inner.options, *OPTIONS))
 
-    def create_context(self, options: OptionValues) -> Context:
+    def create_context(self, options: drivers.OptionValues) -> drivers.Context:
         """Create a context; without faults, the wrapped device's."""
         faulty_options = {option.name: options[option.name] for option in OPTIONS}
         inner = {name: value for name, value in options.items() if name not in faulty_options}
@@ -354,10 +333,10 @@ class FaultyDevice(Device):
     def has_memory(self) -> bool:
         return self._inner.has_memory
 
-    def allocate(self, nbytes: int) -> Memory:
+    def allocate(self, nbytes: int) -> drivers.Memory:
         return self._inner.allocate(nbytes)
 
-    def from_dlpack(self, tensor: Any) -> DeviceTensor | None:
+    def from_dlpack(self, tensor: Any) -> drivers.DeviceTensor | None:
         return self._inner.from_dlpack(tensor)
 
     @property
@@ -368,13 +347,13 @@ class FaultyDevice(Device):
     def has_streams(self) -> bool:
         return self._inner.has_streams
 
-    def create_stream(self) -> Stream:
+    def create_stream(self) -> drivers.Stream:
         return self._inner.create_stream()
 
-    def create_event(self) -> Event:
+    def create_event(self) -> drivers.Event:
         return self._inner.create_event()
 
-    def memory_statistics(self) -> MemoryStatistics | None:
+    def memory_statistics(self) -> drivers.MemoryStatistics | None:
         return self._inner.memory_statistics()
 
     def close(self) -> None:

@@ -22,22 +22,15 @@ from zlib import crc32
 
 import numpy as np
 
+from nnadapter import errors
 from nnadapter.drivers.envelope import PREFIX_BYTES, Envelope
 from nnadapter.drivers.faulty.script import READING, Fault, Kind, Phase, Script, error_class, signal_number
 from nnadapter.drivers.interface import Admission, Compatibility, DeviceTensor, SegmentModel
-from nnadapter.errors import (
-    FAILURES,
-    DeviceLostError,
-    FaultScriptError,
-    IncompatibleProgramError,
-    NNAdapterError,
-    OutOfMemoryError,
-)
 from nnadapter.ir.model import Model
 from nnadapter.ir.operand import FLOATING, Array
 from nnadapter.onnx.domains import op_name
 from nnadapter.process.resources import new_lock
-from nnadapter.records import dataclass, field, replace
+from nnadapter.records import dataclass, replace
 from partition.graph import SUPPORTED, Reason, Unsupported, Verdict
 
 
@@ -96,38 +89,8 @@ def _family(type_: str) -> str:
     return _plain(type_.removesuffix("_2D").removesuffix("_NEAREST").removesuffix("_LINEAR"))
 
 
-@dataclass(frozen=True, slots=True)
-class EarlierCounts:
-    """Counts read from an existing log."""
-
-    counts: Mapping[str, int] = field(default_factory=dict)
-    fault_counts: Mapping[int, int] = field(default_factory=Counter)
-    """Injected faults by number in the script."""
-
-
-class Log:
-    """Log with a line of JSON per fault."""
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self.earlier = _read(path)
-
-    def note(self, number: int, kind: Kind, phase: Phase, about: str, call: int, counts: Mapping[str, int]) -> None:
-        fault = {"fault": number, "kind": kind.value, "phase": phase.value, "about": about, "call": call}
-        self._write({**fault, "process": os.getpid(), "counts": dict(counts)})
-
-    def end(self, counts: Mapping[str, int]) -> None:
-        self._write({"process": os.getpid(), "counts": dict(counts)})
-
-    def _write(self, line: Mapping[str, object]) -> None:
-        file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-        try:
-            os.write(file, json.dumps(line).encode() + b"\n")
-        finally:
-            os.close(file)
-
-
-def _read(path: str) -> EarlierCounts:
+def _earlier_counts(path: str) -> tuple[dict[str, int], Counter[int]]:
+    """Return the numbers of calls, and of injected faults by their number in the script, from an existing log."""
     counts: dict[str, int] = {}
     fault_counts: Counter[int] = Counter()
     try:
@@ -136,7 +99,7 @@ def _read(path: str) -> EarlierCounts:
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666))
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise FaultScriptError(
+        raise errors.FaultScriptError(
             f"script of faults, key 'log': {path!r} cannot be written: {reason}; name another file", key="log"
         ) from error
     for line in text.splitlines():
@@ -146,7 +109,15 @@ def _read(path: str) -> EarlierCounts:
                 fault_counts[noted.get("fault", 0)] += 1
                 for key, count in noted.get("counts", {}).items():
                     counts[key] = max(count, counts.get(key, 0))
-    return EarlierCounts(counts, fault_counts)
+    return counts, fault_counts
+
+
+def _append_to_log(path: str, line: Mapping[str, object]) -> None:
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+    try:
+        os.write(file, json.dumps({**line, "process": os.getpid()}).encode() + b"\n")
+    finally:
+        os.close(file)
 
 
 _PROGRAM_PHASES = frozenset((Phase.CREATE, Phase.RUN, Phase.CLOSE))
@@ -175,10 +146,7 @@ class Faults:
     def __init__(self, script: Script, seed: int = -1) -> None:
         self._script = script
         self._seed = script.seed if seed < 0 else seed
-        self._log = Log(script.log) if script.log else None
-        self._earlier = self._log.earlier if self._log is not None else EarlierCounts()
-        self._counts = dict(self._earlier.counts)
-        self._fault_counts = dict(self._earlier.fault_counts)
+        self._counts, self._fault_counts = _earlier_counts(script.log) if script.log else ({}, Counter())
         self._lock = new_lock()
         self._lost: TriggeredFault | None = None
         self._lost_until = 0.0
@@ -199,18 +167,15 @@ class Faults:
             self._refuse_lost()
         return list(self._due(phase, about, numbered_faults))
 
-    def note(self, due: TriggeredFault, about: str) -> None:
-        if self._log is not None:
-            self._log.note(due.number, due.fault.kind, due.fault.phase, about, due.call, self._counts.copy())
-
     def lose(self, due: TriggeredFault) -> None:
         seconds = due.fault.seconds
         self._lost_until = float("inf") if seconds is None else time.monotonic() + seconds
         self._lost = due
 
-    def end(self) -> None:
-        if self._log is not None:
-            self._log.end(self._counts.copy())
+    def log(self, **facts: object) -> None:
+        """Append the facts and the current counts to the script's log, if it has one."""
+        if self._script.log:
+            _append_to_log(self._script.log, {**facts, "counts": self._counts.copy()})
 
     def _due(self, phase: Phase, about: str, numbered_faults: Sequence[tuple[int, Fault]]) -> Iterator[TriggeredFault]:
         where = about if phase in _PROGRAM_PHASES else ""
@@ -232,16 +197,16 @@ class Faults:
 
     def _has_occurrences_left(self, number: int, fault: Fault) -> bool:
         with self._lock:
-            count = self._fault_counts.get(number, 0)
-            self._fault_counts[number] = count + 1
-        return fault.times is None or count < fault.times
+            self._fault_counts[number] += 1
+            count = self._fault_counts[number]
+        return fault.times is None or count <= fault.times
 
     def _refuse_lost(self) -> None:
         lost = self._lost
         if lost is None:
             return
         if time.monotonic() < self._lost_until:
-            raise DeviceLostError(f"the device is lost: {lost.text}")
+            raise errors.DeviceLostError(f"the device is lost: {lost.text}")
         self._lost = None
 
 
@@ -259,7 +224,8 @@ class CallPoint:
         return self.faults.due(self.phase, self.subject.key, self.matching_faults)
 
     def note(self, due: TriggeredFault) -> None:
-        self.faults.note(due, self.subject.key)
+        fault, about = due.fault, self.subject.key
+        self.faults.log(fault=due.number, kind=fault.kind.value, phase=fault.phase.value, about=about, call=due.call)
 
 
 def _is_its_turn(fault: Fault, call: int) -> bool:
@@ -297,7 +263,7 @@ def _raise(moment: CallPoint, due: TriggeredFault) -> None:
 
 
 def _needed(kind: type[BaseException]) -> dict[str, str]:
-    if not issubclass(kind, NNAdapterError):
+    if not issubclass(kind, errors.NNAdapterError):
         return {}
     parameters = inspect.signature(kind).parameters.values()
     return {
@@ -308,12 +274,12 @@ def _needed(kind: type[BaseException]) -> dict[str, str]:
 
 
 def _exhaust_memory(moment: CallPoint, due: TriggeredFault) -> None:
-    raise OutOfMemoryError(f"out of memory: {due.text}")
+    raise errors.OutOfMemoryError(f"out of memory: {due.text}")
 
 
 def _lose_device(moment: CallPoint, due: TriggeredFault) -> None:
     moment.faults.lose(due)
-    raise DeviceLostError(f"the device is lost: {due.text}")
+    raise errors.DeviceLostError(f"the device is lost: {due.text}")
 
 
 def _crash(moment: CallPoint, due: TriggeredFault) -> None:
@@ -428,7 +394,7 @@ def overwrite_device_tensors(inputs: Iterable[DeviceTensor]) -> None:
     for tensor in inputs:
         array = _copied(tensor)
         _invert_bits(array)
-        with suppress(*FAILURES):  # it may be freed already
+        with suppress(*errors.FAILURES):  # it may be freed already
             tensor.memory.copy_in(array)
 
 
@@ -533,4 +499,4 @@ def unwrapped(blob: memoryview) -> tuple[memoryview, Subject]:
     try:
         return contents, subject_in(header)
     except ValueError as error:
-        raise IncompatibleProgramError("its list of operations is damaged; compile it again") from error
+        raise errors.IncompatibleProgramError("its list of operations is damaged; compile it again") from error
