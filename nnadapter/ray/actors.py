@@ -12,27 +12,15 @@ from typing import Any
 
 import numpy as np
 
+import nnadapter.ray.job as job
 from nnadapter.engine.compiled_file import CompiledFile
 from nnadapter.engine.control import ENTRY
 from nnadapter.errors import CompiledModelError, NNAdapterError
+from nnadapter.ir.operand import Array
 from nnadapter.process.real_onnxruntime import onnxruntime
 from nnadapter.process.resources import new_lock
 from nnadapter.ray.cluster import Request
-from nnadapter.ray.job import (
-    MOST_SHAPES,
-    OTHER_KEY,
-    Attempts,
-    BatchKey,
-    BatchRecord,
-    Kind,
-    SessionRecord,
-    file_name,
-    local_kind,
-    session_folder,
-    sizes_in,
-    written,
-)
-from nnadapter.ray.rows import Array, axis_of, batches_of, check_names, checked_columns, no_rows, row_shapes, run_rows
+from nnadapter.ray.rows import axis_of, batches_of, check_names, checked_columns, no_rows, row_shapes, run_rows
 from nnadapter.records import dataclass, field
 from nnadapter.session.session import InferenceSession
 
@@ -63,42 +51,42 @@ class ActorSession:
     """Session of an actor."""
 
     session: InferenceSession
-    kind: Kind
+    kind: job.Kind
     static_rows: int | None
     """Static rows per run of the compiled file; None if dynamic."""
     machine: str
     """Node id in Ray."""
-    record: SessionRecord
+    record: job.SessionRecord
 
 
-def open_actor_session(job: Any, request: Request, shapes: Any = None) -> ActorSession:
+def open_actor_session(job_actor: Any, request: Request, shapes: Any = None) -> ActorSession:
     """Create the session of an actor; `shapes` apply if the request has none."""
     import ray
 
     kind, node = kind_of(request)
-    reference, path = called(job.compiled.remote(kind, node, shapes))
+    reference, path = called(job_actor.compiled.remote(kind, node, shapes))
     opened = open_file(path or local_file(ray.get(reference), kind, request), kind, request)
-    ray.get(job.began.remote(opened.record))
+    ray.get(job_actor.began.remote(opened.record))
     return opened
 
 
-def kind_of(request: Request) -> tuple[Kind, str]:
+def kind_of(request: Request) -> tuple[job.Kind, str]:
     """Return the kind of this machine, and its node id. Raises DeviceUnavailableError."""
     import ray
 
-    kind = local_kind(request.device_requests, allows_cpu=request.allows_cpu, threads=request.threads)
+    kind = job.local_kind(request.device_requests, allows_cpu=request.allows_cpu, threads=request.threads)
     return kind, ray.get_runtime_context().get_node_id()
 
 
-def local_file(contents: Any, kind: Kind, request: Request) -> str:
+def local_file(contents: Any, kind: job.Kind, request: Request) -> str:
     """Return the path of a compiled file; the first caller on a machine writes it.
 
     Raises:
         CompiledModelError: it cannot be written.
     """
-    name = request.digest[:_SHOWN] if request.is_compiled else file_name(kind, request)
+    name = request.digest[:_SHOWN] if request.is_compiled else job.file_name(kind, request)
     try:
-        return str(written(np.asarray(contents), name, session_folder()))
+        return str(job.written(np.asarray(contents), name, job.session_folder()))
     except OSError as error:
         raise CompiledModelError(
             f"the compiled file cannot be written on this machine: {error.strerror or error}; pass a shared "
@@ -107,7 +95,7 @@ def local_file(contents: Any, kind: Kind, request: Request) -> str:
         ) from error
 
 
-def open_file(path: str, kind: Kind, request: Request) -> ActorSession:
+def open_file(path: str, kind: job.Kind, request: Request) -> ActorSession:
     """Create a session from a compiled file.
 
     Raises:
@@ -117,9 +105,9 @@ def open_file(path: str, kind: Kind, request: Request) -> ActorSession:
 
     context, started = ray.get_runtime_context(), perf_counter()
     node = context.get_node_id()
-    compiled_rows = sizes_in(CompiledFile(path), [value.name for value in request.signature.inputs])
+    compiled_rows = job.sizes_in(CompiledFile(path), [value.name for value in request.signature.inputs])
     session = InferenceSession(path, sess_options=session_options(request.threads), options=request.for_running)
-    record = SessionRecord(
+    record = job.SessionRecord(
         actor=str(context.get_actor_id()),
         machine=node,
         address=socket.gethostname(),
@@ -158,10 +146,10 @@ class Mapped:
 class Worker:
     """Callable with one session that runs batches. Thread-safe."""
 
-    def __init__(self, job: Any, request: Request, mapped: Mapped) -> None:
-        self._job, self._mapped = job, mapped
+    def __init__(self, job_actor: Any, request: Request, mapped: Mapped) -> None:
+        self._job, self._mapped = job_actor, mapped
         self._signature = request.signature
-        self._attempts, self._request = Attempts(), request
+        self._attempts, self._request = job.Attempts(), request
         self._opening, self._turn = new_lock(), new_lock()
         self._opened: ActorSession | NNAdapterError | None = None if request.needs_shapes else self._open(None)
 
@@ -251,7 +239,7 @@ class Sums:
         for incident in provenance.incidents:
             self.incidents[f"{incident.device}: {incident.kind}"] += 1
         shapes = tuple([(name, array.shape) for name, array in feed.items()])
-        if shapes not in self.shapes and len(self.shapes) >= MOST_SHAPES:
+        if shapes not in self.shapes and len(self.shapes) >= job.MOST_SHAPES:
             shapes = ()
         runs, previous_rows, total, slowest = self.shapes.get(shapes, (0, 0, 0.0, 0.0))
         self.shapes[shapes] = runs + 1, previous_rows + rows, total + seconds, max(slowest, seconds)
@@ -263,8 +251,8 @@ class Sums:
             rows_by_device["+".join(dict.fromkeys(devices))] += rows
         return rows_by_device
 
-    def record(self, key: BatchKey, opened: ActorSession, rows: int) -> BatchRecord:
-        return BatchRecord(
+    def record(self, key: job.BatchKey, opened: ActorSession, rows: int) -> job.BatchRecord:
+        return job.BatchRecord(
             key=key,
             machine=opened.machine,
             kind=opened.kind.name,
@@ -279,4 +267,4 @@ class Sums:
 
 
 def _words(shapes: Shapes) -> str:
-    return ", ".join(f"{name}{list(shape)}" for name, shape in shapes) or OTHER_KEY
+    return ", ".join(f"{name}{list(shape)}" for name, shape in shapes) or job.OTHER_KEY

@@ -11,21 +11,12 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+import nnadapter.ray.cluster as cluster
 from nnadapter.errors import InvalidOptionError
 from nnadapter.onnx.signature import Signature, read_shapes
 from nnadapter.ray.actors import Mapped, Worker
-from nnadapter.ray.cluster import (
-    Request,
-    check_declared,
-    declared,
-    needed,
-    read_source,
-    request_of,
-    require_ray,
-    start_if_needed,
-)
 from nnadapter.ray.job import Job
-from nnadapter.ray.job_report import JobReport, job_facts
+from nnadapter.ray.job_report import JobReport, job_report
 from nnadapter.ray.rows import (
     ColumnType,
     check_names,
@@ -48,7 +39,7 @@ if TYPE_CHECKING:
     from nnadapter.options import Options
 
 _TASKS_AT_ONCE = 2
-_jobs: WeakKeyDictionary[Any, tuple[Any, Request]] = WeakKeyDictionary()
+_jobs: WeakKeyDictionary[Any, tuple[Any, cluster.Request]] = WeakKeyDictionary()
 """Datasets in use -> (job actor, request)."""
 
 
@@ -100,12 +91,12 @@ def map_batches(
         InvalidOptionError: an option is invalid.
         DeviceUnavailableError: machines declare their devices, and none has the requested one.
     """
-    require_ray("nnadapter.ray.map_batches", "ray.data")
+    cluster.require_ray("nnadapter.ray.map_batches", "ray.data")
     import ray
     from ray.data import ActorPoolStrategy
 
     _check_counts(batch_size, concurrency, device_share)
-    source = read_source(model)
+    source = cluster.read_source(model)
     passthrough_columns = (passthrough_columns,) if isinstance(passthrough_columns, str) else tuple(passthrough_columns)
     mapped = Mapped(
         columns=columns_by_input(source.signature, columns),
@@ -113,7 +104,7 @@ def map_batches(
         passthrough_columns=passthrough_columns,
         batch_size=batch_size,
     )
-    base_request = request_of(  # before Ray is started: invalid options raise at once
+    base_request = cluster.request_of(  # before Ray is started: invalid options raise at once
         source,
         devices=devices,
         options=options,
@@ -122,7 +113,7 @@ def map_batches(
         num_cpus=num_cpus,
         folder=folder,
     )
-    start_if_needed()
+    cluster.start_if_needed()
     column_types = _known_types(dataset, mapped, source.signature)
     request = replace(
         base_request, shapes=_shapes(source.signature, mapped.columns, column_types, batch_size, input_shapes)
@@ -164,14 +155,13 @@ def report(dataset: ray.data.Dataset) -> JobReport:
     import ray
 
     job, request = job_entry
-    return JobReport(**job_facts(request, ray.get(job.snapshot.remote())))
+    return job_report(request, ray.get(job.snapshot.remote()))
 
 
 def _check_counts(batch_size: object, concurrency: object, share: object) -> None:
-    if not _is_count(batch_size):
-        raise InvalidOptionError(f"batch_size must be an integer of at least 1, got {batch_size!r}")
+    cluster.check_counts(batch_size=batch_size)
     both = concurrency if isinstance(concurrency, tuple) else (concurrency, concurrency)
-    if len(both) != 2 or not all(map(_is_count, both)) or both[0] > both[1]:
+    if len(both) != 2 or not all(map(cluster.is_count, both)) or both[0] > both[1]:
         raise InvalidOptionError(f"concurrency must be a number of actors, or (fewest, most), got {concurrency!r}")
     if not isinstance(share, (int, float)) or isinstance(share, bool) or not 0 < share <= 1:
         raise InvalidOptionError(f"device_share must be above 0 and at most 1, got {share!r}")
@@ -179,10 +169,6 @@ def _check_counts(batch_size: object, concurrency: object, share: object) -> Non
 
 def _most(concurrency: int | tuple[int, int]) -> int:
     return concurrency if isinstance(concurrency, int) else concurrency[1]
-
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
 def _known_types(dataset: Any, mapped: Mapped, signature: Signature) -> dict[str, ColumnType]:
@@ -209,7 +195,7 @@ def _shapes(
     sets = [
         _shapes_of(signature, columns, column_types, rows) for rows in (1, batch_size)
     ]  # a last batch may be as short
-    return tuple(shape_set for place, shape_set in enumerate(sets) if shape_set and shape_set not in sets[:place])
+    return cluster.each_once(filter(None, sets))
 
 
 def _shapes_of(
@@ -217,15 +203,15 @@ def _shapes_of(
 ) -> dict[str, tuple[int, ...]]:
     shapes: dict[str, tuple[int, ...]] = {}
     for name, column in columns.items():
-        declared = signature.by_name[name].shape
+        shape = signature.by_name[name].shape
         row = column_types[column].shape if column in column_types else None
-        if declared is None or not declared:
+        if shape is None or not shape:
             return {}
-        first = declared[0] if isinstance(declared[0], int) else rows
+        first = shape[0] if isinstance(shape[0], int) else rows
         if row is not None:
-            full_shape = (first, *row) if len(row) < len(declared) else row
-        elif all(isinstance(size, int) for size in declared[1:]):
-            full_shape = (first, *declared[1:])
+            full_shape = (first, *row) if len(row) < len(shape) else row
+        elif all(isinstance(size, int) for size in shape[1:]):
+            full_shape = (first, *shape[1:])
         else:
             return {}
         shapes[name] = tuple(full_shape)
@@ -247,16 +233,16 @@ def _warn_of_processors(dataset: Any, concurrency: int | tuple[int, int], num_cp
         )
 
 
-def _placing(dataset: Any, request: Request, num_cpus: float, share: float) -> dict[str, Any]:
+def _placing(dataset: Any, request: cluster.Request, num_cpus: float, share: float) -> dict[str, Any]:
     """Return Ray's arguments of actors: processors, and devices if machines declare them."""
     import ray
 
-    needs, cluster = needed(request.accelerators, share), ray.cluster_resources()
-    has_devices = bool(declared(cluster))
+    needs, available = cluster.needed(request.accelerators, share), ray.cluster_resources()
+    has_devices = bool(cluster.declared(available))
     if not needs or not has_devices:
         return {"num_cpus": num_cpus}
     if not request.allows_cpu:
-        check_declared(needs, cluster)
+        cluster.check_declared(needs, available)
         return {"num_cpus": num_cpus, "resources": needs}
     # Only this argument of Ray expresses a preference for resources. Ray 2.64 removes it: actors are then placed
     # freely.
@@ -281,7 +267,7 @@ def _pool(strategy: Any, concurrency: int | tuple[int, int]) -> Any:
     )
 
 
-def _job_actor(contents: Any, request: Request) -> Any:
+def _job_actor(contents: Any, request: cluster.Request) -> Any:
     """Start the job's actor on the driver's machine, so that both end together."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy

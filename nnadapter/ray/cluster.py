@@ -12,16 +12,10 @@ from pathlib import Path
 from threading import current_thread, main_thread
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from nnadapter import errors
 from nnadapter.drivers.registry import device_info, devices
 from nnadapter.drivers.selection import CPU, HOSTS, named_requests
 from nnadapter.engine.compiled_file import CompiledFile
-from nnadapter.errors import (
-    DeviceNotFoundError,
-    DeviceUnavailableError,
-    InvalidModelError,
-    InvalidOptionError,
-    near_names,
-)
 from nnadapter.files.source_kind import SourceKind, kind_of
 from nnadapter.onnx.files import contents_of, load_model
 from nnadapter.onnx.signature import Signature, read_signature
@@ -101,7 +95,7 @@ def missing_devices(names: Iterable[str]) -> dict[str, str]:
 def _why_missing(name: str) -> str:
     try:
         info = device_info(name)
-    except DeviceNotFoundError as error:
+    except errors.DeviceNotFoundError as error:
         return str(error)
     return "" if info.available else info.reason
 
@@ -116,14 +110,13 @@ def check_declared(needs: Mapping[str, float], cluster: Mapping[str, float]) -> 
     declared_names = declared(cluster)
     for name in needs.keys() - cluster.keys() if declared_names else ():
         device = name.removeprefix(PREFIX)
-        raise DeviceUnavailableError(
+        raise errors.DeviceUnavailableError(
             f"no machine of the cluster has device {device!r}; they have {', '.join(sorted(declared_names))}. "
             "Start one with "
             f"resource {name!r} (nnadapter.ray.resources() gives it), or allow the CPU by without_device='cpu'"
         )
 
 
-Model = "str | os.PathLike[str] | bytes | onnx.ModelProto"
 _LONGEST_NAME = 200
 
 
@@ -158,7 +151,7 @@ def read_source(model: Any) -> Source:
     message = load_model(path or model)
     try:
         contents, path = contents_of(message), ""
-    except InvalidModelError:
+    except errors.InvalidModelError:
         if not path:
             raise
         contents = b""  # weights are next to the model, and stay there
@@ -202,9 +195,12 @@ class Request:
     @property
     def needs_shapes(self) -> bool:
         """True if the first rows decide on shapes to compile for."""
+        return self.has_dynamic_inputs and not self.shapes and not self.is_compiled
+
+    @property
+    def has_dynamic_inputs(self) -> bool:
         shapes = [value.shape for value in self.signature.inputs]
-        is_open = any(shape is None or not all(isinstance(size, int) for size in shape) for shape in shapes)
-        return is_open and not self.shapes and not self.is_compiled
+        return any(shape is None or not all(isinstance(size, int) for size in shape) for shape in shapes)
 
     @property
     def accelerators(self) -> tuple[str, ...]:
@@ -279,18 +275,39 @@ def read_options(options: Any) -> Options:
     chosen = options_from(options)
     for name in ("trace", "shadow"):
         if getattr(chosen, name) is not None:
-            raise InvalidOptionError(f"option {name!r} applies to a single session; remove it here")
+            raise errors.InvalidOptionError(f"option {name!r} applies to a single session; remove it here")
     return chosen
 
 
 def read_without(without_device: str) -> bool:
     """Return True if machines without a device use the CPU. Raises InvalidOptionError."""
     if without_device not in WITHOUT:
-        raise InvalidOptionError(
+        raise errors.InvalidOptionError(
             f"without_device must be one of {', '.join(WITHOUT)}, got {without_device!r}"
-            f"{near_names(without_device, WITHOUT, '; ')}"
+            f"{errors.near_names(without_device, WITHOUT, '; ')}"
         )
     return without_device == "cpu"
+
+
+def is_count(value: object) -> bool:
+    """Return True for an integer of at least 1."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def check_counts(**counts: object) -> None:
+    """Raise InvalidOptionError for an argument that is not an integer of at least 1."""
+    for name, value in counts.items():
+        if not is_count(value):
+            raise errors.InvalidOptionError(f"{name} must be an integer of at least 1, got {value!r}")
+
+
+def each_once(shape_sets: Iterable[Mapping[str, tuple[int, ...]]]) -> tuple[Mapping[str, tuple[int, ...]], ...]:
+    """Return distinct sets of shapes, in order."""
+    distinct: list[Mapping[str, tuple[int, ...]]] = []
+    for shapes in shape_sets:
+        if shapes not in distinct:
+            distinct.append(shapes)
+    return tuple(distinct)
 
 
 def read_threads(threads: int | None, processors: float) -> int:
@@ -298,5 +315,5 @@ def read_threads(threads: int | None, processors: float) -> int:
     if threads is None:
         return max(1, int(processors))
     if not isinstance(threads, int) or isinstance(threads, bool) or threads < 0:
-        raise InvalidOptionError(f"threads must be an integer, 0 to let devices decide, got {threads!r}")
+        raise errors.InvalidOptionError(f"threads must be an integer, 0 to let devices decide, got {threads!r}")
     return threads

@@ -20,7 +20,8 @@ from nnadapter.drivers.selection import CPU, HOSTS, DeviceRequest
 from nnadapter.engine.compiled_file import CompiledFile
 from nnadapter.errors import DeviceUnavailableError, NNAdapterError, StoredFileError
 from nnadapter.files.atomic_files import replace_file
-from nnadapter.ray.cluster import Request, missing_devices
+from nnadapter.ir.operand import Array
+from nnadapter.ray.cluster import Request, each_once, missing_devices
 from nnadapter.records import dataclass, field, replace
 from nnadapter.report.report import PartitionReport
 from nnadapter.session.ahead_of_time import compile as compile_model
@@ -207,24 +208,25 @@ _SHOWN = 16
 class CompileResult:
     """Result of compiling for one kind."""
 
-    contents: np.ndarray[Any, Any] | None
-    """Contents of the file; None if it is in a shared folder."""
-    path: str
     seconds: float
     nbytes: int
-    reused_file: bool
+    contents: Array | None = None
+    """Contents of the file; None if it is in a shared folder."""
+    path: str = ""
+    reused_file: bool = False
     """The file was in that folder before."""
-    notes: tuple[str, ...]
-    cached: int
-    report: str
+    notes: tuple[str, ...] = ()
+    cached: int = 0
+    report: str = ""
 
 
-def compile_locally(contents: np.ndarray[Any, Any], kind: Kind, request: Request) -> CompileResult:
+def compile_locally(contents: Array, kind: Kind, request: Request) -> CompileResult:
     """Compile a model on this machine, for all machines of its kind."""
     target = Path(request.folder, f"{file_name(kind, request)}{_ENDING}") if request.folder else None
     started = perf_counter()
     if target is not None and target.is_file():
-        return _compile_result(target, None, started, (), "", was_there=True)
+        nbytes = target.stat().st_size
+        return CompileResult(seconds=perf_counter() - started, nbytes=nbytes, path=str(target), reused_file=True)
     with tempfile.TemporaryDirectory(dir=session_folder()) as folder, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         path = target or Path(folder, f"model{_ENDING}")
@@ -235,13 +237,21 @@ def compile_locally(contents: np.ndarray[Any, Any], kind: Kind, request: Request
             input_shapes=request.shapes or None,
             options=request.for_compiling,
             keep_model=request.options.fallback_at("run") != "forbid",
-            dynamic_shapes=True if request.shapes and _leaves_open(request) else None,
+            dynamic_shapes=True if request.shapes and request.has_dynamic_inputs else None,
         )
         compiled_bytes = None if target is not None else np.frombuffer(path.read_bytes(), np.uint8)
         messages = (*(str(warning.message) for warning in caught), *_of_sizes(path, request, report))
         notes = tuple(dict.fromkeys(messages))
         hits = sum(segment.cache is not None and segment.cache.hit for segment in report.segments)
-        return _compile_result(path, compiled_bytes, started, notes, report.to_json(), was_there=False, cached=hits)
+        return CompileResult(
+            seconds=perf_counter() - started,
+            nbytes=path.stat().st_size,
+            contents=compiled_bytes,
+            path="" if target is None else str(target),
+            notes=notes,
+            cached=hits,
+            report=report.to_json(),
+        )
 
 
 def _of_sizes(path: Path, request: Request, report: PartitionReport) -> Iterator[str]:
@@ -255,26 +265,6 @@ def _of_sizes(path: Path, request: Request, report: PartitionReport) -> Iterator
         yield f"rows of other sizes than {sizes} run on the CPU{reason}; pass their shapes by input_shapes="
 
 
-def _compile_result(
-    path: Path, contents: Any, started: float, notes: tuple[str, ...], report: str, *, was_there: bool, cached: int = 0
-) -> CompileResult:
-    return CompileResult(
-        contents=contents,
-        path="" if contents is not None else str(path),
-        seconds=perf_counter() - started,
-        nbytes=path.stat().st_size,
-        reused_file=was_there,
-        notes=notes,
-        cached=cached,
-        report=report,
-    )
-
-
-def _leaves_open(request: Request) -> bool:
-    shapes = [value.shape for value in request.signature.inputs]
-    return any(shape is None or not all(isinstance(size, int) for size in shape) for shape in shapes)
-
-
 def file_name(kind: Kind, request: Request) -> str:
     """Hash the model, the kind of machine, and compile options."""
     shapes = [sorted((name, tuple(shape)) for name, shape in shape_set.items()) for shape_set in request.shapes]
@@ -282,7 +272,7 @@ def file_name(kind: Kind, request: Request) -> str:
     return sha256(key_text.encode()).hexdigest()[:_SHOWN]
 
 
-def written(contents: np.ndarray[Any, Any], name: str, folder: str | os.PathLike[str]) -> Path:
+def written(contents: Array, name: str, folder: str | os.PathLike[str]) -> Path:
     """Write a file into a folder of this machine, unless it exists; return its path.
 
     Sessions map it, so a machine has the weights in memory once. Raises StoredFileError.
@@ -391,7 +381,7 @@ class Job:
 
         node_affinity = NodeAffinitySchedulingStrategy(node_id=node, soft=False)
         run = ray.remote(compile_locally).options(num_cpus=0, max_retries=0, scheduling_strategy=node_affinity)
-        request = self._request if shapes is None else replace(self._request, shapes=_each_once(shapes))
+        request = self._request if shapes is None else replace(self._request, shapes=each_once(shapes))
         compile_result: CompileResult = await run.remote(self._contents, kind, request)
         # This actor owns the bytes, so that they survive the machine that compiled.
         reference = None if compile_result.contents is None else ray.put(compile_result.contents)
@@ -419,10 +409,6 @@ class Job:
             execution, len(self._executions) + self._ended, self._kinds, self._made, self._compiles,
             tuple(self._sessions.values()),
         )  # fmt: skip
-
-
-def _each_once(shapes: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:
-    return tuple(shape_set for place, shape_set in enumerate(shapes) if shape_set not in shapes[:place])
 
 
 class Compiler(Job):

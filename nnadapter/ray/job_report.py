@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 from nnadapter.drivers.selection import CPU
 from nnadapter.files.atomic_files import write_file
 from nnadapter.ray.cluster import Request
-from nnadapter.ray.job import JobSnapshot, Totals
+from nnadapter.ray.job import CompileResult, JobSnapshot, Kind, Totals
 from nnadapter.records import dataclass
 from nnadapter.report.facts import plain, to_lines
 from nnadapter.report.html import bars, static_page, table, tiles
@@ -69,8 +70,8 @@ class ShapeFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobFacts:
-    """Facts of a job; see `nnadapter.ray.report`."""
+class JobReport:
+    """Report of a job: rows, devices, plans and failures; `str` returns it as text."""
 
     model: str
     devices: tuple[str, ...]
@@ -97,28 +98,49 @@ class JobFacts:
     machines: tuple[MachineFacts, ...]
     slowest_shapes: tuple[ShapeFacts, ...]
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the facts as plain data."""
+        return {"schema_version": SCHEMA_VERSION, **plain(self)}
 
-def job_facts(request: Request, snapshot: JobSnapshot) -> dict[str, Any]:
-    """Return the fields of `JobFacts`."""
+    def to_json(self) -> str:
+        """Return `to_dict` as JSON."""
+        return to_lines(self.to_dict())
+
+    def to_html(self) -> str:
+        """Return a self-contained HTML page."""
+        return to_page(self)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the report to a file: HTML for `.html`, JSON for `.json`, otherwise text."""
+        target = Path(path)
+        text = {".html": self.to_html, ".json": self.to_json}.get(target.suffix, self.__str__)()
+        write_file(target, lambda file: file.write(text.encode()))
+
+    def __str__(self) -> str:
+        return to_text(self)
+
+
+def job_report(request: Request, snapshot: JobSnapshot) -> JobReport:
+    """Return the report of a job with this request, from a copy of its state."""
     totals = snapshot.totals or Totals()
-    return {
-        "model": request.name,
-        "devices": tuple(request.device_requests),
-        "rows": totals.rows,
-        "batches": totals.batches,
-        "runs": totals.runs,
-        "seconds": totals.seconds,
-        "rows_by_device": dict(totals.where.most_common()),
-        "fallback_rows": totals.fallen,
-        "incidents": dict(totals.incidents.most_common()),
-        "repeated_batches": totals.repeated_batches,
-        "repeated_rows": totals.repeated_rows,
-        "executions": snapshot.executions,
-        "compiles": sum(snapshot.compiles.values()),
-        "kinds": tuple(_kind_facts(name, snapshot, totals) for name in _names(snapshot)),
-        "machines": _machine_facts(snapshot, totals),
-        "slowest_shapes": _slowest(totals),
-    }
+    return JobReport(
+        model=request.name,
+        devices=tuple(request.device_requests),
+        rows=totals.rows,
+        batches=totals.batches,
+        runs=totals.runs,
+        seconds=totals.seconds,
+        rows_by_device=dict(totals.where.most_common()),
+        fallback_rows=totals.fallen,
+        incidents=dict(totals.incidents.most_common()),
+        repeated_batches=totals.repeated_batches,
+        repeated_rows=totals.repeated_rows,
+        executions=snapshot.executions,
+        compiles=sum(snapshot.compiles.values()),
+        kinds=tuple(_kind_facts(name, snapshot, totals) for name in _names(snapshot)),
+        machines=_machine_facts(snapshot, totals),
+        slowest_shapes=_slowest(totals),
+    )
 
 
 def _names(snapshot: JobSnapshot) -> list[str]:
@@ -126,30 +148,30 @@ def _names(snapshot: JobSnapshot) -> list[str]:
 
 
 def _kind_facts(name: str, snapshot: JobSnapshot, totals: Totals) -> KindFacts:
-    kind, compile_result = snapshot.kinds.get(name), snapshot.compile_results.get(name)
+    kind = snapshot.kinds.get(name) or Kind(name=name, devices=(), missing={}, description={})
+    compile_result = snapshot.compile_results.get(name) or CompileResult(seconds=0.0, nbytes=0)
     sessions = [session for session in snapshot.sessions if session.kind == name]
-    requested_devices = () if kind is None else tuple(device[0] for device in kind.devices)
+    requested_devices = [device[0] for device in kind.devices]
     return KindFacts(
         name=name,
-        machine={} if kind is None else kind.description,
+        machine=kind.description,
         devices=sessions[0].devices if sessions else tuple(dict.fromkeys((*requested_devices, CPU))),
-        missing={} if kind is None else kind.missing,
+        missing=kind.missing,
         machines=len({session.machine for session in sessions}),
         sessions=len(sessions),
         rows=totals.kinds[name],
         compiles=snapshot.compiles.get(name, 0),
-        reused_file=compile_result is not None and compile_result.reused_file,
-        compile_seconds=0.0 if compile_result is None else compile_result.seconds,
-        compiled_bytes=0 if compile_result is None else compile_result.nbytes,
-        cache_hits=0 if compile_result is None else compile_result.cached,
-        segments={} if compile_result is None or not compile_result.report else _segments(compile_result.report),
-        notes=() if compile_result is None else compile_result.notes,
+        reused_file=compile_result.reused_file,
+        compile_seconds=compile_result.seconds,
+        compiled_bytes=compile_result.nbytes,
+        cache_hits=compile_result.cached,
+        segments=_segments(compile_result.report),
+        notes=compile_result.notes,
     )
 
 
 def _segments(report: str) -> dict[str, int]:
-    devices = [segment["device"] for segment in json.loads(report)["segments"]]
-    return {device: devices.count(device) for device in dict.fromkeys(devices)}
+    return dict(Counter(segment["device"] for segment in json.loads(report)["segments"])) if report else {}
 
 
 def _machine_facts(snapshot: JobSnapshot, totals: Totals) -> tuple[MachineFacts, ...]:
@@ -181,12 +203,12 @@ def _slowest(totals: Totals) -> tuple[ShapeFacts, ...]:
 _SHOWN = 5
 
 
-def to_text(report: JobFacts) -> str:
+def to_text(report: JobReport) -> str:
     """Return the report as text: rows, kinds of machines, machines, slowest shapes."""
     return "\n".join((*_rows(report), *_kinds(report), *_machines(report), *_shapes(report)))
 
 
-def summary_of(report: JobFacts) -> str:
+def summary_of(report: JobReport) -> str:
     """Return the rows, runs and rate."""
     rate = f", {report.rows / report.seconds:.0f} rows per second of runs" if report.seconds else ""
     return f"{count(report.rows, 'row')} in {count(report.runs, 'run')}{rate}"
@@ -202,7 +224,7 @@ def told_of_kind(kind: KindFacts) -> str:
     return f"compiled {times}, {duration(kind.compile_seconds)}, {size}"
 
 
-def _rows(report: JobFacts) -> Iterator[str]:
+def _rows(report: JobReport) -> Iterator[str]:
     yield f"model      {report.model}"
     yield f"devices    {', '.join(report.devices) or 'those of the compiled file'}"
     yield f"rows       {summary_of(report)}"
@@ -219,7 +241,7 @@ def _rows(report: JobFacts) -> Iterator[str]:
         yield f"consumed   {report.executions} times; this is the last one"
 
 
-def _kinds(report: JobFacts) -> Iterator[str]:
+def _kinds(report: JobReport) -> Iterator[str]:
     for kind in report.kinds:
         yield ""
         words = ", ".join(f"{name} {word}" for name, word in kind.machine.items() if word)
@@ -235,7 +257,7 @@ def _kinds(report: JobFacts) -> Iterator[str]:
             yield f"  note     {note}"
 
 
-def _machines(report: JobFacts) -> Iterator[str]:
+def _machines(report: JobReport) -> Iterator[str]:
     if report.machines:
         yield ""
         yield f"{'machine':<14} {'kind':<14} {'sessions':>8} {'made in':>10} {'rows':>10}"
@@ -246,7 +268,7 @@ def _machines(report: JobFacts) -> Iterator[str]:
         )
 
 
-def _shapes(report: JobFacts) -> Iterator[str]:
+def _shapes(report: JobReport) -> Iterator[str]:
     if report.slowest_shapes:
         yield ""
         yield "slowest shapes, by time of all their runs"
@@ -258,7 +280,7 @@ def _shapes(report: JobFacts) -> Iterator[str]:
         )
 
 
-def to_page(report: JobFacts) -> str:
+def to_page(report: JobReport) -> str:
     """Return a self-contained HTML page."""
     sections = [
         tiles(_figures(report)),
@@ -270,31 +292,21 @@ def to_page(report: JobFacts) -> str:
     ]
     if report.incidents:
         rows = [(name, times) for name, times in report.incidents.items()]
-        sections.insert(3, _section("What went wrong", table((("device and error", False), ("times", True)), rows)))
+        sections.insert(3, _section("What went wrong", table(_columns("device and error", "times"), rows)))
     return static_page("Job report", report.model, summary_of(report), "".join(sections))
 
 
-_KINDS = (("kind", False), ("machine", False), ("devices", False), ("plan", False), ("segments", False),
-          ("machines", True), ("sessions", True), ("rows", True))  # fmt: skip
-_MACHINES = (
-    ("machine", False),
-    ("address", False),
-    ("kind", False),
-    ("sessions", True),
-    ("made in", True),
-    ("rows", True),
-)
-_SHAPES = (
-    ("shapes", False),
-    ("runs", True),
-    ("rows", True),
-    ("per row", True),
-    ("slowest run", True),
-    ("together", True),
-)
+def _columns(texts: str, numbers: str) -> list[tuple[str, bool]]:
+    """Return the headings of a table, and whether each column contains numbers."""
+    return [(heading, names is numbers) for names in (texts, numbers) for heading in names.split(", ")]
 
 
-def _figures(report: JobFacts) -> list[tuple[str, str, str]]:
+_KINDS = _columns("kind, machine, devices, plan, segments", "machines, sessions, rows")
+_MACHINES = _columns("machine, address, kind", "sessions, made in, rows")
+_SHAPES = _columns("shapes", "runs, rows, per row, slowest run, together")
+
+
+def _figures(report: JobReport) -> list[tuple[str, str, str]]:
     fallen = report.fallback_rows
     return [
         ("Rows", str(report.rows), f"in {count(report.runs, 'run')}, each counted once"),
@@ -304,7 +316,7 @@ def _figures(report: JobFacts) -> list[tuple[str, str, str]]:
     ]
 
 
-def _warning(report: JobFacts) -> str:
+def _warning(report: JobReport) -> str:
     sentences = []
     if report.repeated_batches:
         sentences.append(
@@ -329,7 +341,7 @@ def _kind_row(kind: KindFacts) -> Sequence[object]:
     )  # fmt: skip
 
 
-def _notes(report: JobFacts) -> str:
+def _notes(report: JobReport) -> str:
     notes: Iterable[str] = (
         text
         for kind in report.kinds
@@ -339,7 +351,7 @@ def _notes(report: JobFacts) -> str:
     return f'<ul class="detail">{items}</ul>' if items else ""
 
 
-def _machine_rows(report: JobFacts) -> list[Sequence[object]]:
+def _machine_rows(report: JobReport) -> list[Sequence[object]]:
     return [
         (
             machine.machine[:12],
@@ -353,7 +365,7 @@ def _machine_rows(report: JobFacts) -> list[Sequence[object]]:
     ]
 
 
-def _shape_rows(report: JobFacts) -> list[Sequence[object]]:
+def _shape_rows(report: JobReport) -> list[Sequence[object]]:
     return [
         (
             shapes.shapes,
@@ -365,28 +377,3 @@ def _shape_rows(report: JobFacts) -> list[Sequence[object]]:
         )
         for shapes in report.slowest_shapes
     ]
-
-
-class JobReport(JobFacts):
-    """Report of a job: rows, devices, plans and failures; `str` returns it as text."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the facts as plain data."""
-        return {"schema_version": SCHEMA_VERSION, **plain(self)}
-
-    def to_json(self) -> str:
-        """Return `to_dict` as JSON."""
-        return to_lines(self.to_dict())
-
-    def to_html(self) -> str:
-        """Return a self-contained HTML page."""
-        return to_page(self)
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the report to a file: HTML for `.html`, JSON for `.json`, otherwise text."""
-        target = Path(path)
-        text = {".html": self.to_html, ".json": self.to_json}.get(target.suffix, self.__str__)()
-        write_file(target, lambda file: file.write(text.encode()))
-
-    def __str__(self) -> str:
-        return to_text(self)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from nnadapter.errors import InputTypeError, InvalidInputError, MissingInputError, close_names
-from nnadapter.ir.operand import array_type_of
+from nnadapter.ir.operand import Array, array_type_of
 from nnadapter.onnx.signature import Signature
 from nnadapter.records import dataclass
 from partition.graph import Value
@@ -153,7 +153,6 @@ def _type_of(kind: Any) -> ColumnType:
     return ColumnType(dtype.name, sizes)
 
 
-Array = np.ndarray[Any, Any]
 Run = Callable[[Mapping[str, Array], int], Sequence[Array]]
 
 

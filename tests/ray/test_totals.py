@@ -7,7 +7,6 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from nnadapter.ray import JobReport
 from nnadapter.ray.actors import Sums
 from nnadapter.ray.cluster import Request
 from nnadapter.ray.job import (
@@ -21,7 +20,7 @@ from nnadapter.ray.job import (
     Totals,
     local_kind,
 )
-from nnadapter.ray.job_report import job_facts
+from nnadapter.ray.job_report import job_report
 
 
 def record(task, ordinal, rows=64, where="fake_npu", fallen=0):
@@ -96,11 +95,8 @@ def report():
     )
     plan = json.dumps({"segments": [{"device": "fake_npu"}, {"device": "cpu"}]})
     made = CompileResult(
-        contents=None,
-        path="",
         seconds=2.0,
         nbytes=1 << 20,
-        reused_file=False,
         notes=("a <note>",),
         cached=1,
         report=plan,
@@ -111,7 +107,7 @@ def report():
         name="<model>.onnx", digest="", signature=None, is_compiled=False, path="",
         device_requests={"fake_npu": {}, "qnn": {}}, options=None, shapes=(), allows_cpu=True, threads=1, folder="",
     )  # fmt: skip
-    return JobReport(**job_facts(request, told))
+    return job_report(request, told)
 
 
 def test_report_as_json_text_and_html(tmp_path):

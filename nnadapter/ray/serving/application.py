@@ -20,34 +20,15 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
-from nnadapter.errors import (
-    DeviceUnavailableError,
-    DriverError,
-    DriverWarning,
-    InvalidInputError,
-    InvalidOptionError,
-    describe,
-)
+import nnadapter.ray.cluster as cluster
+from nnadapter import errors
 from nnadapter.onnx.signature import Signature, read_shapes
 from nnadapter.process.processors import usable
 from nnadapter.process.terminal import block_signals, collected_signals
-from nnadapter.ray.cluster import (
-    check_declared,
-    declared,
-    missing_devices,
-    needed,
-    read_devices,
-    read_source,
-    request_of,
-    require_ray,
-    start_if_needed,
-)
 from nnadapter.ray.serving import protocol
 from nnadapter.ray.serving.protocol import NAMES
 
 if TYPE_CHECKING:
-    import os
-
     import onnx
 
     from nnadapter.drivers.selection import DeviceRequest
@@ -104,22 +85,22 @@ def deployment(
         InvalidOptionError: an option is invalid.
         DeviceUnavailableError: machines declare their devices, and none has the requested one.
     """
-    require_ray("nnadapter.ray.deployment", "ray.serve")
+    cluster.require_ray("nnadapter.ray.deployment", "ray.serve")
     import ray
     from ray import serve
 
     from nnadapter.ray.job import Compiler
     from nnadapter.ray.serving.server import Server, Settings
 
-    _check_counts(
+    cluster.check_counts(
         max_batch_size=max_batch_size,
         replicas=replicas,
         max_queued_requests=max_queued_requests,
         bytes=max_request_bytes,
     )
-    source = read_source(model)
+    source = cluster.read_source(model)
     _refuse_others(source.signature)
-    request = request_of(
+    request = cluster.request_of(
         source,
         devices=devices,
         options=options,
@@ -137,9 +118,11 @@ def deployment(
         max_queued_requests=max_queued_requests,
         max_request_bytes=max_request_bytes,
     )
-    needs = needed(request.accelerators, device_share) if not request.allows_cpu and ray.is_initialized() else {}
-    cluster = ray.cluster_resources() if needs else {}
-    check_declared(needs, cluster)
+    needs = (
+        cluster.needed(request.accelerators, device_share) if not request.allows_cpu and ray.is_initialized() else {}
+    )
+    available = ray.cluster_resources() if needs else {}
+    cluster.check_declared(needs, available)
     compiler = serve.deployment(Compiler, name=f"{settings.name}-compiler", ray_actor_options={"num_cpus": 0})
     server = serve.deployment(
         Server,
@@ -147,7 +130,7 @@ def deployment(
         num_replicas=replicas,
         max_ongoing_requests=max_queued_requests + _MORE,
         max_queued_requests=max_queued_requests,
-        ray_actor_options={"num_cpus": num_cpus, "resources": needs if declared(cluster) else {}},
+        ray_actor_options={"num_cpus": num_cpus, "resources": needs if cluster.declared(available) else {}},
     )
     return server.bind(compiler.bind(source.contents, request), request, settings)
 
@@ -158,7 +141,7 @@ _MORE = 64
 def _refuse_others(signature: Signature) -> None:
     for value in (*signature.inputs, *signature.outputs):
         if value.dtype not in NAMES:
-            raise InvalidInputError(
+            raise errors.InvalidInputError(
                 f"{value.name!r} is {value.dtype or 'of no known type'}, but a server supports numeric tensors only",
                 name=value.name,
             )
@@ -166,19 +149,15 @@ def _refuse_others(signature: Signature) -> None:
 
 def _name(name: object) -> str:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise InvalidOptionError(f"the name of a served model may have only letters, digits and '_.-', got {name!r}")
+        raise errors.InvalidOptionError(
+            f"the name of a served model may have only letters, digits and '_.-', got {name!r}"
+        )
     return name
-
-
-def _check_counts(**counts: object) -> None:
-    for name, value in counts.items():
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise InvalidOptionError(f"{name} must be an integer of at least 1, got {value!r}")
 
 
 def _seconds(name: str, value: object, *, least: float) -> float:
     if not isinstance(value, (int, float)) or isinstance(value, bool) or not least <= value < float("inf"):
-        raise InvalidOptionError(f"{name} must be a number of seconds, got {value!r}")
+        raise errors.InvalidOptionError(f"{name} must be a number of seconds, got {value!r}")
     return float(value)
 
 
@@ -207,7 +186,7 @@ def serve_until_stopped(model: Any, *, host: str, port: int, on_ready: Callable[
         DriverError: no replica started.
     """
     _prepare()
-    require_ray("nnadapter serve", "ray.serve")
+    cluster.require_ray("nnadapter serve", "ray.serve")
     import ray  # noqa: F401  it includes psutil
     from psutil import Process
 
@@ -291,11 +270,13 @@ def _drain(seconds: float) -> None:
         ):
             if time.monotonic() > until:
                 cut = f"no answer within {seconds:g} s: {connection_count} connections were closed"
-                warnings.warn(DriverWarning(cut), stacklevel=2)
+                warnings.warn(errors.DriverWarning(cut), stacklevel=2)
                 break
             time.sleep(_TICK_S)
     except Exception as error:  # noqa: BLE001  the server ends anyway
-        warnings.warn(DriverWarning(f"pending requests were not awaited: {describe(error)}"), stacklevel=2)
+        warnings.warn(
+            errors.DriverWarning(f"pending requests were not awaited: {errors.describe(error)}"), stacklevel=2
+        )
 
 
 def _proxies() -> list[Any]:
@@ -338,12 +319,12 @@ def _prepare() -> None:
 
 
 def _check_devices(devices: Any) -> None:
-    for name, reason in missing_devices(read_devices(devices, is_compiled=devices is None)).items():
-        raise DeviceUnavailableError(f"device {name!r} is not on this machine: {reason}")
+    for name, reason in cluster.missing_devices(cluster.read_devices(devices, is_compiled=devices is None)).items():
+        raise errors.DeviceUnavailableError(f"device {name!r} is not on this machine: {reason}")
 
 
 def _start(folder: str, replicas: int) -> None:
-    start_if_needed(
+    cluster.start_if_needed(
         address="local",  # never join a running cluster
         num_cpus=max(usable(), replicas) + 1,
         object_store_memory=_STORE_BYTES,
@@ -363,7 +344,7 @@ def _running(application: Any, name: str, host: str, port: int) -> str:
     try:
         serve.run(application, name=_APPLICATION, route_prefix="/")
     except RuntimeError as error:
-        raise DriverError(f"the server did not start: {reason_in(_status_messages(serve.status()))}") from error
+        raise errors.DriverError(f"the server did not start: {reason_in(_status_messages(serve.status()))}") from error
     shown = f"[{host}]" if ":" in host else host
     # imports this module in the proxies
     ray.get([proxy.__ray_call__.remote(count_connections) for proxy in _proxies()])
@@ -402,6 +383,6 @@ def free_port(host: str, port: int) -> int:
             probe.bind((host, port))
             return int(probe.getsockname()[1])
     except OSError as error:
-        raise InvalidOptionError(
+        raise errors.InvalidOptionError(
             f"{host}:{port} cannot be bound to: {error.strerror or error}; choose another port, or 0 for a free one"
         ) from error

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
 from nnadapter.errors import DeadlineExceededError, InvalidInputError, NNAdapterError
+from nnadapter.ir.operand import Array
 from nnadapter.onnx.signature import Signature
 from nnadapter.ray.rows import Axis, axis_of, run_rows
 from nnadapter.ray.serving.protocol import InferenceRequest
 from nnadapter.records import dataclass
 
-Array = np.ndarray[Any, Any]
 Feed = Mapping[str, Array]
 Run = Callable[[Sequence[str], Feed, int, float | None], tuple[Sequence[Array], str]]
 """Runs a feed of rows within seconds; returns results and devices."""
@@ -79,16 +78,14 @@ class Batcher:
         late = [queued_request.until is not None and queued_request.until <= current_time for queued_request in waiting]
         alive = [queued_request for queued_request, is_late in zip(waiting, late, strict=True) if not is_late]
         try:
-            results = iter(self._together(alive, run, current_time)) if alive else iter(())
+            results = iter(self._together(alive, run, current_time) if alive else ())
         except NNAdapterError as error:
-            results = iter(
-                [RequestResult({}, error=error)] * len(alive) if len(alive) < 2 else self._apart(alive, run, error)
-            )
+            results = iter(self._apart(alive, run, error))
         return [_TOO_LATE if is_late else next(results) for is_late in late]
 
     def _apart(self, waiting: Sequence[QueuedRequest], run: Run, error: NNAdapterError) -> list[RequestResult]:
         """Run each request by itself, unless the deadline has passed: one may be at fault."""
-        if isinstance(error, DeadlineExceededError):
+        if len(waiting) == 1 or isinstance(error, DeadlineExceededError):
             return [RequestResult({}, error=error)] * len(waiting)
         return [self.run([queued_request], run)[0] for queued_request in waiting]
 

@@ -14,7 +14,7 @@ from urllib.parse import unquote
 import numpy as np
 
 from nnadapter.errors import CancelledError, InvalidInputError, NNAdapterError, close_names, describe
-from nnadapter.ir.operand import array_type_of
+from nnadapter.ir.operand import Array, array_type_of
 from nnadapter.onnx.signature import Signature
 from nnadapter.records import dataclass
 from partition.graph import Value
@@ -77,7 +77,6 @@ def http_error(error: BaseException) -> HttpError:
     return HttpError(500, f"the server failed: {type(error).__name__}; see its log")
 
 
-Array = np.ndarray[Any, Any]
 _MICRO = 1e-6
 _TYPES = frozenset({bool, int, float})
 _LONGEST_US = 1 << 62

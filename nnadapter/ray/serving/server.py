@@ -23,17 +23,6 @@ from nnadapter.ray.actors import Sums, kind_of, local_file, open_file, run_optio
 from nnadapter.ray.cluster import Request as Wanted
 from nnadapter.ray.serving import protocol
 from nnadapter.ray.serving.batching import Batcher, QueuedRequest, RequestResult
-from nnadapter.ray.serving.protocol import (
-    HEADER_LENGTH,
-    HttpError,
-    InferenceRequest,
-    Route,
-    http_error,
-    model_metadata,
-    read_request,
-    route_of,
-    written,
-)
 from nnadapter.ray.serving.request_body import body_of, length_of
 from nnadapter.records import dataclass
 
@@ -132,10 +121,10 @@ class Server:
 
     async def __call__(self, request: Request) -> Response:
         try:
-            route = route_of(request.method, request.url.path, self._settings.name)
+            route = protocol.route_of(request.method, request.url.path, self._settings.name)
             response = await self._answer(route, request)
         except Exception as failure:  # noqa: BLE001  every request gets a response
-            error = http_error(failure)
+            error = protocol.http_error(failure)
             response = _json_response({"error": error.message}, error.status)
             if error.retry_after:
                 response.headers["Retry-After"] = str(error.retry_after)
@@ -149,26 +138,26 @@ class Server:
         if self._health.state == "fails":
             raise DriverError(f"the last runs of model {self._settings.name!r} failed; see the incidents in its report")
 
-    async def _answer(self, route: Route, request: Request) -> Response:
+    async def _answer(self, route: protocol.Route, request: Request) -> Response:
         name, signature = self._settings.name, self._signature
-        if route is Route.INFER:
+        if route is protocol.Route.INFER:
             return await self._inferred(request)
-        if route is Route.READY and self._health.state == "fails":
+        if route is protocol.Route.READY and self._health.state == "fails":
             return _json_response({"name": name, "ready": False, **self._health.to_dict()}, 503)
-        if route is Route.REPORT_PAGE:
+        if route is protocol.Route.REPORT_PAGE:
             page = await asyncio.to_thread(lambda: self._session.report().to_html(name))
             return Response(page, media_type="text/html")
-        answers: Mapping[Route, Any] = {
-            Route.SERVER: {
+        answers: Mapping[protocol.Route, Any] = {
+            protocol.Route.SERVER: {
                 "name": "nnadapter",
                 "version": own_version(),
                 "extensions": list(_EXTENSIONS),
             },
-            Route.LIVE: {"live": True},
-            Route.READY: {"name": name, "ready": True, "health": self._health.state},
-            Route.MODEL: model_metadata(name, signature),
+            protocol.Route.LIVE: {"live": True},
+            protocol.Route.READY: {"name": name, "ready": True, "health": self._health.state},
+            protocol.Route.MODEL: protocol.model_metadata(name, signature),
         }
-        if route is Route.REPORT:
+        if route is protocol.Route.REPORT:
             report = await asyncio.to_thread(lambda: self._session.report().to_json())
             return _json_response({"server": self._health.to_dict(), "session": json.loads(report)})
         return _json_response(answers[route])
@@ -178,12 +167,12 @@ class Server:
         if self._waiting >= settings.max_queued_requests or (
             self._waiting and self._bytes + length > protocol.WAITING_BYTES
         ):
-            raise HttpError(503, f"{self._waiting} requests are queued already; try again", retry_after=1)
+            raise protocol.HttpError(503, f"{self._waiting} requests are queued already; try again", retry_after=1)
         self._waiting, self._bytes = self._waiting + 1, self._bytes + length
         try:
             body = await body_of(request, length, settings.deadline_s)
             inference_request = await asyncio.to_thread(
-                read_request, body, request.headers.get(HEADER_LENGTH), self._signature
+                protocol.read_request, body, request.headers.get(protocol.HEADER_LENGTH), self._signature
             )
             self._signature.check_feed(inference_request.feed)
             result = await self._await_results(inference_request)
@@ -191,12 +180,12 @@ class Server:
             self._waiting, self._bytes = self._waiting - 1, self._bytes - length
         if result.error is not None:
             raise result.error
-        text, headers = written(
+        text, headers = protocol.written(
             settings.name, inference_request.id, result.results, inference_request.binary, result.devices
         )
         return Response(text, headers=dict(headers))
 
-    async def _await_results(self, inference_request: InferenceRequest) -> RequestResult:
+    async def _await_results(self, inference_request: protocol.InferenceRequest) -> RequestResult:
         seconds = inference_request.timeout if inference_request.timeout is not None else self._settings.deadline_s
         until = None if seconds is None else time.monotonic() + seconds
         try:
