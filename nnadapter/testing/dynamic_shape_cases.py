@@ -6,26 +6,25 @@ limit the sizes of the model, which the definition computes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from math import prod
 from random import Random
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from nnadapter.drivers.capability import DynamicShapes
+import nnadapter.testing.onnx_cases as onnx_cases
+from nnadapter.drivers.capability import DynamicShapes, ModelForm
 from nnadapter.drivers.isolation.isolated_device import IsolatedContext, number_of
 from nnadapter.errors import InvalidModelError
-from nnadapter.ir import ABSENT, Array, AttributeValue, Model, Operand, OperandType, Operation, SymbolicNumber
+from nnadapter.ir import ABSENT, Array, Model, Operand, OperandType, Operation, SymbolicNumber
 from nnadapter.ir.structure import SymbolicModel
 from nnadapter.ir.symbolic_numbers import SymbolicTrace, size_hint
 from nnadapter.ir.verification import inferred
 from nnadapter.planning.bounds import beyond_bounds
 from nnadapter.records import dataclass, replace
-from nnadapter.testing.ir_cases import of_many, of_one_operation, operation_types
-from nnadapter.testing.onnx_cases import NODES, DynamicOnnxModel, ops_taken, with_dynamic_dimension
+from nnadapter.testing.ir_cases import UNSUPPORTED, of_many, of_one_operation, operation_types
 from nnadapter.testing.random_models.maker import RandomCase, evaluate, expect_tame
 from nnadapter.testing.random_models.recipes import FROM_SCHEMA, RECIPES
 from nnadapter.testing.subjects import (
@@ -99,55 +98,34 @@ def _with_open_size(model: Model, size: int, variable: SymbolicNumber) -> Model:
     return Model(operands, tuple(operations), model.inputs, model.outputs)
 
 
+_WITH_SHAPE = ("EXPAND", "FILL", "RESHAPE", "RESIZE_LINEAR", "RESIZE_NEAREST")
+
+
 def _attributes(
     operation: Operation, read: Sequence[OperandType | None], size: int, variable: SymbolicNumber
-) -> Mapping[str, AttributeValue]:
-    shaped, first = _SHAPED.get(operation.type), read[0] if read else None
-    if shaped is None:
-        return operation.attributes
-    return {
-        **operation.attributes,
-        **shaped(operation.attributes, () if first is None else first.dimensions, size, variable),
-    }
+) -> Mapping[str, Any]:
+    """Return attributes with the variable for `size`, where they contain the result's shape."""
+    attributes: Mapping[str, Any] = operation.attributes
+    if operation.type not in _WITH_SHAPE:
+        return attributes
+    dimensions: Dimensions = read[0].dimensions if read and read[0] is not None else ()
+    shape = _replaced(attributes["shape"], size, variable)
+    if operation.type == "RESHAPE":
+        shape = _with_inferred_size(shape, dimensions)
+    elif operation.type.startswith("RESIZE"):
+        each = zip(attributes["shape"], attributes["scales"], dimensions, strict=True)
+        shape = tuple(read if scale == 1 else named + 0 * int(read) for named, scale, read in each)
+    return {**attributes, "shape": shape}
 
 
-def _filled(
-    attributes: Mapping[str, Any], dimensions: Dimensions, size: int, variable: SymbolicNumber
-) -> dict[str, Any]:
-    return {"shape": _replaced(attributes["shape"], size, variable)}
-
-
-def _reshaped(
-    attributes: Mapping[str, Any], dimensions: Dimensions, size: int, variable: SymbolicNumber
-) -> dict[str, Any]:
-    """Replace `size` in a RESHAPE's shape by the variable; the largest size follows from the number of elements."""
-    named = _replaced(attributes["shape"], size, variable)
-    sizes: Dimensions = size_hint(named)
+def _with_inferred_size(shape: Dimensions, dimensions: Dimensions) -> Dimensions:
+    """Replace the largest size by the one that follows from the number of elements."""
+    sizes: Dimensions = size_hint(shape)
     if not sizes or 0 in sizes:
-        return {"shape": named}
+        return shape
     largest = max(range(len(sizes)), key=sizes.__getitem__)
-    other_elements = prod(named[:largest]) * prod(named[largest + 1 :])
-    return {"shape": (*named[:largest], prod(dimensions) // other_elements, *named[largest + 1 :])}
-
-
-def _resized_by_scales(
-    attributes: Mapping[str, Any], dimensions: Dimensions, size: int, variable: SymbolicNumber
-) -> dict[str, Any]:
-    each = zip(attributes["shape"], attributes["scales"], dimensions, strict=True)
-    return {"shape": tuple(read if scale == 1 else named + 0 * int(read) for named, scale, read in each)}
-
-
-_SHAPED: Mapping[str, Callable[[Mapping[str, Any], Dimensions, int, SymbolicNumber], dict[str, Any]]] = (
-    MappingProxyType(
-        {
-            "EXPAND": _filled,
-            "FILL": _filled,
-            "RESHAPE": _reshaped,
-            "RESIZE_NEAREST": _resized_by_scales,
-            "RESIZE_LINEAR": _resized_by_scales,
-        }
-    )
-)
+    other_elements = prod(shape[:largest]) * prod(shape[largest + 1 :])
+    return (*shape[:largest], prod(dimensions) // other_elements, *shape[largest + 1 :])
 
 
 def _replaced(dimensions: Dimensions, size: int, variable: SymbolicNumber) -> Dimensions:
@@ -169,33 +147,24 @@ _SIZES = (12, 1, 2, 5, 3, 33, 0)
 _WANTED = 3
 _MOST_ELEMENTS = 1 << 13
 _SINGLE_SIZE_SAMPLES = 2
-_UNSUPPORTED_SKIP_REASON = "the device supports no such operation"
 _NO_OTHER = "the model is valid at one size only"
 _DECIDED = "its program is for one size only, because the driver guards on it"
 
 
-def ir_sizes(bench: Bench) -> Iterator[Case]:
-    """Yield cases of each operation with a dynamic size, and random graphs."""
+def sizes(bench: Bench) -> Iterator[Case]:
+    """Yield cases of each operation or ONNX op with a dynamic size, and random graphs."""
     if bench.device.full_capability.dynamic_shapes is DynamicShapes.NONE:
         yield Case("sizes/none/0", _skip_static)
         return
-    for type_ in operation_types(bench):
-        for number in range(1 if bench.settings.short else 2):
-            yield Case(f"sizes/{type_}/{number}", partial(_operation, type_=type_))
+    if bench.capability.form is ModelForm.IR:
+        one, many, types, each = _operation, _graph, operation_types(bench), 2
+    else:
+        one, many, types, each = _node, _many_nodes, list(onnx_cases.NODES), 4
+    for type_ in types:
+        for number in range(1 if bench.settings.short else each):
+            yield Case(f"sizes/{type_}/{number}", partial(one, type_=type_))
     for number in range(10 if bench.settings.short else 60):
-        yield Case(f"sizes/random/{number}", _graph)
-
-
-def onnx_sizes(bench: Bench) -> Iterator[Case]:
-    """Yield cases of each ONNX op with a dynamic size, and random graphs."""
-    if bench.device.full_capability.dynamic_shapes is DynamicShapes.NONE:
-        yield Case("sizes/none/0", _skip_static)
-        return
-    for op_type in NODES:
-        for number in range(1 if bench.settings.short else 4):
-            yield Case(f"sizes/{op_type}/{number}", partial(_nodes, op_types=(op_type,)))
-    for number in range(10 if bench.settings.short else 60):
-        yield Case(f"sizes/random/{number}", _many_nodes)
+        yield Case(f"sizes/random/{number}", many)
 
 
 def _skip_static(bench: Bench, random: Random) -> Outcome:
@@ -211,7 +180,7 @@ def _graph(bench: Bench, random: Random) -> Outcome:
 
 
 def _with_each_size(bench: Bench, random: Random, random_case: RandomCase | None) -> Outcome:
-    outcome: Outcome = SkippedOutcome(_UNSUPPORTED_SKIP_REASON if random_case is None else _NO_OTHER)
+    outcome: Outcome = SkippedOutcome(UNSUPPORTED if random_case is None else _NO_OTHER)
     for case in () if random_case is None else opened(random, random_case):
         outcome = _examined(bench, case)
         if not isinstance(outcome, SkippedOutcome):
@@ -234,7 +203,7 @@ def _examined(bench: Bench, case: DynamicCase) -> Outcome:
     refusal = bench.refusal(dynamic_subject)
     if refusal:
         return SkippedOutcome(refusal)
-    with bench.compiled(dynamic_subject) as program, bench.execution(dynamic_subject, program) as execution:
+    with bench.started(dynamic_subject) as execution:
         number = number_of(execution)
         jobs = [(number, (size,), subject.feeds) for size, subject in zip(sizes, subjects, strict=True)]
         with blamed(OutcomeKind.DOES_NOT_RUN, dynamic_subject, "compute at one size after the other raised"):
@@ -269,28 +238,21 @@ def _is_defined(case: RandomCase | None) -> bool:
     )
 
 
-def _nodes(bench: Bench, random: Random, op_types: Sequence[str]) -> Outcome:
-    dynamic_model = with_dynamic_dimension(bench, random, op_types)
-    return (
-        SkippedOutcome("the op does not support these dimensions")
-        if dynamic_model is None
-        else _computed(bench, dynamic_model)
+def _node(bench: Bench, random: Random, type_: str) -> Outcome:
+    return _computed(
+        bench, onnx_cases.with_dynamic_dimension(bench, random, (type_,)), onnx_cases.UNSUPPORTED_DIMENSIONS
     )
 
 
 def _many_nodes(bench: Bench, random: Random) -> Outcome:
-    op_types = ops_taken(bench)
-    dynamic_model = (
-        with_dynamic_dimension(bench, random, random.choices(op_types, k=random.randint(2, 8))) if op_types else None
-    )
-    return (
-        SkippedOutcome("the device supports no op of random graphs")
-        if dynamic_model is None
-        else _computed(bench, dynamic_model)
-    )
+    op_types = onnx_cases.ops_taken(bench)
+    chosen = random.choices(op_types, k=random.randint(2, 8)) if op_types else ()
+    return _computed(bench, onnx_cases.with_dynamic_dimension(bench, random, chosen), onnx_cases.NO_OPS)
 
 
-def _computed(bench: Bench, dynamic_model: DynamicOnnxModel) -> Outcome:
+def _computed(bench: Bench, dynamic_model: onnx_cases.DynamicOnnxModel | None, skip_reason: str) -> Outcome:
+    if dynamic_model is None:
+        return SkippedOutcome(skip_reason)
     original_size = dynamic_model.dimensions[dynamic_model.axis]
     candidate_sizes = [
         original_size,
@@ -305,14 +267,11 @@ def _computed(bench: Bench, dynamic_model: DynamicOnnxModel) -> Outcome:
     if original_size not in subjects or len(sizes) == _SINGLE_SIZE_SAMPLES:
         return SkippedOutcome(_NO_OTHER)
     if not bench.takes(dynamic_model.closed):
-        return SkippedOutcome(_UNSUPPORTED_SKIP_REASON)
+        return SkippedOutcome(UNSUPPORTED)
     refusal = bench.not_admitted(subjects[original_size])
     if refusal:
         return SkippedOutcome(refusal)
-    with (
-        bench.compiled(subjects[original_size]) as program,
-        bench.execution(subjects[original_size], program) as execution,
-    ):
+    with bench.started(subjects[original_size]) as execution:
         for size in sizes:
             try:
                 bench.run(subjects[size], execution)

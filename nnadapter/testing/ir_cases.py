@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from random import Random
 from types import MappingProxyType
@@ -14,7 +14,7 @@ from nnadapter.ir.operations import BROUGHT
 from nnadapter.records import dataclass
 from nnadapter.testing.mutations import MUTATIONS
 from nnadapter.testing.random_models.maker import Maker, RandomCase
-from nnadapter.testing.random_models.recipes import FROM_SCHEMA, RECIPES, UNREACHED
+from nnadapter.testing.random_models.recipes import UNREACHED, attempt
 from nnadapter.testing.subjects import (
     Bench,
     Case,
@@ -62,10 +62,9 @@ def operation_types(bench: Bench) -> Sequence[str]:
 
 def of_one_operation(bench: Bench, random: Random, type_: str, shapes: OperandShapes = USUAL) -> RandomCase | None:
     """Return a model of one operation that the device supports, or None."""
-    recipe, accept = RECIPES.get(type_, FROM_SCHEMA), accepted_by(bench)
     for _ in range(_ATTEMPTS):
         maker = _maker(bench, random, [type_], shapes)
-        if maker.attempt(type_, recipe, accept) and _has(maker, shapes):
+        if attempt(maker, type_, partial(_accepts, bench)) and _has(maker, shapes):
             return maker.finish(produced_only=True)
     return None
 
@@ -75,27 +74,22 @@ def of_many(bench: Bench, random: Random, operations: int) -> RandomCase | None:
     types = _types_taken(bench)
     if not types:
         return None
-    maker, accept = _maker(bench, random, types, USUAL), accepted_by(bench)
+    maker = _maker(bench, random, types, USUAL)
     chosen = random.sample(types, min(len(types), random.choice((3, 6, 12))))
     for _ in range(3 * operations):
-        type_ = random.choice(chosen)
-        maker.attempt(type_, RECIPES.get(type_, FROM_SCHEMA), accept)
+        attempt(maker, random.choice(chosen), partial(_accepts, bench))
         if len(maker.produced_operands) >= operations:
             break
     return maker.finish(produced_only=True) if maker.produced_operands else None
 
 
-def accepted_by(bench: Bench) -> Callable[[Model], bool]:
-    """Return a predicate: does the device support the last operation of a model?"""
-
-    def accept(model: Model) -> bool:
-        position = len(model.operations) - 1
-        operation = model.operations[position]
-        read = [operand for operand in dict.fromkeys(operation.inputs) if operand != ABSENT]
-        inputs = [operand for operand in read if model.operands[operand].lifetime is not Lifetime.CONSTANT]
-        return bench.takes(submodel(model, [position], inputs, operation.outputs))
-
-    return accept
+def _accepts(bench: Bench, model: Model) -> bool:
+    """Return True if the device supports the last operation of a model."""
+    position = len(model.operations) - 1
+    operation = model.operations[position]
+    read = [operand for operand in dict.fromkeys(operation.inputs) if operand != ABSENT]
+    inputs = [operand for operand in read if model.operands[operand].lifetime is not Lifetime.CONSTANT]
+    return bench.takes(submodel(model, [position], inputs, operation.outputs))
 
 
 def _types_taken(bench: Bench) -> list[str]:
@@ -128,7 +122,7 @@ def _has(maker: Maker, shapes: OperandShapes) -> bool:
     return not types or any(type_.rank >= min(shapes.ranks) for type_ in types)
 
 
-_UNSUPPORTED_SKIP_REASON = "the device supports no such operation"
+UNSUPPORTED = "the device supports no such operation"
 _LARGEST_GRAPH = 12
 
 
@@ -161,21 +155,17 @@ def refusals(bench: Bench) -> Iterator[Case]:
 
 
 def _operation(bench: Bench, random: Random, type_: str, shapes: OperandShapes) -> Outcome:
-    case = of_one_operation(bench, random, type_, shapes)
-    return (
-        SkippedOutcome(_UNSUPPORTED_SKIP_REASON)
-        if case is None
-        else bench.examine(of_ir(case, bench.settings.precision))
-    )
+    return _examined(bench, of_one_operation(bench, random, type_, shapes))
 
 
 def _graph(bench: Bench, random: Random) -> Outcome:
-    case = of_many(bench, random, random.randint(2, _LARGEST_GRAPH))
-    return (
-        SkippedOutcome(_UNSUPPORTED_SKIP_REASON)
-        if case is None
-        else bench.examine(of_ir(case, bench.settings.precision))
-    )
+    return _examined(bench, of_many(bench, random, random.randint(2, _LARGEST_GRAPH)))
+
+
+def _examined(bench: Bench, case: RandomCase | None) -> Outcome:
+    if case is None:
+        return SkippedOutcome(UNSUPPORTED)
+    return bench.examine(of_ir(case, bench.settings.precision))
 
 
 def _refusal(bench: Bench, random: Random, family: str) -> Outcome:

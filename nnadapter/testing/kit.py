@@ -9,6 +9,7 @@ import shutil
 import unittest
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +19,6 @@ from typing import Any
 
 import numpy as np
 
-import nnadapter.testing.dynamic_shape_cases as size_cases
 import nnadapter.testing.ir_cases as ir_cases
 import nnadapter.testing.onnx_cases as onnx_cases
 from nnadapter.drivers.capability import ModelForm
@@ -28,6 +28,7 @@ from nnadapter.ir.protobuf.serialization import save
 from nnadapter.process.packages import installed_version, own_version
 from nnadapter.records import dataclass
 from nnadapter.report.sections import code, table
+from nnadapter.testing.dynamic_shape_cases import sizes
 from nnadapter.testing.onnx_cases import operator_tests
 from nnadapter.testing.program_cases import programs
 from nnadapter.testing.subjects import (
@@ -110,10 +111,7 @@ class ScoreCard:
             "seed": self.settings.seed,
             "all_passed": self.all_passed,
             "seconds": round(self.seconds, 1),
-            "groups": {
-                name: {"passed": tally.passed, "failed": tally.failed, "skipped": tally.skipped}
-                for name, tally in self.groups.items()
-            },
+            "groups": {name: asdict(tally) for name, tally in self.groups.items()},
             "failures": [
                 {"case": row.name, "kind": failed.kind.value, "detail": failed.detail} for row, failed in self.failures
             ],
@@ -134,7 +132,7 @@ GROUPS: Mapping[ModelForm, Mapping[str, Cases]] = MappingProxyType(
                 "boundary": ir_cases.boundaries,
                 "graphs": ir_cases.graphs,
                 "refusals": ir_cases.refusals,
-                "sizes": size_cases.ir_sizes,
+                "sizes": sizes,
                 "onnx": operator_tests,
                 "programs": programs,
             }
@@ -146,7 +144,7 @@ GROUPS: Mapping[ModelForm, Mapping[str, Cases]] = MappingProxyType(
                 "boundary": onnx_cases.boundaries,
                 "graphs": onnx_cases.graphs,
                 "refusals": onnx_cases.refusals,
-                "sizes": size_cases.onnx_sizes,
+                "sizes": sizes,
                 "programs": programs,
             }
         ),

@@ -173,22 +173,6 @@ def _swappable(operand: Operand) -> bool:
     return operand.value is not None and operand.value.dtype.kind in "iuf" and operand.value.dtype.itemsize > 1
 
 
-OPERAND_MUTATIONS: tuple[Mutation, ...] = (
-    duplicate_name,
-    name_is_no_text,
-    negative_dimension,
-    unknown_dimension,
-    unknown_data_type,
-    layout_of_another_rank,
-    constant_without_value,
-    value_of_another_lifetime,
-    value_of_wrong_data_type,
-    value_of_wrong_shape,
-    value_that_is_no_array,
-    value_of_another_byte_order,
-)
-
-
 def _quantized(model: Model, dtype: DataType, dimensions: tuple[int, ...], **quantization: Any) -> Model:
     type_ = OperandType(dtype, dimensions, quantization=Quantization(**quantization))
     operand = Operand("quantized", type_, Lifetime.MODEL_INPUT)
@@ -255,18 +239,6 @@ def quantized_along_no_axis(random: Random, model: Model) -> Mutated:
     return changed, f"'quantized' is quantized along axis {axis}, expected one of 0 to 1"
 
 
-QUANTIZATION_MUTATIONS: tuple[Mutation, ...] = (
-    quantized_real,
-    wrong_number_of_scales,
-    wrong_number_of_zero_points,
-    unsound_scale,
-    scale_that_is_no_number,
-    zero_point_out_of_range,
-    zero_point_that_is_no_integer,
-    quantized_along_no_axis,
-)
-
-
 def listed_index_out_of_range(random: Random, model: Model) -> Mutated:
     """List a missing operand as input or output."""
     name, index = random.choice(("inputs", "outputs")), random.choice((-1, len(model.operands), None, 0.0))
@@ -316,17 +288,6 @@ def dangling_operand(random: Random, model: Model) -> Mutated:
     """Add a temporary without a producer."""
     operand = Operand("dangling", OperandType(DataType.FLOAT32, (2,)), Lifetime.TEMPORARY)
     return replace(model, operands=(*model.operands, operand)), "'dangling' is temporary, expected an operation"
-
-
-SIGNATURE_MUTATIONS: tuple[Mutation, ...] = (
-    listed_index_out_of_range,
-    input_twice,
-    input_not_listed,
-    output_not_listed,
-    lifetime_against_use,
-    output_that_nothing_makes,
-    dangling_operand,
-)
 
 
 def _reading(random: Random, model: Model) -> tuple[int, Operation]:
@@ -562,33 +523,6 @@ def operation_left_out(random: Random, model: Model) -> Mutated:
     ), "reads operand .*expected one defined earlier|expected an operation that produces"
 
 
-OPERATION_MUTATIONS: tuple[Mutation, ...] = (
-    unknown_operation,
-    no_operation_type,
-    reads_beyond_the_model,
-    reads_no_number,
-    reads_its_own_result,
-    cycle,
-    operation_before_its_input,
-    required_input_absent,
-    too_few_inputs,
-    too_many_inputs,
-    input_of_wrong_data_type,
-    inputs_of_different_data_types,
-    input_of_wrong_rank,
-    made_twice,
-    makes_what_is_given,
-    makes_one_operand_twice,
-    makes_too_few,
-    makes_too_many,
-    makes_beyond_the_model,
-    result_of_wrong_shape,
-    result_of_wrong_data_type,
-    result_of_wrong_layout,
-    operation_left_out,
-)
-
-
 def _attribute(random: Random, model: Model, fits: Callable[[Attribute], bool]) -> tuple[int, str]:
     candidates = [
         (position, attribute.name)
@@ -674,26 +608,67 @@ def fuse_parameters_that_do_not_fit(random: Random, model: Model) -> Mutated:
     return _set(model, position, name, (*parameters, 1.0)), f"{at(model, position)}fuse_parameters has .*expected"
 
 
-ATTRIBUTE_MUTATIONS: tuple[Mutation, ...] = (
-    unknown_attribute,
-    missing_attribute,
-    attribute_of_wrong_kind,
-    attribute_beyond_its_choices,
-    attribute_of_wrong_length,
-    axis_out_of_range,
-    fuse_parameters_that_do_not_fit,
-)
-
-
 MUTATIONS: Mapping[str, Mutation] = MappingProxyType(
     {
         family.__name__: family
         for family in (
-            *OPERAND_MUTATIONS,
-            *QUANTIZATION_MUTATIONS,
-            *SIGNATURE_MUTATIONS,
-            *OPERATION_MUTATIONS,
-            *ATTRIBUTE_MUTATIONS,
+            duplicate_name,
+            name_is_no_text,
+            negative_dimension,
+            unknown_dimension,
+            unknown_data_type,
+            layout_of_another_rank,
+            constant_without_value,
+            value_of_another_lifetime,
+            value_of_wrong_data_type,
+            value_of_wrong_shape,
+            value_that_is_no_array,
+            value_of_another_byte_order,
+            quantized_real,
+            wrong_number_of_scales,
+            wrong_number_of_zero_points,
+            unsound_scale,
+            scale_that_is_no_number,
+            zero_point_out_of_range,
+            zero_point_that_is_no_integer,
+            quantized_along_no_axis,
+            listed_index_out_of_range,
+            input_twice,
+            input_not_listed,
+            output_not_listed,
+            lifetime_against_use,
+            output_that_nothing_makes,
+            dangling_operand,
+            unknown_operation,
+            no_operation_type,
+            reads_beyond_the_model,
+            reads_no_number,
+            reads_its_own_result,
+            cycle,
+            operation_before_its_input,
+            required_input_absent,
+            too_few_inputs,
+            too_many_inputs,
+            input_of_wrong_data_type,
+            inputs_of_different_data_types,
+            input_of_wrong_rank,
+            made_twice,
+            makes_what_is_given,
+            makes_one_operand_twice,
+            makes_too_few,
+            makes_too_many,
+            makes_beyond_the_model,
+            result_of_wrong_shape,
+            result_of_wrong_data_type,
+            result_of_wrong_layout,
+            operation_left_out,
+            unknown_attribute,
+            missing_attribute,
+            attribute_of_wrong_kind,
+            attribute_beyond_its_choices,
+            attribute_of_wrong_length,
+            axis_out_of_range,
+            fuse_parameters_that_do_not_fit,
         )
     }
 )

@@ -244,7 +244,8 @@ def _of_model(precision: Precision, model: onnx.ModelProto, feeds: Sequence[Arra
     return by_band(model, operations, feeds, expected, precision, partial(_of_model, precision, model))
 
 
-_DIMENSIONS_SKIP_REASON = "the op does not support these dimensions"
+UNSUPPORTED_DIMENSIONS = "the op does not support these dimensions"
+NO_OPS = "the device supports no op of random graphs"
 BOUNDARIES: Mapping[str, tuple[int, ...]] = MappingProxyType(
     {
         "scalar": (),
@@ -283,18 +284,18 @@ def refusals(bench: Bench) -> Iterator[Case]:
 
 def _boundary(bench: Bench, random: Random, op_type: str, dimensions: tuple[int, ...]) -> Outcome:
     subject = of_op(bench, random, op_type, dimensions)
-    return SkippedOutcome(_DIMENSIONS_SKIP_REASON) if subject is None else bench.examine(subject)
+    return SkippedOutcome(UNSUPPORTED_DIMENSIONS) if subject is None else bench.examine(subject)
 
 
 def _graph(bench: Bench, random: Random) -> Outcome:
     subject = of_many_nodes(bench, random, random.randint(2, 10))
-    return SkippedOutcome("the device supports no op of random graphs") if subject is None else bench.examine(subject)
+    return SkippedOutcome(NO_OPS) if subject is None else bench.examine(subject)
 
 
 def _refusal(bench: Bench, random: Random, name: str) -> Outcome:
     subject = of_many_nodes(bench, random, 3)
     if subject is None:
-        return SkippedOutcome("the device supports no op of random graphs")
+        return SkippedOutcome(NO_OPS)
     spoilt = onnx.ModelProto()
     spoilt.CopyFrom(subject.model)
     SPOILS[name](spoilt)

@@ -118,7 +118,7 @@ def _works(bench: Bench, subject: Subject) -> bool:
 _AT_ONCE = 4
 _FLIPS = 24
 _FITTING = (Compatibility.IDENTICAL, Compatibility.COMPATIBLE)
-_FOREIGN = {"no bytes": b"", "unrelated bytes": b"\x00\xff" * 64}
+_UNRELATED = b"\x00\xff" * 64
 _WARM_UP = 20
 _ROOM_BYTES = 2 << 20
 _ROOM_PER_ROUND = 8 << 10
@@ -148,10 +148,9 @@ def _with_sample(bench: Bench, random: Random, number: int, act: Act) -> Outcome
 def _contexts(bench: Bench, subject: Subject) -> Outcome:
     with ExitStack() as stack:
         other = stack.enter_context(closing(bench.new_context()))
-        program = stack.enter_context(bench.compiled(subject, other))
-        execution = stack.enter_context(bench.execution(subject, program))
+        execution = stack.enter_context(bench.started(subject, other))
         third = bench.new_context()
-        with bench.compiled(subject, third) as third_program, bench.execution(subject, third_program) as second:
+        with bench.started(subject, third) as second:
             bench.run(subject, execution, subject.varied(), second)
         third.close()
         bench.run(subject, execution)
@@ -169,7 +168,7 @@ def _executions(bench: Bench, subject: Subject) -> Outcome:
 def _results_stay(bench: Bench, subject: Subject) -> Outcome:
     """Check that an execution does not overwrite its former results."""
     varied = subject.varied()
-    with bench.compiled(subject) as program, bench.execution(subject, program) as execution:
+    with bench.started(subject) as execution:
         bench.run(subject, execution)
         try:
             bench.run(subject, execution, varied, execution)
@@ -198,11 +197,18 @@ def _at_once(bench: Bench, subject: Subject) -> Outcome:
     return PassedOutcome()
 
 
-def _deserialized(bench: Bench, subject: Subject) -> Outcome:
+_NOT_SERIALIZABLE = SkippedOutcome("the device's programs cannot be serialized")
+
+
+def _serialized(bench: Bench, subject: Subject) -> bytes | None:
     with bench.compiled(subject) as program, blamed(OutcomeKind.DOES_NOT_RUN, subject, "serialize raised"):
-        blob = program.serialize()
+        return program.serialize()
+
+
+def _deserialized(bench: Bench, subject: Subject) -> Outcome:
+    blob = _serialized(bench, subject)
     if blob is None:
-        return SkippedOutcome("the device's programs cannot be serialized")
+        return _NOT_SERIALIZABLE
     for context in (bench.context, bench.new_context()):
         with blamed(OutcomeKind.DOES_NOT_RUN, subject, "deserialize raised"):
             deserialized = context.deserialize(blob)
@@ -213,11 +219,9 @@ def _deserialized(bench: Bench, subject: Subject) -> Outcome:
 
 def _judged(bench: Bench, subject: Subject) -> Outcome:
     """Check `check_blob`: the device's programs fit, other bytes do not."""
-    with bench.compiled(subject) as program:
-        blob = program.serialize()
+    blob = _serialized(bench, subject)
     if blob is None:
-        return SkippedOutcome("the device's programs cannot be serialized")
-    evidence = Evidence(model=subject.model, inputs=subject.feeds, expected=subject.expected)
+        return _NOT_SERIALIZABLE
     for context in (bench.context, bench.new_context()):
         with blamed(OutcomeKind.WRONG_ANSWER, subject, "check_blob of a program of this device raised"):
             compatibility = context.check_blob(memoryview(blob))
@@ -225,13 +229,13 @@ def _judged(bench: Bench, subject: Subject) -> Outcome:
             detail = (
                 f"check_blob returned {compatibility} for a program of the device itself, expected same or compatible"
             )
-            return FailedOutcome(OutcomeKind.WRONG_ANSWER, detail, evidence)
-        for description, foreign in _FOREIGN.items():
+            return FailedOutcome(OutcomeKind.WRONG_ANSWER, detail, subject.evidence)
+        for description, foreign in (("no bytes", b""), ("unrelated bytes", _UNRELATED)):
             with blamed(OutcomeKind.WRONG_ANSWER, subject, f"check_blob of {description} raised"):
                 compatibility = context.check_blob(memoryview(foreign))
             if compatibility in _FITTING:
                 detail = f"check_blob returned {compatibility} for {description}, expected recompile, no or None"
-                return FailedOutcome(OutcomeKind.ACCEPTS_DAMAGED, detail, evidence)
+                return FailedOutcome(OutcomeKind.ACCEPTS_DAMAGED, detail, subject.evidence)
         for length in range(0, len(blob), max(len(blob) // 16, 1)):
             with blamed(OutcomeKind.WRONG_ANSWER, subject, f"check_blob of the first {length} bytes raised"):
                 context.check_blob(memoryview(blob)[:length])
@@ -257,8 +261,7 @@ def _streams(bench: Bench, subject: Subject) -> Outcome:
 def _memory(bench: Bench, subject: Subject) -> Outcome:
     varied = subject.varied()
     with (
-        bench.compiled(subject) as program,
-        bench.execution(subject, program) as execution,
+        bench.started(subject) as execution,
         blamed(OutcomeKind.DOES_NOT_RUN, subject, "compute_on_device raised"),
     ):
         device_results = bench.device.compute_on_device([(execution, subject.feeds), (execution, varied.feeds)])
@@ -269,9 +272,8 @@ def _memory(bench: Bench, subject: Subject) -> Outcome:
 
 def _judged_there(subject: Subject, varied: Subject, device_results: StreamResults) -> Outcome:
     results, broken = device_results
-    evidence = Evidence(model=subject.model, inputs=subject.feeds, expected=subject.expected)
     if broken:
-        return FailedOutcome(OutcomeKind.WRONG_ANSWER, broken[0], evidence)
+        return FailedOutcome(OutcomeKind.WRONG_ANSWER, broken[0], subject.evidence)
     return subject.judge(results[0]) or varied.judge(results[1]) or PassedOutcome()
 
 
@@ -301,10 +303,9 @@ def _bound(bench: Bench, subject: Subject) -> Outcome:
 
 def _damaged(bench: Bench, subject: Subject) -> Outcome:
     """Check that damaged bytes are refused, or harmless."""
-    with bench.compiled(subject) as program:
-        blob = program.serialize()
+    blob = _serialized(bench, subject)
     if blob is None:
-        return SkippedOutcome("the device's programs cannot be serialized")
+        return _NOT_SERIALIZABLE
     for damage, spoilt in _spoilt(blob):
         failed = _refuses(bench, subject, damage, spoilt)
         if failed is not None:
@@ -315,14 +316,13 @@ def _damaged(bench: Bench, subject: Subject) -> Outcome:
 def _spoilt(blob: bytes) -> Iterator[tuple[str, bytes]]:
     for length in sorted({0, 1, 8, len(blob) // 2, len(blob) - 1}):
         yield f"cut off after {length} of {len(blob)} bytes", blob[:length]
-    yield "unrelated bytes", b"\x00\xff" * 64
+    yield "unrelated bytes", _UNRELATED
     random = Random(len(blob))
     for place in sorted(random.randrange(len(blob)) for _ in range(_FLIPS)):
         yield f"byte {place} of {len(blob)} changed", blob[:place] + bytes([blob[place] ^ 0x55]) + blob[place + 1 :]
 
 
 def _refuses(bench: Bench, subject: Subject, damage: str, blob: bytes) -> FailedOutcome | None:
-    evidence = Evidence(model=subject.model, inputs=subject.feeds, expected=subject.expected)
     try:
         deserialized = bench.context.deserialize(blob)
     except IncompatibleProgramError:
@@ -331,13 +331,13 @@ def _refuses(bench: Bench, subject: Subject, damage: str, blob: bytes) -> Failed
         raise
     except NNAdapterError as error:
         detail = f"deserialize of a program ({damage}) raised {type(error).__name__}: {error}, expected an "
-        return FailedOutcome(OutcomeKind.ACCEPTS_DAMAGED, f"{detail}IncompatibleProgramError", evidence)
+        return FailedOutcome(OutcomeKind.ACCEPTS_DAMAGED, f"{detail}IncompatibleProgramError", subject.evidence)
     try:
         with closing(deserialized), bench.execution(subject, deserialized) as execution:
             bench.run(subject, execution)
     except CaseFailure as broken:
         detail = f"deserialize accepted a program ({damage}) that then fails, expected an IncompatibleProgramError: "
-        return FailedOutcome(OutcomeKind.ACCEPTS_DAMAGED, detail + broken.failed.detail, evidence)
+        return FailedOutcome(OutcomeKind.ACCEPTS_DAMAGED, detail + broken.failed.detail, subject.evidence)
     return None
 
 
@@ -378,22 +378,21 @@ def _leaks(bench: Bench, random: Random) -> Outcome:
     for _ in range(rounds):
         _round(bench, subject)
     end_footprint = bench.device.footprint()
-    evidence = Evidence(model=subject.model, inputs=subject.feeds, expected=subject.expected)
     grown, handles = (
         end_footprint.resident_bytes - start_footprint.resident_bytes,
         end_footprint.handles - start_footprint.handles,
     )
     scenario = f"{rounds} times a context, a program, an execution and a computation, all closed"
     if handles >= rounds // 4:
-        return FailedOutcome(OutcomeKind.LEAKS, f"{handles} more open handles after {scenario}", evidence)
+        return FailedOutcome(OutcomeKind.LEAKS, f"{handles} more open handles after {scenario}", subject.evidence)
     if grown > _ROOM_BYTES + rounds * _ROOM_PER_ROUND:
-        return FailedOutcome(OutcomeKind.LEAKS, f"{grown} bytes more after {scenario}", evidence)
+        return FailedOutcome(OutcomeKind.LEAKS, f"{grown} bytes more after {scenario}", subject.evidence)
     return PassedOutcome()
 
 
 def _round(bench: Bench, subject: Subject) -> None:
     context = bench.new_context()
-    with closing(context), bench.compiled(subject, context) as program, bench.execution(subject, program) as execution:
+    with closing(context), bench.started(subject, context) as execution:
         bench.run(subject, execution)
 
 

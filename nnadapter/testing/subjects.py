@@ -20,7 +20,7 @@ from nnadapter.drivers.isolation.isolated_device import TIME_LIMIT_S, IsolatedDe
 from nnadapter.errors import DeviceLostError, DeviceTimeoutError, NNAdapterError
 from nnadapter.ir.model import Model
 from nnadapter.ir.operand import Array, DataType, Operand, freeze
-from nnadapter.records import dataclass, field
+from nnadapter.records import dataclass, field, replace
 from nnadapter.session.device import taking_ir
 from nnadapter.testing.random_models.maker import RandomCase, check, outputs_of
 
@@ -127,9 +127,13 @@ class Subject:
     rebind: Callable[[], Subject] | None = field(default=None, repr=False)
     """Returns the model with other names and constants, if there is one."""
 
+    @property
+    def evidence(self) -> Evidence:
+        return Evidence(model=self.model, inputs=self.feeds, expected=self.expected)
+
     def judge(self, got: Sequence[Array], changed_inputs: Sequence[int] = ()) -> FailedOutcome | None:
         """Return the failure of results; None if they are correct."""
-        evidence = Evidence(model=self.model, inputs=self.feeds, expected=self.expected, got=tuple(got))
+        evidence = replace(self.evidence, got=tuple(got))
         if changed_inputs:
             return FailedOutcome(
                 OutcomeKind.CHANGED_INPUTS, f"input {changed_inputs[0]} changed during the run", evidence
@@ -316,7 +320,7 @@ class Bench:
         refusal = self.refusal(subject)
         if refusal:
             return SkippedOutcome(refusal)
-        with self.compiled(subject) as program, self.execution(subject, program) as execution:
+        with self.started(subject) as execution:
             self.run(subject, execution)
         return PassedOutcome()
 
@@ -325,11 +329,11 @@ class Bench:
         verdicts = self.context.supported(subject.model)
         if len(verdicts) != len(subject.operations):
             detail = f"got {len(verdicts)} verdicts, expected one for each of {len(subject.operations)} operations"
-            raise CaseFailure(FailedOutcome(OutcomeKind.WRONG_ANSWER, detail, Evidence(model=subject.model)))
+            raise _wrong_answer(subject, detail)
         for verdict, operation in zip(verdicts, subject.operations, strict=True):
             if not isinstance(verdict, (Supported, Unsupported)):
                 detail = f"got {type(verdict).__name__} as verdict on {operation}, expected Supported or Unsupported"
-                raise CaseFailure(FailedOutcome(OutcomeKind.WRONG_ANSWER, detail, Evidence(model=subject.model)))
+                raise _wrong_answer(subject, detail)
             if isinstance(verdict, Unsupported):
                 return f"{operation}: {verdict.detail}"
         return self.not_admitted(subject)
@@ -339,7 +343,7 @@ class Bench:
         admission = self.context.admit(subject.model)
         if not isinstance(admission, Admission):
             detail = f"got {type(admission).__name__} when asked to admit a model, expected an Admission"
-            raise CaseFailure(FailedOutcome(OutcomeKind.WRONG_ANSWER, detail, Evidence(model=subject.model)))
+            raise _wrong_answer(subject, detail)
         return admission.verdict.detail if isinstance(admission.verdict, Unsupported) else ""
 
     @contextmanager
@@ -356,6 +360,12 @@ class Bench:
         with blamed(OutcomeKind.DOES_NOT_RUN, subject, "create_execution raised"):
             execution = program.create_execution()
         with closing(execution):
+            yield execution
+
+    @contextmanager
+    def started(self, subject: Subject, context: Context | None = None) -> Iterator[Execution]:
+        """Compile an accepted model and create an execution; close both at the end."""
+        with self.compiled(subject, context) as program, self.execution(subject, program) as execution:
             yield execution
 
     def run(self, *pairs: Any, at_once: bool = False) -> None:
@@ -375,18 +385,24 @@ class Bench:
             device.close()
 
 
+def _wrong_answer(subject: Subject, detail: str) -> CaseFailure:
+    return CaseFailure(FailedOutcome(OutcomeKind.WRONG_ANSWER, detail, Evidence(model=subject.model)))
+
+
+def _loss(error: DeviceLostError) -> OutcomeKind:
+    return OutcomeKind.HUNG if isinstance(error, DeviceTimeoutError) else OutcomeKind.CRASHED
+
+
 @contextmanager
 def blamed(kind: OutcomeKind, subject: Subject, prefix: str) -> Iterator[None]:
     """Convert the driver's errors in this block to `CaseFailure`."""
-    evidence = Evidence(model=subject.model, inputs=subject.feeds, expected=subject.expected)
     try:
         yield
     except DeviceLostError as error:
-        lost = OutcomeKind.HUNG if isinstance(error, DeviceTimeoutError) else OutcomeKind.CRASHED
-        raise CaseFailure(FailedOutcome(lost, str(error), evidence)) from error
+        raise CaseFailure(FailedOutcome(_loss(error), str(error), subject.evidence)) from error
     except NNAdapterError as error:
         operations = ", ".join(dict.fromkeys(subject.operations))
-        raise CaseFailure(FailedOutcome(kind, f"{prefix} {error} ({operations})", evidence)) from error
+        raise CaseFailure(FailedOutcome(kind, f"{prefix} {error} ({operations})", subject.evidence)) from error
 
 
 @contextmanager
@@ -417,9 +433,7 @@ class Case:
         except CaseFailure as broken:
             return broken.failed
         except DeviceLostError as error:
-            return FailedOutcome(
-                OutcomeKind.HUNG if isinstance(error, DeviceTimeoutError) else OutcomeKind.CRASHED, str(error)
-            )
+            return FailedOutcome(_loss(error), str(error))
         except NNAdapterError as error:
             return FailedOutcome(OutcomeKind.WRONG_ANSWER, f"{type(error).__name__}: {error}")
 

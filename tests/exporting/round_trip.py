@@ -14,7 +14,7 @@ from nnadapter.ir import Array, DataType
 from nnadapter.ir.definition import by_definition
 from nnadapter.onnx import inlined
 from nnadapter.onnx.preparation import specialize
-from nnadapter.testing.random_models import FROM_SCHEMA, RECIPES, Maker, RandomCase, check
+from nnadapter.testing.random_models import Maker, RandomCase, attempt, check
 
 MOVES = {"RESIZE_NEAREST"}
 """Data movement for which ONNX Runtime lacks data types that ONNX has.
@@ -31,7 +31,7 @@ def case_of(type_: str, seed: int) -> RandomCase | None:
     for _ in range(_ATTEMPTS):
         maker = Maker(random, [DataType.FLOAT32] * 3 + [DataType.INT64])
         maker.fresh_of(random.choice(maker.dtypes), maker.dimensions(), 0.1)
-        if maker.attempt(type_, RECIPES.get(type_, FROM_SCHEMA), lambda model: True):
+        if attempt(maker, type_, lambda model: True):
             return maker.finish(produced_only=True)
     return None
 

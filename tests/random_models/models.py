@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from nnadapter.drivers.fake_npu import HELD, judge
 from nnadapter.ir import SCHEMAS, DataType, Model
-from nnadapter.testing.random_models import FROM_SCHEMA, RECIPES, UNREACHED, Accept, Maker, RandomCase
+from nnadapter.testing import random_models
+from nnadapter.testing.random_models import UNREACHED, Accept, Maker, RandomCase
 
 LARGEST_MODEL = 12
 _ATTEMPTS = 4
@@ -67,7 +68,7 @@ def maker_of(random: Random, accept: Accept = taken) -> Maker:
 
 def attempt(maker: Maker, type_: str, accept: Accept = taken) -> bool:
     """Try to add one operation of that type; return whether it succeeded."""
-    return maker.attempt(type_, RECIPES.get(type_, FROM_SCHEMA), accept)
+    return random_models.attempt(maker, type_, accept)
 
 
 @st.composite

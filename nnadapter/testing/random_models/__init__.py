@@ -8,6 +8,6 @@ __getattr__ = lazily(
     __name__,
     {
         ".maker": "Accept Maker RandomCase check evaluate outputs_of",
-        ".recipes": "FROM_SCHEMA RECIPES UNREACHED",
+        ".recipes": "RECIPES UNREACHED attempt",
     },
 )

@@ -112,16 +112,17 @@ def attributes_of(
     return values
 
 
-def first_of(types: Types) -> OperandType:
-    """Return the type of the first input; raise InvalidModelError if absent."""
-    if not types or types[0] is None:
-        raise InvalidModelError("the first input is absent")
-    return types[0]
+def input_type(types: Types, position: int = 0) -> OperandType:
+    """Return the type of an input; raise InvalidModelError if the input is absent."""
+    type_ = types[position] if position < len(types) else None
+    if type_ is None:
+        raise InvalidModelError(f"input {position} is absent")
+    return type_
 
 
 def axis_of(random: Random, types: Types) -> int:
     """Choose an axis of the first input."""
-    rank = first_of(types).rank
+    rank = input_type(types).rank
     if rank == 0:
         raise InvalidModelError("a scalar has no axis")
     return random.randrange(rank)
@@ -132,7 +133,7 @@ def _axis(random: Random, attribute: Attribute, types: Types) -> int:
 
 
 def _axes(random: Random, attribute: Attribute, types: Types) -> tuple[int, ...]:
-    rank = first_of(types).rank
+    rank = input_type(types).rank
     return tuple(sorted(random.sample(range(rank), random.randint(min(1, rank), rank))))
 
 
@@ -172,7 +173,7 @@ def _string(random: Random, attribute: Attribute, types: Types) -> str:
 def _floats(random: Random, attribute: Attribute, types: Types) -> AttributeValue:
     if attribute.default is not None and random.random() < 0.5:
         return attribute.default
-    count = attribute.length if attribute.length is not None else first_of(types).rank
+    count = attribute.length if attribute.length is not None else input_type(types).rank
     return tuple(random.choice((0.25, 0.5, 1.0, 2.0)) for _ in range(count))
 
 
@@ -233,17 +234,14 @@ def divisors(number: int) -> list[int]:
 
 def convolution(random: Random, types: Types) -> Chosen:
     """Return the group that image and filter imply."""
-    image, filter_ = first_of(types), types[1]
-    assert filter_ is not None
+    image, filter_ = input_type(types), input_type(types, 1)
     channels = image.dimensions[3 if image.layout == "NHWC" else 1]
     return {"group": max(1, channels // max(1, filter_.dimensions[1]))}
 
 
 def transposed_convolution(random: Random, types: Types) -> Chosen:
     """Choose a group, and output padding below the strides, as ONNX requires."""
-    filter_ = types[1]
-    assert filter_ is not None
-    group = random.choice(divisors(filter_.dimensions[0]))
+    group = random.choice(divisors(input_type(types, 1).dimensions[0]))
     strides = tuple(random.choice((1, 2)) for _ in range(2))
     padding = tuple(random.choice((0, 0, stride - 1)) for stride in strides)
     return {"group": group, "strides": strides, "output_padding": padding}
@@ -271,7 +269,7 @@ def equation(random: Random, types: Types) -> Chosen:
 
 def twice(random: Random, types: Types) -> Chosen:
     """Double height and width."""
-    return {"output_shape": tuple(2 * size for size in first_of(types).dimensions[2:])}
+    return {"output_shape": tuple(2 * size for size in input_type(types).dimensions[2:])}
 
 
 def clip(random: Random, types: Types) -> Chosen:
@@ -282,9 +280,7 @@ def clip(random: Random, types: Types) -> Chosen:
 
 def few_bits(random: Random, types: Types) -> Chosen:
     """Return bits and block size that the weights imply."""
-    depth, weight = first_of(types).dimensions[-1], types[1]
-    assert weight is not None
-    _, blocks, size = weight.dimensions
+    depth, (_, blocks, size) = input_type(types).dimensions[-1], input_type(types, 1).dimensions
     fitting = [bits for bits in PACKED_BITS if -(-depth // (size * 8 // bits)) == blocks]
     bits = random.choice(fitting)
     return {"bits": bits, "block_size": size * 8 // bits}
@@ -297,8 +293,7 @@ def response(random: Random, types: Types) -> Chosen:
 
 def late_axis(random: Random, types: Types) -> Chosen:
     """Choose the first axis of the second input's broadcast."""
-    first, second = first_of(types), types[1]
-    assert second is not None
+    first, second = input_type(types), input_type(types, 1)
     least = max(second.rank, 1)
     if least > first.rank:
         raise InvalidModelError("the scale has more axes than the input")
@@ -307,14 +302,14 @@ def late_axis(random: Random, types: Types) -> Chosen:
 
 def pads(random: Random, types: Types) -> Chosen:
     """Choose pads per axis, some negative."""
-    return {"pads": tuple(random.choice((0, 0, 0, 1, 1, 2, -1)) for _ in range(2 * first_of(types).rank))}
+    return {"pads": tuple(random.choice((0, 0, 0, 1, 1, 2, -1)) for _ in range(2 * input_type(types).rank))}
 
 
 def shape(random: Random, types: Types) -> Chosen:
     """Choose another shape with the same elements."""
-    remaining_elements, result = first_of(types).size, list[int]()
+    remaining_elements, result = input_type(types).size, list[int]()
     if remaining_elements == 0:
-        return {"shape": first_of(types).dimensions}
+        return {"shape": input_type(types).dimensions}
     while len(result) < random.randint(0, 4):
         size = random.choice(
             [divisor for divisor in range(1, min(remaining_elements, 12) + 1) if remaining_elements % divisor == 0]
@@ -329,19 +324,19 @@ def shape(random: Random, types: Types) -> Chosen:
 
 def expanded(random: Random, types: Types) -> Chosen:
     """Choose a shape to broadcast to."""
-    grown = tuple(random.choice((1, 2, 3)) if size == 1 else size for size in first_of(types).dimensions)
+    grown = tuple(random.choice((1, 2, 3)) if size == 1 else size for size in input_type(types).dimensions)
     front = tuple(random.choice((1, 2)) for _ in range(random.choice((0, 0, 1))))
     return {"shape": front + grown}
 
 
 def repeats(random: Random, types: Types) -> Chosen:
     """Choose repeats per axis."""
-    return {"repeats": tuple(random.choice((1, 1, 2, 3)) for _ in first_of(types).dimensions)}
+    return {"repeats": tuple(random.choice((1, 1, 2, 3)) for _ in input_type(types).dimensions)}
 
 
 def perm(random: Random, types: Types) -> Chosen:
     """Choose a permutation, sometimes to NHWC."""
-    rank = first_of(types).rank
+    rank = input_type(types).rank
     if rank == 4 and random.random() < 0.3:
         return {"perm": (0, 2, 3, 1), "output_layout": "NHWC"}
     return {"perm": tuple(random.sample(range(rank), rank)), "output_layout": "NCHW"}
@@ -349,7 +344,7 @@ def perm(random: Random, types: Types) -> Chosen:
 
 def slices(random: Random, types: Types) -> Chosen:
     """Choose bounds within axes, forward and backward."""
-    dimensions = first_of(types).dimensions
+    dimensions = input_type(types).dimensions
     axes = random.sample(range(len(dimensions)), random.randint(0, len(dimensions)))
     chosen = [_slice(random, dimensions[axis]) for axis in axes]
     starts, ends, steps = (tuple(bounds[part] for bounds in chosen) for part in range(3))
@@ -367,7 +362,7 @@ def _slice(random: Random, size: int) -> tuple[int, int, int]:
 def split(random: Random, types: Types) -> Chosen:
     """Choose parts of an axis."""
     axis = axis_of(random, types)
-    size = first_of(types).dimensions[axis]
+    size = input_type(types).dimensions[axis]
     cuts = sorted(random.randint(0, size) for _ in range(random.choice((0, 1, 1, 2))))
     return {"axis": axis, "split": tuple(b - a for a, b in zip([0, *cuts], [*cuts, size], strict=True))}
 
@@ -375,12 +370,12 @@ def split(random: Random, types: Types) -> Chosen:
 def top_k(random: Random, types: Types) -> Chosen:
     """Choose an axis and a number of its elements."""
     axis = axis_of(random, types)
-    return {"axis": axis, "k": random.randint(1, max(1, first_of(types).dimensions[axis])), "sorted": True}
+    return {"axis": axis, "k": random.randint(1, max(1, input_type(types).dimensions[axis])), "sorted": True}
 
 
 def resized(random: Random, types: Types) -> Chosen:
     """Choose sizes, and compute their scales."""
-    dimensions = first_of(types).dimensions
+    dimensions = input_type(types).dimensions
     sizes = tuple(size if random.random() < 0.5 else random.choice((1, 2, 3, 5, 2 * size)) for size in dimensions)
     return {
         "shape": sizes,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from random import Random
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -16,8 +16,7 @@ from nnadapter.errors import InvalidModelError
 from nnadapter.ir.builder import ModelBuilder
 from nnadapter.ir.definition import by_definition
 from nnadapter.ir.model import ABSENT, Model, Operation
-from nnadapter.ir.operand import Array, DataType, Layout, Lifetime, Operand, OperandType, Quantization, QuantizedType
-from nnadapter.ir.operations import schema_of
+from nnadapter.ir.operand import Array, DataType, Layout, Lifetime, Operand, OperandType, Quantization
 from nnadapter.ir.schema import Attributes, AttributeValue, OperationSchema
 from nnadapter.ir.text import to_text
 from nnadapter.records import dataclass, field, replace
@@ -252,23 +251,6 @@ class RandomCase:
 
 Sound = Callable[[Sequence[Array | None], Mapping[str, AttributeValue]], bool]
 """Returns True if ONNX defines the result for these inputs."""
-Proposal = tuple[Sequence[int], dict[str, AttributeValue], Sequence[QuantizedType]]
-"""Inputs, attributes, quantized types of results."""
-
-
-class MakesOperation(Protocol):
-    """Recipe of one operation; see `recipes`."""
-
-    @property
-    def sound(self) -> Sound:
-        pass
-
-    @property
-    def knows_values(self) -> bool:
-        """True if the reference gives results for every valid value of the inputs."""
-
-    def propose(self, maker: Maker, schema: OperationSchema) -> Proposal:
-        """Choose inputs and attributes; raise InvalidModelError if nothing fits."""
 
 
 @dataclass
@@ -333,40 +315,23 @@ class Maker:
         layout = Layout.NHWC if len(dimensions) == 4 and self.chance(0.1) else Layout.NCHW
         return self.fresh(contents(self.random, dtype, dimensions), layout, constant)
 
-    def image(self, dtypes: frozenset[DataType]) -> int:
-        operand = self.at_hand(lambda type_: type_.rank == 4 and type_.dtype in dtypes) if self.chance(0.8) else None
-        return self.fresh_of(self.dtype(dtypes), self.dimensions(4), 0.1) if operand is None else operand
+    def like_first(
+        self, schema: OperationSchema, rank: int, fits: Callable[[OperandType], bool] = lambda type_: True
+    ) -> int:
+        """Choose an operand for the first input of an operation, or add one of this rank."""
+        allowed = schema.inputs[0].dtypes
+        operand = self.at_hand(lambda type_: type_.dtype in allowed and fits(type_))
+        return self.fresh_of(self.dtype(allowed), self.dimensions(rank), 0.1) if operand is None else operand
+
+    def image(self, schema: OperationSchema) -> int:
+        """Choose or add an operand of rank 4 for the first input of an operation."""
+        allowed = schema.inputs[0].dtypes
+        if self.chance(0.8):
+            return self.like_first(schema, 4, lambda type_: type_.rank == 4)
+        return self.fresh_of(self.dtype(allowed), self.dimensions(4), 0.1)
 
     def dtype(self, allowed: frozenset[DataType]) -> DataType:
         return self.random.choice([dtype for dtype in self.dtypes if dtype in allowed] or sorted(allowed))
-
-    def attempt(self, type_: str, recipe: MakesOperation, accept: Accept) -> bool:
-        """Add an operation by a recipe; return False, without a change, on failure."""
-        mark, inputs, values = self.builder.mark(), list(self.inputs), dict(self.values)
-        schema = schema_of(type_)
-        try:
-            operands, attributes, quantized = recipe.propose(self, schema)
-            outputs = self.builder.add_operation(
-                type_, operands, attributes, origins=[f"n{len(self.produced_operands)}"], quantized=quantized
-            )
-            model = self.builder.finish(())
-            input_arrays = [None if operand == ABSENT else self.values[operand] for operand in operands]
-            complete = model.operations[-1].attributes
-            if not recipe.sound(input_arrays, complete):
-                raise InvalidModelError("the values make the result undefined")
-            if not accept(model):
-                raise InvalidModelError("the operation is refused, such as by the device")
-            results = _results(model, input_arrays, recipe)
-            expect_tame(results)
-        except InvalidModelError as error:
-            self.refusals.append(str(error))
-            self.builder.undo(mark)
-            self.inputs, self.values = inputs, values
-            return False
-        self.values.update(zip(outputs, results, strict=True))
-        self.produced_operands.extend(outputs)
-        self.read.update(operands)
-        return True
 
     def finish(self, *, produced_only: bool = False) -> RandomCase:
         """Return the model; outputs are unread values and some others (`produced_only`: results)."""
@@ -380,15 +345,6 @@ class Maker:
             outputs.append(outputs[0])
         self.random.shuffle(outputs)
         return RandomCase(self.builder.finish(outputs), tuple(self.values[operand] for operand in self.inputs))
-
-
-def _results(model: Model, input_arrays: Sequence[Array | None], recipe: MakesOperation) -> list[Array]:
-    try:
-        return compute_operation(model, len(model.operations) - 1, input_arrays)
-    except (IndexError, ValueError) as error:
-        if recipe.knows_values:
-            raise
-        raise InvalidModelError(f"the oracle has no result for these values: {error}") from error
 
 
 def expect_tame(results: Sequence[Array]) -> None:

@@ -14,8 +14,9 @@ from types import MappingProxyType
 import numpy as np
 
 from nnadapter.errors import InvalidModelError
-from nnadapter.ir.model import ABSENT
+from nnadapter.ir.model import ABSENT, Model
 from nnadapter.ir.operand import Array, DataType, Layout, OperandType, Quantization, QuantizedType
+from nnadapter.ir.operations import schema_of
 from nnadapter.ir.operations.linear_algebra import PACKED_BITS
 from nnadapter.ir.operations.recurrent import FUNCTIONS_PER_DIRECTION, GATES
 from nnadapter.ir.schema import AttributeValue, OperationSchema
@@ -28,15 +29,21 @@ from nnadapter.testing.random_models.attributes import (
     Types,
     attributes_of,
     divisors,
-    first_of,
+    input_type,
     operands_of,
 )
-from nnadapter.testing.random_models.maker import Maker, Proposal, Sound, contents, indices
+from nnadapter.testing.random_models.maker import (
+    Accept,
+    Maker,
+    Sound,
+    compute_operation,
+    contents,
+    expect_tame,
+    indices,
+)
 
 InputArrays = Sequence[Array | None]
 AttributeValues = Mapping[str, AttributeValue]
-SoundnessCheck = Callable[[InputArrays, AttributeValues], bool]
-_PAIR = 2
 
 
 def always(input_arrays: InputArrays, attributes: AttributeValues) -> bool:
@@ -48,6 +55,12 @@ def _pair(input_arrays: InputArrays) -> tuple[Array, Array]:
     x, y = input_arrays[0], input_arrays[1]
     assert x is not None and y is not None
     return x, y
+
+
+def _integer(attributes: AttributeValues, name: str) -> int:
+    value = attributes[name]
+    assert isinstance(value, int)
+    return value
 
 
 def division(input_arrays: InputArrays, attributes: AttributeValues) -> bool:
@@ -83,24 +96,21 @@ def cast(input_arrays: InputArrays, attributes: AttributeValues) -> bool:
 def in_range(input_arrays: InputArrays, attributes: AttributeValues) -> bool:
     """Accept indices within the axis, from either end."""
     value, chosen = _pair(input_arrays)
-    axis = attributes["axis"]
-    assert isinstance(axis, int)
-    size = value.shape[axis]
+    size = value.shape[_integer(attributes, "axis")]
     return bool(((chosen >= -size) & (chosen < size)).all())
 
 
 def of_the_batch(input_arrays: InputArrays, attributes: AttributeValues) -> bool:
     """Accept regions with valid batch indices."""
     pictures, regions = _pair(input_arrays)
-    indices = input_arrays[2] if len(input_arrays) > _PAIR else regions[:, 0]
+    indices = input_arrays[2] if len(input_arrays) > 2 else regions[:, 0]
     return indices is None or bool(((indices >= 0) & (indices < pictures.shape[0])).all())
 
 
 def apart_along_axis(input_arrays: InputArrays, attributes: AttributeValues) -> bool:
     """Refuse two updates of one position: ONNX defines no order."""
     value, chosen = _pair(input_arrays)
-    axis = attributes["axis"]
-    assert isinstance(axis, int)
+    axis = _integer(attributes, "axis")
     if attributes["reduction"] != "none" or not chosen.size:
         return True
     ordered = np.sort(chosen % max(value.shape[axis], 1), axis)
@@ -110,15 +120,14 @@ def apart_along_axis(input_arrays: InputArrays, attributes: AttributeValues) -> 
 def lengths(input_arrays: InputArrays, attributes: AttributeValues) -> bool:
     """Accept lengths up to the number of steps."""
     value, sequence_lengths = _pair(input_arrays)
-    axis = attributes["time_axis"]
-    assert isinstance(axis, int)
-    return bool(((sequence_lengths >= 0) & (sequence_lengths <= value.shape[axis])).all())
+    steps = value.shape[_integer(attributes, "time_axis")]
+    return bool(((sequence_lengths >= 0) & (sequence_lengths <= steps)).all())
 
 
 _LEAST_SPREAD = 0.05
 
 
-def spread(axes_of: Callable[[int, AttributeValues], tuple[int, ...]]) -> SoundnessCheck:
+def spread(axes_of: Callable[[int, AttributeValues], tuple[int, ...]]) -> Sound:
     """Refuse normalization of nearly equal numbers: only rounding remains."""
 
     def sound(input_arrays: InputArrays, attributes: AttributeValues) -> bool:
@@ -143,16 +152,13 @@ def axes_given(rank: int, attributes: AttributeValues) -> tuple[int, ...]:
 
 def axes_behind(rank: int, attributes: AttributeValues) -> tuple[int, ...]:
     """Return the axes from the attribute `axis` on."""
-    axis = attributes["axis"]
-    assert isinstance(axis, int)
-    return tuple(range(axis, rank))
+    return tuple(range(_integer(attributes, "axis"), rank))
 
 
 def written(input_arrays: InputArrays, attributes: AttributeValues) -> bool:
     """Accept cache positions within the bounds of the mode."""
     cache, updates = _pair(input_arrays)
-    axis, starts = attributes["axis"], input_arrays[2] if len(input_arrays) > 2 else None
-    assert isinstance(axis, int)
+    axis, starts = _integer(attributes, "axis"), input_arrays[2] if len(input_arrays) > 2 else None
     if starts is None:
         return True
     size, count = cache.shape[axis], updates.shape[axis]
@@ -183,7 +189,7 @@ def _weight(maker: Maker, dtype: DataType, shape: tuple[int, ...]) -> int:
 
 def convolution(maker: Maker, schema: OperationSchema) -> list[int]:
     """Choose an image, a filter [O, C / group, kH, kW], and an optional bias."""
-    image = maker.image(schema.inputs[0].dtypes)
+    image = maker.image(schema)
     channels = _channels(maker.type_of(image))
     group = maker.random.choice(divisors(channels))
     outputs = group * maker.random.choice((1, 2))
@@ -194,7 +200,7 @@ def convolution(maker: Maker, schema: OperationSchema) -> list[int]:
 
 def transposed_convolution(maker: Maker, schema: OperationSchema) -> list[int]:
     """Choose an image and a filter [C, O / group, kH, kW]."""
-    image = maker.image(schema.inputs[0].dtypes)
+    image = maker.image(schema)
     kernel = maker.random.choice((1, 2, 3)), maker.random.choice((1, 2, 3))
     outputs = maker.random.choice((1, 2))
     return [image, *_weights(maker, image, (_channels(maker.type_of(image)), outputs, *kernel))]
@@ -202,10 +208,7 @@ def transposed_convolution(maker: Maker, schema: OperationSchema) -> list[int]:
 
 def per_channel(maker: Maker, schema: OperationSchema) -> list[int]:
     """Choose an input, and positive vectors over its channels."""
-    (smallest, _), allowed = schema.ranks, schema.inputs[0].dtypes
-    first = maker.at_hand(lambda type_: type_.dtype in allowed and type_.rank >= smallest)
-    if first is None:
-        first = maker.fresh_of(maker.dtype(allowed), maker.dimensions(4), 0.1)
+    first = maker.like_first(schema, 4, lambda type_: type_.rank >= schema.ranks[0])
     type_ = maker.type_of(first)
     vectors = [abs(contents(maker.random, type_.dtype, (_channels(type_),))) for _ in schema.inputs[1:]]
     return [first, *(maker.fresh(vector, constant=_MOSTLY_CONSTANT) for vector in vectors)]
@@ -213,10 +216,7 @@ def per_channel(maker: Maker, schema: OperationSchema) -> list[int]:
 
 def fully_connected(maker: Maker, schema: OperationSchema) -> list[int]:
     """Choose an input, a weight [N, K], and an optional bias."""
-    allowed = schema.inputs[0].dtypes
-    first = maker.at_hand(lambda type_: type_.dtype in allowed and type_.rank >= 1)
-    if first is None:
-        first = maker.fresh_of(maker.dtype(allowed), maker.dimensions(2), 0.1)
+    first = maker.like_first(schema, 2, lambda type_: type_.rank >= 1)
     units = maker.random.choice((1, 2, 5))
     shapes = [(units, maker.type_of(first).dimensions[-1]), (units,)]
     return [first, *_weights(maker, first, *shapes[: maker.random.choice((1, 2))])]
@@ -224,10 +224,7 @@ def fully_connected(maker: Maker, schema: OperationSchema) -> list[int]:
 
 def matrices(maker: Maker, schema: OperationSchema) -> list[int]:
     """Choose matrices, stacks or vectors with a common size, maybe transposed."""
-    allowed = schema.inputs[0].dtypes
-    first = maker.at_hand(lambda type_: type_.dtype in allowed and type_.rank >= 1)
-    if first is None:
-        first = maker.fresh_of(maker.dtype(allowed), maker.dimensions(3), 0.1)
+    first = maker.like_first(schema, 3, lambda type_: type_.rank >= 1)
     dimensions = maker.type_of(first).dimensions
     depth, columns = dimensions[-1], maker.random.choice((1, 2, 4))
     stack = tuple(1 if maker.chance(0.3) else size for size in dimensions[:-2])
@@ -237,10 +234,7 @@ def matrices(maker: Maker, schema: OperationSchema) -> list[int]:
 
 def few_bits(maker: Maker, schema: OperationSchema) -> list[int]:
     """Choose an input, packed weights of 2, 4 or 8 bits, scales, and optional zero points."""
-    allowed = schema.inputs[0].dtypes
-    first = maker.at_hand(lambda type_: type_.dtype in allowed and type_.rank >= 1 and type_.dimensions[-1] > 0)
-    if first is None:
-        first = maker.fresh_of(maker.dtype(allowed), maker.dimensions(2), 0.1)
+    first = maker.like_first(schema, 2, lambda type_: type_.rank >= 1 and type_.dimensions[-1] > 0)
     type_, bits, size = maker.type_of(first), maker.random.choice(PACKED_BITS), maker.random.choice((1, 2, 4))
     units, blocks = maker.random.choice((1, 2, 5)), -(-type_.dimensions[-1] // (size * 8 // bits))
     chosen = [first, maker.fresh_of(DataType.UINT8, (units, blocks, size), _MOSTLY_CONSTANT)]
@@ -376,9 +370,7 @@ def recurrent_attributes(type_: str) -> Attributes:
     """Choose functions without parameters, per direction of the weights."""
 
     def choose(random: Random, types: Types) -> Chosen:
-        weights = types[1]
-        assert weights is not None
-        directions = weights.dimensions[0]
+        directions = input_type(types, 1).dimensions[0]
         names = [random.choice(_FUNCTIONS) for _ in range(FUNCTIONS_PER_DIRECTION[type_] * directions)]
         return {
             "direction": "bidirectional" if directions == 2 else random.choice(("forward", "reverse")),
@@ -458,12 +450,10 @@ def deformable(maker: Maker, schema: OperationSchema) -> list[int]:
 
 def deformable_attributes(random: Random, types: Types) -> Chosen:
     """Return the groups that filter and offsets imply."""
-    filter_, offset = types[1], types[2]
-    assert filter_ is not None and offset is not None
-    _, per_group, height, width = filter_.dimensions
+    _, per_group, height, width = input_type(types, 1).dimensions
     return {
-        "group": first_of(types).dimensions[1] // per_group,
-        "offset_group": offset.dimensions[1] // (2 * height * width),
+        "group": input_type(types).dimensions[1] // per_group,
+        "offset_group": input_type(types, 2).dimensions[1] // (2 * height * width),
         "strides": (1, 1),
         "pads": (0, 0, 0, 0),
         "dilations": (1, 1),
@@ -507,7 +497,7 @@ def quantized_type(random: Random) -> QuantizedType:
 
 def said_to_be(random: Random, types: Types) -> list[QuantizedType]:
     """Choose a quantization of the same integers."""
-    dtype = first_of(types).dtype
+    dtype = input_type(types).dtype
     return [QuantizedType(dtype, Quantization(scale=(random.choice((0.05, 0.5)),), zero_point=(0,)))]
 
 
@@ -531,12 +521,6 @@ class Recipe:
     sound: Sound = always
     knows_values: bool = True
     """True if the oracle has results for all defined inputs."""
-
-    def propose(self, maker: Maker, schema: OperationSchema) -> Proposal:
-        chosen = self.operands(maker, schema)
-        types = [None if operand == ABSENT else maker.type_of(operand) for operand in chosen]
-        preset_values = self.attributes(maker.random, types)
-        return chosen, attributes_of(maker, schema, types, preset_values), self.results(maker.random, types)
 
 
 _RESIZED = Recipe(attributes=attributes.resized)
@@ -603,3 +587,46 @@ FROM_SCHEMA = Recipe(knows_values=False)
 
 UNREACHED: Mapping[str, str] = MappingProxyType({"CUSTOM": "its kernel is defined elsewhere"})
 """Operation without random models -> reason."""
+
+
+def attempt(maker: Maker, type_: str, accept: Accept) -> bool:
+    """Add an operation of a type by its recipe; return False, without a change, on failure."""
+    recipe, schema = RECIPES.get(type_, FROM_SCHEMA), schema_of(type_)
+    mark, inputs, values = maker.builder.mark(), list(maker.inputs), dict(maker.values)
+    try:
+        operands = recipe.operands(maker, schema)
+        types = [None if operand == ABSENT else maker.type_of(operand) for operand in operands]
+        chosen = attributes_of(maker, schema, types, recipe.attributes(maker.random, types))
+        outputs = maker.builder.add_operation(
+            type_,
+            operands,
+            chosen,
+            origins=[f"n{len(maker.produced_operands)}"],
+            quantized=recipe.results(maker.random, types),
+        )
+        model = maker.builder.finish(())
+        input_arrays = [None if operand == ABSENT else maker.values[operand] for operand in operands]
+        if not recipe.sound(input_arrays, model.operations[-1].attributes):
+            raise InvalidModelError("the values make the result undefined")
+        if not accept(model):
+            raise InvalidModelError("the operation is refused, such as by the device")
+        results = _results(recipe, model, input_arrays)
+        expect_tame(results)
+    except InvalidModelError as error:
+        maker.refusals.append(str(error))
+        maker.builder.undo(mark)
+        maker.inputs, maker.values = inputs, values
+        return False
+    maker.values.update(zip(outputs, results, strict=True))
+    maker.produced_operands.extend(outputs)
+    maker.read.update(operands)
+    return True
+
+
+def _results(recipe: Recipe, model: Model, input_arrays: InputArrays) -> list[Array]:
+    try:
+        return compute_operation(model, len(model.operations) - 1, input_arrays)
+    except (IndexError, ValueError) as error:
+        if recipe.knows_values:
+            raise
+        raise InvalidModelError(f"the definition has no result for these values: {error}") from error
