@@ -70,8 +70,8 @@ class ShapeFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobReport:
-    """Report of a job: rows, devices, plans and failures; `str` returns it as text."""
+class JobFacts:
+    """Facts of a job; see `nnadapter.ray.report`."""
 
     model: str
     devices: tuple[str, ...]
@@ -97,27 +97,6 @@ class JobReport:
     kinds: tuple[KindFacts, ...]
     machines: tuple[MachineFacts, ...]
     slowest_shapes: tuple[ShapeFacts, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the facts as plain data."""
-        return {"schema_version": SCHEMA_VERSION, **plain(self)}
-
-    def to_json(self) -> str:
-        """Return `to_dict` as JSON."""
-        return to_lines(self.to_dict())
-
-    def to_html(self) -> str:
-        """Return a self-contained HTML page."""
-        return to_page(self)
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the report to a file: HTML for `.html`, JSON for `.json`, otherwise text."""
-        target = Path(path)
-        text = {".html": self.to_html, ".json": self.to_json}.get(target.suffix, self.__str__)()
-        write_file(target, lambda file: file.write(text.encode()))
-
-    def __str__(self) -> str:
-        return to_text(self)
 
 
 def job_report(request: Request, snapshot: JobSnapshot) -> JobReport:
@@ -203,12 +182,12 @@ def _slowest(totals: Totals) -> tuple[ShapeFacts, ...]:
 _SHOWN = 5
 
 
-def to_text(report: JobReport) -> str:
+def to_text(report: JobFacts) -> str:
     """Return the report as text: rows, kinds of machines, machines, slowest shapes."""
     return "\n".join((*_rows(report), *_kinds(report), *_machines(report), *_shapes(report)))
 
 
-def summary_of(report: JobReport) -> str:
+def summary_of(report: JobFacts) -> str:
     """Return the rows, runs and rate."""
     rate = f", {report.rows / report.seconds:.0f} rows per second of runs" if report.seconds else ""
     return f"{count(report.rows, 'row')} in {count(report.runs, 'run')}{rate}"
@@ -224,7 +203,7 @@ def told_of_kind(kind: KindFacts) -> str:
     return f"compiled {times}, {duration(kind.compile_seconds)}, {size}"
 
 
-def _rows(report: JobReport) -> Iterator[str]:
+def _rows(report: JobFacts) -> Iterator[str]:
     yield f"model      {report.model}"
     yield f"devices    {', '.join(report.devices) or 'those of the compiled file'}"
     yield f"rows       {summary_of(report)}"
@@ -241,7 +220,7 @@ def _rows(report: JobReport) -> Iterator[str]:
         yield f"consumed   {report.executions} times; this is the last one"
 
 
-def _kinds(report: JobReport) -> Iterator[str]:
+def _kinds(report: JobFacts) -> Iterator[str]:
     for kind in report.kinds:
         yield ""
         words = ", ".join(f"{name} {word}" for name, word in kind.machine.items() if word)
@@ -257,7 +236,7 @@ def _kinds(report: JobReport) -> Iterator[str]:
             yield f"  note     {note}"
 
 
-def _machines(report: JobReport) -> Iterator[str]:
+def _machines(report: JobFacts) -> Iterator[str]:
     if report.machines:
         yield ""
         yield f"{'machine':<14} {'kind':<14} {'sessions':>8} {'made in':>10} {'rows':>10}"
@@ -268,7 +247,7 @@ def _machines(report: JobReport) -> Iterator[str]:
         )
 
 
-def _shapes(report: JobReport) -> Iterator[str]:
+def _shapes(report: JobFacts) -> Iterator[str]:
     if report.slowest_shapes:
         yield ""
         yield "slowest shapes, by time of all their runs"
@@ -280,7 +259,7 @@ def _shapes(report: JobReport) -> Iterator[str]:
         )
 
 
-def to_page(report: JobReport) -> str:
+def to_page(report: JobFacts) -> str:
     """Return a self-contained HTML page."""
     sections = [
         tiles(_figures(report)),
@@ -306,7 +285,7 @@ _MACHINES = _columns("machine, address, kind", "sessions, made in, rows")
 _SHAPES = _columns("shapes", "runs, rows, per row, slowest run, together")
 
 
-def _figures(report: JobReport) -> list[tuple[str, str, str]]:
+def _figures(report: JobFacts) -> list[tuple[str, str, str]]:
     fallen = report.fallback_rows
     return [
         ("Rows", str(report.rows), f"in {count(report.runs, 'run')}, each counted once"),
@@ -316,7 +295,7 @@ def _figures(report: JobReport) -> list[tuple[str, str, str]]:
     ]
 
 
-def _warning(report: JobReport) -> str:
+def _warning(report: JobFacts) -> str:
     sentences = []
     if report.repeated_batches:
         sentences.append(
@@ -341,7 +320,7 @@ def _kind_row(kind: KindFacts) -> Sequence[object]:
     )  # fmt: skip
 
 
-def _notes(report: JobReport) -> str:
+def _notes(report: JobFacts) -> str:
     notes: Iterable[str] = (
         text
         for kind in report.kinds
@@ -351,7 +330,7 @@ def _notes(report: JobReport) -> str:
     return f'<ul class="detail">{items}</ul>' if items else ""
 
 
-def _machine_rows(report: JobReport) -> list[Sequence[object]]:
+def _machine_rows(report: JobFacts) -> list[Sequence[object]]:
     return [
         (
             machine.machine[:12],
@@ -365,7 +344,7 @@ def _machine_rows(report: JobReport) -> list[Sequence[object]]:
     ]
 
 
-def _shape_rows(report: JobReport) -> list[Sequence[object]]:
+def _shape_rows(report: JobFacts) -> list[Sequence[object]]:
     return [
         (
             shapes.shapes,
@@ -377,3 +356,28 @@ def _shape_rows(report: JobReport) -> list[Sequence[object]]:
         )
         for shapes in report.slowest_shapes
     ]
+
+
+class JobReport(JobFacts):
+    """Report of a job: rows, devices, plans and failures; `str` returns it as text."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the facts as plain data."""
+        return {"schema_version": SCHEMA_VERSION, **plain(self)}
+
+    def to_json(self) -> str:
+        """Return `to_dict` as JSON."""
+        return to_lines(self.to_dict())
+
+    def to_html(self) -> str:
+        """Return a self-contained HTML page."""
+        return to_page(self)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the report to a file: HTML for `.html`, JSON for `.json`, otherwise text."""
+        target = Path(path)
+        text = {".html": self.to_html, ".json": self.to_json}.get(target.suffix, self.__str__)()
+        write_file(target, lambda file: file.write(text.encode()))
+
+    def __str__(self) -> str:
+        return to_text(self)
