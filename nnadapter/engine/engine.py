@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 import numpy as np
 
@@ -94,6 +94,17 @@ class _Serving:
         self.source = source
         self.latest: Repeat | None = None
         self.last_shapes: InputShapes | None = None
+
+
+class _Request(NamedTuple):
+    """Checked feed and outputs of a run."""
+
+    values: Mapping[str, Any]
+    shapes: InputShapes
+    output_names: Sequence[str]
+    out_devices: OutDevices | None
+    control: RunControl | None
+    options: Any
 
 
 class PlanEngine:
@@ -201,23 +212,30 @@ class PlanEngine:
         if source.defaults:
             values = {**source.defaults, **values}
         shapes = tuple([_shape_of(values[name]) for name in source.input_names])
+        request = _Request(values, shapes, output_names, out_devices, control, options)
         background_run = source.background_run(shapes, values)
         if background_run is not None:
-            with self._controlled(control, options):
+            with self._controlled(request):
                 result = background_run(values, output_names, control, out_devices)
             if result is not None:
                 return result
-        use = object()
+        return self._run_planned(serving, request, latest, is_due=is_due)
+
+    def _run_planned(self, serving: _Serving, request: _Request, latest: Repeat | None, *, is_due: bool) -> RunResult:
+        """Look up the plan of a request and run it; store it in `serving` if the next run may repeat it.
+
+        `is_due` means that every step of this run is to be compared with the CPU.
+        """
+        source, use = serving.source, object()
+        values, shapes, output_names, out_devices, control, _ = request
         try:
             lease, compiled, sizes = source.take(use, shapes, values)
             plan: CompiledPlan = compiled.plan
             is_dynamic = compiled.has_dynamic_shapes
             if is_dynamic:
                 serving.last_shapes = shapes
-            if checks is not None and (is_due or not checks.is_checked(compiled)):
-                return self._run_checked(
-                    source, checks, use, shapes, (values, output_names, out_devices), options, control
-                )
+            if source.checks is not None and (is_due or not source.checks.is_checked(compiled)):
+                return self._run_checked(source, source.checks, use, request)
             is_other = latest is None or latest.lease is not lease or is_dynamic or latest.is_of_choice
             # `Repeat` handles no device-resident outputs and no default inputs
             if out_devices is None and is_other and not source.defaults:
@@ -228,7 +246,7 @@ class PlanEngine:
                 if compiled.watch is not None and compiled.watch.is_broken_by(result[1].seconds, time.perf_counter()):
                     source.note_contradiction(lease)
                 return result
-            with self._controlled(control, options):
+            with self._controlled(request):
                 return plan.run(values, output_names, control, out_devices, sizes)
         finally:
             source.plans.users.pop(use, None)
@@ -289,7 +307,8 @@ class PlanEngine:
         return result
 
     @contextmanager
-    def _controlled(self, control: RunControl | None, options: Any) -> Iterator[None]:
+    def _controlled(self, request: _Request) -> Iterator[None]:
+        control = request.control
         if control is None:
             yield
             return
@@ -297,40 +316,28 @@ class PlanEngine:
 
         previous = run_options.get()
         try:
-            run_options.set(control.begin(options, self._deadlines))
+            run_options.set(control.begin(request.options, self._deadlines))
             yield
         finally:
             control.end()
             run_options.set(previous)
 
-    def _run_checked(
-        self,
-        source: PlanSource[Any],
-        checks: Checks,
-        use: object,
-        shapes: InputShapes,
-        work: tuple[Mapping[str, Any], Sequence[str], OutDevices | None],
-        options: Any,
-        control: RunControl | None,
-    ) -> RunResult:
-        """Run a plan and compare every step with the CPU; after a wrong result, run again by another plan.
-
-        `work` is the feed by name, the names of the outputs, and the devices of device-resident outputs.
-        """
+    def _run_checked(self, source: PlanSource[Any], checks: Checks, use: object, request: _Request) -> RunResult:
+        """Run a plan and compare every step with the CPU; after a wrong result, run again by another plan."""
         incidents: tuple[Incident, ...] = ()
-        values, output_names, out_devices = work
+        values, shapes, output_names, out_devices, *_ = request
         while True:
             _, compiled, sizes = source.take(use, shapes, values)
             with nullcontext() if checks.is_checked(compiled) else checks.first:
-                with self._controlled(control, options):
+                with self._controlled(request):
                     results, provenance, slots = compiled.plan.run_held(
-                        values, output_names, control, out_devices, sizes
+                        values, output_names, request.control, out_devices, sizes
                     )
                 wrong = checks.check_run(compiled, provenance, slots)
             incidents += wrong
             if not wrong:
                 return results, with_incidents(provenance, incidents)
-            control = None
+            request = request._replace(control=None)
 
     def binding(self) -> Binding:
         from nnadapter.engine.bindings import PlannedBinding
