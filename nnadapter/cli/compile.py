@@ -24,7 +24,7 @@ from nnadapter.cli.parameters import (
     takes_settings_of_many,
     to_json,
 )
-from nnadapter.engine.cached_plans import look
+from nnadapter.engine.cached_plans import look_up_plans
 from nnadapter.engine.compiled_file import CompiledFile
 from nnadapter.engine.file_texts import dynamic_shape_sets, reasons_against, served_shapes_texts
 from nnadapter.files.source_kind import SourceKind, kind_of
@@ -260,7 +260,7 @@ def explain(
             report = nnadapter.partition_report(source, options=settings)
         else:
             report = nnadapter.partition_report(source, chosen, shapes or None, settings)
-        plan = look(source, chosen, settings, report.input_shapes if shapes else None)
+        plan = look_up_plans(source, chosen, settings, report.input_shapes if shapes else None)
     segments = [segment for segment in report.segments if segment.cache is not None]
     if as_json:
         rows = [

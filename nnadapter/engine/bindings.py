@@ -68,8 +68,8 @@ class PlannedBinding:
         self._inputs: dict[str, Any] = {}
         self._targets: dict[str, Target] = {}
         self._places: dict[str, str] = {}
-        """Names of bound devices, with the same name as value if the device has memory of its own, otherwise an empty
-        string.
+        """For each bound device, the place to request for its values: the device itself if it has memory, otherwise
+        empty.
         """
         self.results: list[Any] = []
 

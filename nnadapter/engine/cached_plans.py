@@ -251,7 +251,7 @@ class Lookup:
     shapes: str = ""
 
 
-def look(
+def look_up_plans(
     source: str | os.PathLike[str] | bytes,
     requests: Sequence[selection.DeviceRequest],
     options: Options,

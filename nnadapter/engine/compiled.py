@@ -31,7 +31,7 @@ BLOCKS = 3
 _SLOWER = 1.25
 _FASTER = 0.75
 _LEAST_SECONDS = 20e-6
-"""Smallest difference that counts; call overhead varies by some microseconds."""
+"""Smallest difference in seconds that counts, since the overhead of calls varies by some microseconds."""
 
 _CLOCK_SECONDS = 1e-6
 
@@ -150,7 +150,7 @@ class Compiled(RunnablePlan):
     cloned_from: Mapping[int, int] = field(default_factory=dict)
     """Segments whose program is a clone, with the segment that it was cloned from."""
     timed: tuple[TimedPlacement, ...] = ()
-    """Measured candidates: the chosen one, then fastest first."""
+    """Measured placements: the chosen one, then the others with the fastest first."""
     chosen: str = ""
     dynamic: DynamicPartitioning | None = None
     """Dynamic partitioning of a dynamic plan or template; `partitioning` is then the static one at the first shapes."""
@@ -177,15 +177,17 @@ class Checks(Protocol):
     """Lock that the first run of a plan holds until its results are checked."""
 
     def is_due(self) -> bool:
-        """Count a run; return True if its steps are to be compared."""
+        """Count a run; return True if the steps of this run are to be compared with the CPU."""
 
     def is_checked(self, plan: RunnablePlan) -> bool:
-        """Return True if the plan's results may be returned."""
+        """Return True if the results of a plan may be returned, because they were compared or need no comparison."""
 
     def check_run(self, plan: RunnablePlan, provenance: Provenance, values: Sequence[Any]) -> tuple[Incident, ...]:
-        """Compare every step of a run; return incidents of wrong steps, after withdrawing their nodes.
+        """Compare every step of a run with the CPU; return the incidents of wrong steps, after withdrawing their nodes.
 
-        A run with incidents is to be repeated. Raises AccuracyError if the policy forbids fallback.
+        `values` are those of the run by slot. A run with incidents is to be repeated. Raises AccuracyError if the
+        policy forbids
+        fallback.
         """
 
     @property

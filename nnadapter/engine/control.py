@@ -194,7 +194,7 @@ def _end_watch(asleep: Lock) -> None:
 _LEAST_SECONDS = 1e-9
 """Passed to a driver when no time remains, since 0 means no deadline."""
 _LEAST_LEFT = 0.001
-"""Shortest interval between two checks of a run that waits for its turn."""
+"""Shortest time in seconds until a run that waits for its turn is checked again."""
 
 
 class RunControl:

@@ -47,7 +47,7 @@ Requests = DeviceRequest | Sequence[DeviceRequest]
 
 @dataclass(frozen=True, eq=False)
 class FileDevice:
-    """Device of this process that runs steps of a compiled model."""
+    """Opened device that runs steps of a compiled model."""
 
     name: str
     capability: Capability
@@ -63,7 +63,7 @@ class FileDevice:
 
     @cached_property
     def is_unchanged(self) -> bool:
-        """True if driver version and hardware are as at compile time. Decides if the driver checks no programs."""
+        """True if driver version and hardware are as at compile time, for drivers that do not check programs."""
         info = device_info(self.name)
         return (info.version or info.distribution, info.sub_type) == self.recorded
 
@@ -519,6 +519,6 @@ def _plan_of(file: CompiledFile, record: Message, devices: Sequence[str]) -> Pla
 
 
 def _read_by(step: Message) -> list[str]:
-    """Return the inputs that a step reads, without shape-derived values, which are constants of its segment."""
+    """Return the inputs that a step of a file reads at run time, without values that depend only on shapes."""
     derived_names = frozenset(step.given.names)
     return [name for name in step.segment.inputs if name not in derived_names]

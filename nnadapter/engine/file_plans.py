@@ -47,7 +47,7 @@ def _fillable(loader: Loader, record: Message, trace: SymbolicTrace) -> Mapping[
     parts = {}
     for number, step in enumerate(record.steps):
         if step.HasField("given") and step.device in loader.devices.opened:
-            model = loader.segments.open_model(step.segment, trace)
+            model = loader.segments.dynamic_model(step.segment, trace)
             derived_values = read_shape_derived_values(step.given, trace, loader.segments)
             parts[number] = SpecializablePart(Part(model, tuple(step.segment.inputs)), derived_values)
     return parts

@@ -177,7 +177,7 @@ class HostEngine:
         pass
 
     def observed(self) -> Observed:
-        """Return placement and notes for a report; loads the model again to plan it."""
+        """Return the facts for a report. The model is loaded again and planned for the CPU."""
         from nnadapter.engine.observed import Observed
         from nnadapter.onnx.files import load_model
         from nnadapter.onnx.preparation.default_sizes import default_shapes

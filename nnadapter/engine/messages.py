@@ -255,7 +255,7 @@ class Segments:
 
             return joined(contents, [_tensor(name, array) for name, array in constants.items()])
         if message.form == ModelForm.IR.value:
-            return self.open_model(message, trace) if message.places else self._ir(message)
+            return self.dynamic_model(message, trace) if message.places else self._ir(message)
         raise self.container.damaged(f"a segment has form {message.form!r}, expected 'ir' or 'onnx'")
 
     def onnx(self, message: Message) -> tuple[bytes, dict[str, Array]]:
@@ -265,7 +265,7 @@ class Segments:
         constants = {row.name: read_array(row, self.container) for row in message.constants}
         return bytes(self.container.contents(message.part, ONNX)), constants
 
-    def open_model(self, message: Message, trace: SymbolicTrace | None) -> Model:
+    def dynamic_model(self, message: Message, trace: SymbolicTrace | None) -> Model:
         """Return a segment in adapter IR with symbolic sizes; CompiledModelError if they contradict the trace."""
         if trace is None or message.form != ModelForm.IR.value:
             raise self.container.damaged("a segment has dynamic shapes, but its plan or its form has not")
@@ -279,12 +279,12 @@ class Segments:
         traced = traced_numbers(message, len(plain), trace, self.container)
         if any(plain[place] != size_hint(number) for place, number in traced.items()):
             raise self.container.damaged("a segment has other sizes than its plan")
-        open_model = with_numbers(model, [traced.get(place, number) for place, number in enumerate(plain)])
+        dynamic_model = with_numbers(model, [traced.get(place, number) for place, number in enumerate(plain)])
         try:
-            verify(open_model)
+            verify(dynamic_model)
         except InvalidModelError as error:
             raise self.container.damaged(f"a segment is invalid for its sizes: {error}") from error
-        return open_model
+        return dynamic_model
 
     def _ir(self, message: Message) -> Model:
         from nnadapter.ir.protobuf.serialization import read_model

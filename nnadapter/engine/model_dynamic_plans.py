@@ -281,7 +281,7 @@ class ModelDynamicPlans(DynamicPlans[Compiled]):
         return unread_inputs(self._prepared())
 
     def _may_serve(self, shapes: Shapes) -> bool:
-        """Return True if devices take these tensors; for ONNX devices, only a cache may be empty."""
+        """Return True if devices take tensors of these shapes; devices with ONNX take no empty ones but a cache."""
         return (
             not self._needs_elements
             or all(0 not in shape for shape in shapes.values())

@@ -220,7 +220,7 @@ def _bounds_of(compiled: Compiled) -> Bounds | None:
 
 
 def _changes(source: ModelPlanSource) -> int:
-    """Return a number that grows when plans are made, checked, or serve more shapes."""
+    """Return a number that changes when a source makes or checks a plan, or when a plan serves more shapes."""
     checked = 0 if source.checks is None else source.checks.count
     return source.plans.made_count + source.widened + checked
 

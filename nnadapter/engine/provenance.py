@@ -22,7 +22,7 @@ class StepRun(NamedTuple):
 
 
 class Provenance(NamedTuple):
-    """Provenance of the results of one run."""
+    """Steps, devices and transfers of one run, which show where its results come from."""
 
     steps: tuple[StepRun, ...]
     transfers: tuple[Transfer, ...] = ()

@@ -109,7 +109,7 @@ def add_message(message: Message, writer: ContainerWriter) -> None:
 
 
 def message_of(plans: Sequence[Compiled], source: ModelPlanSource, target: Target) -> Message:
-    """Write programs, segments and constants of plans to the target, and return the message that describes them."""
+    """Write programs, segments and constants of plans; return a CompiledModel message that refers to them."""
     writer = target.writer
     message = messages.MESSAGES.new("CompiledModel")
     message.version = messages.VERSION

@@ -84,7 +84,7 @@ def _read_class(message: Message, shapes: Shapes, segments: Segments) -> Guarded
 
 
 def _read_tables(message: Message, trace: SymbolicTrace, segments: Segments) -> ShapeDerivedTables:
-    model = segments.open_model(message.model, trace)
+    model = segments.dynamic_model(message.model, trace)
     sizes = _read_arrays(message.sizes, trace, segments.container)
     outputs = tuple(message.outputs)
     if (len(model.inputs), len(model.outputs)) != (len(sizes), len(outputs)):
