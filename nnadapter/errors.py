@@ -89,7 +89,7 @@ class MissingInputError(InvalidInputError):
 
     @classmethod
     def of(cls, missing: Sequence[str], fed_names: Iterable[str], needed: Sequence[str]) -> MissingInputError:
-        """Return the error for a feed without some inputs."""
+        """Return the error for a feed that lacks required inputs."""
         return cls(
             f"Required inputs ({[*missing]}) are missing from input feed ({[*fed_names]}); "
             f"feed every one of {[*needed]}",
@@ -102,7 +102,7 @@ class InvalidOptionError(NNAdapterError):
 
 
 class _FileError(NNAdapterError):
-    """Error about one of our files."""
+    """Error about a file in a format of nnadapter."""
 
     def __init__(self, message: str, *, file: str = "", entry: str = "", key: str = "") -> None:
         super().__init__(message)
@@ -305,7 +305,7 @@ def located(
     segment: int | None = None,
     nodes: Sequence[str] = (),
 ) -> NNAdapterError:
-    """Fill in the fields of a device error that are not set yet, and return it."""
+    """Set the fields of a device error that are still empty, and return the error."""
     if isinstance(error, _SegmentError):
         error.device = device if error.device is None else error.device
         error.phase = phase if error.phase is None else error.phase
@@ -326,13 +326,13 @@ def describe(error: BaseException) -> str:
 
 
 def close_names(name: object, known: Iterable[str]) -> str:
-    """Return advice for an unknown name."""
+    """Return advice for an unknown name: close names, or all known."""
     known = sorted(known)
     return near_names(name, known) or f"known: {', '.join(known) or 'none'}"
 
 
 def near_names(name: object, known: Iterable[str], before: str = "") -> str:
-    """Return a question that suggests close names, after `before`."""
+    """Return a question that suggests close names, preceded by `before`; empty if none."""
     from difflib import get_close_matches  # lazily: most sessions have no wrong name
 
     by_upper = {valid_name.upper(): valid_name for valid_name in known}

@@ -25,11 +25,11 @@ MESSAGES = 1 << 22
 EXPANDED_NODES = 1 << 13
 """Nodes after function expansion, for any model: expansion takes quadratic time."""
 EXPANSION = 64
-"""Nodes per written node in larger expansions. Exporters' functions have about ten."""
+"""Factor by which larger expansions may multiply nodes. Exporters' functions have about ten."""
 ELEMENTS = (1 << 31) - 1
 """Elements of a node's result; weights may have more."""
 COUNTED_ELEMENTS = 1 << 26
-"""Elements of a result computed only from counts in a feed (Range)."""
+"""Elements of a result with a size from a feed (Range)."""
 RESIZED_ELEMENTS = 1 << 28
 """Elements of a result that repeats elements as a feed asks (Tile)."""
 SPARSE_BYTES = 1 << 30
@@ -47,7 +47,7 @@ TABLE_ELEMENTS = 1 << 24
 PLAN_BYTES = 1 << 24
 """Plans of a compiled model, without weights and programs."""
 CONTAINER_BYTES = 1 << 22
-"""Table of a compiled model's parts. Parsing grows it a hundredfold."""
+"""Table of contents of a compiled model. Parsing takes a hundred times its size."""
 TEXT_BYTES = 1 << 26
 """JSON text: a plan file, a report or a calibration."""
 RULES_BYTES = 1 << 18

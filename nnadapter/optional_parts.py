@@ -38,6 +38,6 @@ ENTRIES: Mapping[str, str] = MappingProxyType(
 
 
 def optional_part(name: str) -> Any:
-    """Import and return a value of `ENTRIES`."""
+    """Import and return a value of `ENTRIES` by name."""
     module, _, attribute = ENTRIES[name].partition(":")
     return getattr(import_module(module), attribute)

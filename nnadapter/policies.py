@@ -13,7 +13,7 @@ class Policy(NamedTuple):
     description: str
     """Text for the command line's help."""
     weighs: bool = False
-    """Costs decide."""
+    """Costs decide on the placement."""
     promises: bool = False
     """Costs must be calibrated or simulated."""
     times: bool = False

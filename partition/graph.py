@@ -1,4 +1,4 @@
-"""Graph that is partitioned, verdicts of devices on its atoms, and element types."""
+"""Model graph to divide between devices, verdicts of devices on its atoms, and element types."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ _TABLE = (
 """Number in `TensorProto.DataType`, name, bytes of one packed element (0 for strings)."""
 
 DTYPE_OF_ELEMENT_TYPE: Mapping[int, str] = MappingProxyType({number: name for number, name, _ in _TABLE})
-"""Source: onnx.proto, `TensorProto.DataType`."""
+"""Names by number in `TensorProto.DataType` of onnx.proto."""
 ELEMENT_TYPE_OF_DTYPE: Mapping[str, int] = MappingProxyType({name: number for number, name, _ in _TABLE})
 ITEMSIZE_OF_DTYPE: Mapping[str, float] = MappingProxyType({name: size for _, name, size in _TABLE})
 """Bytes of one element; fractional for packed sub-byte types."""
 
 
 class Reason(StrEnum):
-    """Code of a refusal. The values are stable, since reports and rules use them."""
+    """Reason for a refusal. The values are stable, since reports and rules use them."""
 
     UNSUPPORTED_OPERATION = "unsupported_operation"
     """No converter or kernel for the op."""
@@ -62,7 +62,7 @@ class Reason(StrEnum):
     UNSUPPORTED_DTYPE = "unsupported_dtype"
     UNSUPPORTED_RANK = "unsupported_rank"
     UNSUPPORTED_TYPE = "unsupported_type"
-    """A value is no dense tensor of numbers."""
+    """A value is not a dense tensor of numbers."""
     NOT_CONSTANT = "not_constant"
     """An input must be a compile-time constant."""
     DYNAMIC_SHAPE = "dynamic_shape"
@@ -83,13 +83,13 @@ class Reason(StrEnum):
     COMPILE_FAILED = "compile_failed"
     """Compilation failed after the device accepted."""
     BANNED = "banned"
-    """Banned until a certain day, because it failed before with this driver version."""
+    """The node failed here before with this driver version, and is banned until a certain day."""
     DRIVER_ERROR = "driver_error"
-    """The driver raised when queried."""
+    """The driver raised an error when asked."""
     WRONG_RESULT = "wrong_result"
     """The result differed from the CPU's in a comparison."""
     DEVICE_REFUSED = "device_refused"
-    """The device's software refused without a code."""
+    """The device's software refused without a reason code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,7 @@ class GraphError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """Static facts about a value."""
+    """Known facts about a value, before any run."""
 
     name: str
     """Unique in the graph."""
@@ -198,7 +198,7 @@ class Graph:
     values: Mapping[str, Value]
     """Facts by name; a missing name means unknown."""
     constants: frozenset[str]
-    """Initializers."""
+    """Names of initializers."""
     inputs: tuple[str, ...]
     """Model inputs without constants."""
     outputs: tuple[str, ...]
@@ -246,7 +246,7 @@ class Graph:
 
     @cached_property
     def atom_of(self) -> tuple[int, ...]:
-        """Atom of every node."""
+        """Atom index of every node."""
         node_atoms = [-1] * len(self.nodes)
         for atom, nodes in enumerate(self.atoms):
             for node in nodes:

@@ -9,11 +9,11 @@ from itertools import accumulate
 from partition.graph import Graph, GraphError, Verdict
 
 Turn = tuple[str, tuple[int, ...]]
-"""Label, and the atoms that run in its turn."""
+"""Device label, and the atoms that run before the next switch."""
 
 _WORK = 64_000_000
 _WIDEST = 128
-"""Beam width; dropping dominated states is quadratic in it."""
+"""Beam width; removing dominated states is quadratic in it."""
 
 
 @dataclass(slots=True)
@@ -45,7 +45,7 @@ class _State:
         return replace(self, pending=list(self.pending), ready=ready)
 
     def run(self, label: str) -> list[int]:
-        """Run one turn of `label`; return its atoms in execution order."""
+        """Run ready atoms of device `label`, and those that become ready; return them in order."""
         placement, pending = self.placement, self.pending
         queue = self.ready[label]
         self.ready[label] = []
@@ -57,7 +57,6 @@ class _State:
         return queue
 
     def after_turn(self, label: str) -> _State:
-        """Return the state after one turn of `label`, for the search."""
         state = self.copy()
         state.turns += (label,)
         for atom in state.run(label):
@@ -68,7 +67,7 @@ class _State:
 def schedule(
     predecessors: Sequence[Sequence[int]], placement: Sequence[str], *, work: int = _WORK
 ) -> tuple[list[Turn], bool]:
-    """Return turns that run every atom, and whether their number is proven minimal.
+    """Return turns, each on one device, that run every atom, and whether their number is proven minimal.
 
     The greedy schedule, which picks the label with most ready atoms, bounds the number of turns. If `work` allows, a
     beam search with dominance pruning looks for fewer; it is exact if no undominated state was dropped.
@@ -95,7 +94,7 @@ def _greedy(state: _State) -> list[Turn]:
 
 
 def _search(start: _State, width: int, bound: int) -> tuple[tuple[str, ...] | None, bool]:
-    """Return fewer turns than `bound` if found, and whether the search was exhaustive."""
+    """Return labels of fewer turns than `bound`, or None, and whether the search was exhaustive."""
     states, exact = [start], True
     everything = (1 << len(start.placement)) - 1
     for _ in range(bound - 1):
@@ -138,7 +137,7 @@ def place_by_priority(
 
 
 def check_all_placeable(graph: Graph, devices: Sequence[str], atoms: Sequence[int]) -> None:
-    """Raise GraphError, naming some nodes, if there are unplaceable `atoms`."""
+    """Raise GraphError with names of nodes if there are `atoms` without a device."""
     if not atoms:
         return
     nodes = [graph.nodes[node] for atom in atoms for node in graph.atoms[atom]]
@@ -149,7 +148,7 @@ def check_all_placeable(graph: Graph, devices: Sequence[str], atoms: Sequence[in
 
 
 def listed(names: Sequence[str], most: int = 5) -> str:
-    """Return the names, joined by commas, for a message; those after the first `most` are only counted."""
+    """Return names for a message, joined by commas; only count those after the first `most`."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return f"{', '.join(names[:most])}{more}"
 
@@ -227,7 +226,6 @@ def _levels(graph: Graph, placement: Sequence[str], first: str) -> list[int]:
 
 
 def _counts(levels: Sequence[int], even_free: bool) -> tuple[int, int]:
-    """Return the numbers of all and of counted segments; only the lowest level may be empty."""
     deepest, lowest = max(levels), min(levels)
     even, odd = deepest // 2 + 1 - (lowest > 0), (deepest + 1) // 2
     return even + odd, odd if even_free else even
@@ -315,7 +313,7 @@ class Plan:
 
     graph: Graph
     devices: tuple[str, ...]
-    """Labels in the user's order of preference."""
+    """Device labels in the user's order of preference."""
     verdicts: Mapping[str, tuple[Verdict, ...]]
     """Verdicts on every atom by device."""
     placement: tuple[str, ...]
@@ -324,7 +322,7 @@ class Plan:
 
     @property
     def produced_values(self) -> frozenset[str]:
-        """Values that steps hand over or return."""
+        """Values that a step passes to others or returns."""
         return frozenset(name for step in self.steps for name in step.outputs)
 
     @property

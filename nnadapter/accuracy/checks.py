@@ -149,7 +149,7 @@ class _StepHistory:
 
 
 class SessionChecks:
-    """Accuracy checks of one session, see `nnadapter.engine.compiled.Checks`."""
+    """Accuracy checks of one session; implements `nnadapter.engine.compiled.Checks`."""
 
     def __init__(self, source: ModelPlanSource, *, verify: bool, shadow: int | None) -> None:
         self._source: ModelPlanSource = proxy(source)  # weak, because the source owns this object
@@ -310,7 +310,7 @@ _DIGITS = 16
 
 @dataclass(frozen=True, eq=False)
 class PlannedStep:
-    """Step of a run on a plan of `source`, with the run's values by slot."""
+    """Step of a run, with its plan, and the values of the run by slot."""
 
     source: ModelPlanSource
     plan: RunnablePlan
@@ -343,14 +343,14 @@ class PlannedStep:
         return None if piece is None else piece.part.model
 
     def allowed(self, quantized: frozenset[str]) -> tolerances.ValueTolerances:
-        """Return the tolerances of the outputs; those of `quantized` values allow for rounding."""
+        """Return the tolerances of the outputs."""
         graph = self.partitioning.plan.graph
         dtypes = {name: graph.value(name).dtype or "" for name in self.bound.step.outputs}
         precision = tolerances.precision_of(self.device.options)
         return tolerances.ByPrecision(precision=precision, dtypes=dtypes, quantized=quantized)
 
     def locate(self) -> ErrorLocation:
-        """Locate the error of a step that deviates."""
+        """Locate the error of the step."""
         try:
             part = self.partitioning.model.parts.part(self.bound.step)
             model: onnx.ModelProto = part.model
@@ -383,7 +383,7 @@ class PlannedStep:
         return shown
 
     def _ban(self, located: ErrorLocation) -> bool:
-        """Ban the nodes whose results are wrong; return True if all could be banned."""
+        """Ban wrong nodes; return True if all could be banned."""
         device, partitioning, off = self.device, self.partitioning, located.deviation
         if device.bans is None or off is None:
             return False
@@ -452,7 +452,7 @@ def _request(device: SessionDevice) -> DeviceRequest:
 
 
 def with_checks(make: Callable[..., ModelPlanSource], options: Options) -> Callable[..., ModelPlanSource]:
-    """Return a maker of sources with the checks that `options` require."""
+    """Wrap `make`, so that its sources have the accuracy checks that `options` require."""
 
     def make_checked(*arguments: Any, **keyword_arguments: Any) -> ModelPlanSource:
         source = make(*arguments, **keyword_arguments)

@@ -59,7 +59,7 @@ class Excerpt:
     outputs: Mapping[str, str]
     """Value of the full model -> its name here."""
     devices: Mapping[str, str]
-    """Node -> its device in the full model, without hosts."""
+    """Node -> its device in the full model; nodes on hosts are omitted."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +72,7 @@ class Cutting:
     """Device per atom; empty if it runs on a host."""
 
     def model_node_names(self, atoms: Sequence[int], *, unshared: bool = False) -> tuple[str, ...]:
-        """Return the model's own nodes of these atoms; `unshared`: without nodes of several atoms."""
+        """Return the names of the original nodes of these atoms; `unshared` omits nodes of several atoms."""
         specialized = self.parts.specialized
         positions = [specialized.positions[node] for node in self._positions(atoms)]
         if unshared:
@@ -91,7 +91,7 @@ class Cutting:
         return self._visible_outputs([atom])
 
     def size(self, atom: int) -> int:
-        """Return the known bytes of `visible`."""
+        """Return the bytes of the visible outputs, as far as known."""
         return sum(self.graph.value(name).nbytes or 0 for name in self.visible(atom))
 
     def live(self, border: int) -> frozenset[str]:
@@ -101,7 +101,7 @@ class Cutting:
         return frozenset(needed & {*self.graph.inputs, *self._produced_values(range(border))})
 
     def between(self, atoms: Sequence[int], values: Values, *, all_visible: bool = False) -> Excerpt:
-        """Return consecutive atoms as an excerpt. `values` define input types; `all_visible` outputs prevent fusion."""
+        """Return consecutive atoms as an excerpt; `values` define input types. `all_visible` prevents fusion."""
         outputs = self._visible_outputs(atoms)
         if all_visible:
             outputs = tuple(dict.fromkeys(name for atom in atoms for name in self.visible(atom)))
@@ -167,7 +167,7 @@ class Cutting:
 def cut(
     model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]], homes: Mapping[str, str]
 ) -> tuple[Cutting, Values]:
-    """Return `model` prepared for cutting, and its default inputs. `homes`: node -> its device, without hosts."""
+    """Prepare `model` for excerpts, and return its default inputs. `homes`: node -> its device, without hosts."""
     prepared = prepare(model)
     specialized = with_own_sources(specialize(prepared, default_shapes(prepared, shapes)))
     specialized, _ = with_atoms(specialized, converted(specialized))
@@ -186,7 +186,7 @@ def _device_of(name: str, homes: Mapping[str, str]) -> str:
 
 
 def _parted(graph: Graph, device_of: Sequence[str]) -> Graph:
-    """Return the graph without atoms that run on several devices."""
+    """Split atoms that run on several devices into nodes."""
     single_device_atoms = [atom for atom in graph.atoms if len({device_of[node] for node in atom}) == 1]
     try:
         return replace(graph, atoms=joined(len(graph.nodes), single_device_atoms))
@@ -224,7 +224,7 @@ class TrialOutcome:
 
 
 class Trials:
-    """Trial runs of excerpts on the devices of a setting, without cache or trace."""
+    """Runs of excerpts on the devices of a session, without cache or trace."""
 
     def __init__(self, setting: Setting) -> None:
         self._devices = tuple(map(_bare, setting.devices))
@@ -325,7 +325,7 @@ def first_true(low: int, high: int, test: Callable[[int], bool]) -> int:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Stretch:
-    """Consecutive atoms, computed on their devices."""
+    """Results of consecutive atoms on their devices and on the CPU."""
 
     start: int
     end: int
@@ -357,7 +357,7 @@ class Search:
         return deviations, tuple(unchecked_atoms)
 
     def accumulated(self) -> Stretch:
-        """Bisect for the first boundary at which the device's own values differ."""
+        """Return the shortest initial stretch of atoms that deviates, by bisection."""
         atoms = self.cutting.accelerated
         stretches: dict[int, Stretch] = {}
 
@@ -501,7 +501,7 @@ class ErrorLocation:
 def locate(
     setting: Setting, model: onnx.ModelProto, device: str, inputs: Mapping[str, Any], precision: DataType
 ) -> ErrorLocation:
-    """Locate the error of a deviating step; `inputs` are those of the deviating run."""
+    """Search for the nodes that make a step deviate; `inputs` are those of the deviating run."""
     homes = {node.name: device for node in model.graph.node}
     cutting, defaults = cut(_at(model, inputs), shapes_of(inputs), homes)
     dtypes = {name: value.dtype or "" for name, value in cutting.graph.values.items()}

@@ -21,7 +21,7 @@ _TEXTS = frozenset("OUS")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tolerance:
-    """Allowed difference: `relative` times the expected number, plus `absolute`. Other types must be equal."""
+    """Allowed difference: `relative` times the expected number, plus `absolute`; for integers, `steps`."""
 
     relative: float
     absolute: float
@@ -32,11 +32,14 @@ class Tolerance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deviation:
-    """Largest difference in a value."""
+    """Largest difference between two versions of a value."""
 
     value: str
     tolerances: float = 0.0
-    """Multiple of the tolerance; infinite if shapes or types differ, or one side is not finite."""
+    """Largest difference as a multiple of the tolerance.
+
+    Infinite if shapes or types differ, or one side is not finite.
+    """
     largest_absolute: float = 0.0
     largest_relative: float = 0.0
     """Largest difference divided by the nonzero expected number."""
@@ -53,12 +56,12 @@ class Distances:
 
 
 def largest(deviations: Collection[Deviation]) -> Deviation:
-    """Return the largest deviation."""
+    """Return the deviation that is most beyond its tolerance."""
     return max(deviations, key=lambda entry: entry.tolerances)
 
 
 def deviation(value: str, got: Any, expected: Any, tolerance: Tolerance) -> Deviation:
-    """Compare an array, a sequence, a map, or None for an empty optional. NaN equals NaN."""
+    """Compare two arrays, sequences or maps, or None for empty optionals; `value` is their name. NaN equals NaN."""
     if isinstance(got, Mapping) and isinstance(expected, Mapping) and got.keys() == expected.keys():
         got, expected = [got[key] for key in expected], list(expected.values())
     if isinstance(got, list) and isinstance(expected, list) and len(got) == len(expected):
@@ -144,7 +147,7 @@ def _of_all(value: str, members: Collection[Deviation]) -> Deviation:
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """Row of `BANDS`."""
+    """Rounding noise and tolerances of a data type."""
 
     noise: float
     relative: float
@@ -166,7 +169,7 @@ _NAMES = frozenset(dtype.value for dtype in DataType)
 
 
 def band_of(dtype: DataType, precision: DataType) -> Band:
-    """Return the coarser of the type's band and the precision's."""
+    """Return the coarser of the bands of `dtype` and `precision`."""
     dtype_band, coarse = BANDS[dtype], BANDS[precision]
     return dtype_band if dtype_band.noise >= coarse.noise else coarse
 
@@ -191,7 +194,7 @@ def precision_of(options: OptionValues) -> DataType:
 
 _ROUNDING = ("QuantizeLinear", "DynamicQuantizeLinear", "QLinear")
 STEP = 1
-"""Allowed difference of quantized values."""
+"""Allowed difference between quantized integers."""
 
 
 class ValueTolerances(Protocol):
@@ -216,7 +219,7 @@ class ByPrecision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tolerances:
-    """Tolerances of the user, with `absolute` scaled inside the model because large values may cancel out."""
+    """Tolerances that the user chose. Inside the model, `absolute` is scaled, because large values may cancel out."""
 
     relative: float
     absolute: float

@@ -54,12 +54,12 @@ def write_part(part: str, folder: Path, words: Mapping[str, str]) -> None:
 
 
 def copy_header(folder: Path) -> None:
-    """Copy the header of the C interface into a folder."""
+    """Copy the C header of the driver interface into a folder."""
     shutil.copy(Path(get_include()) / "nnadapter_driver.h", folder)
 
 
 def words_of(name: str) -> dict[str, str]:
-    """Return the template words for a device name."""
+    """Return the words that templates need for a device."""
     return {"name": name, "title": name.replace("_", " "), "Class": "".join(map(str.capitalize, name.split("_")))}
 
 
@@ -91,7 +91,7 @@ def write_plug_in(name: str, folder: Path) -> tuple[Path, ...]:
 
 
 def write_plug_in_part(name: str, library: Path, folder: Path) -> None:
-    """Write the package into `folder`."""
+    """Write the plug-in's package into `folder`."""
     write_part("paddle", folder, {**words_of(name), "library": _as_installed(name, library).as_posix()})
     copy_header(folder / "csrc")
 
@@ -105,7 +105,7 @@ def _as_installed(name: str, library: Path) -> Path:
 
 
 LANGUAGES = ("python", "c")
-"""Languages of drivers."""
+"""Languages in which drivers are written."""
 EXAMPLE = "example.onnx"
 """Model in the package; the new device supports a part of it."""
 

@@ -48,14 +48,14 @@ _SHOWN = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActorSession:
-    """Session of an actor."""
+    """Session in a Ray actor."""
 
     session: InferenceSession
     kind: job.Kind
     static_rows: int | None
     """Static rows per run of the compiled file; None if dynamic."""
     machine: str
-    """Node id in Ray."""
+    """Id of the machine in Ray."""
     record: job.SessionRecord
 
 
@@ -133,18 +133,18 @@ def called(reference: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mapped:
-    """Columns to read and to write."""
+    """Columns that a job reads and writes."""
 
     columns: Mapping[str, str]
     outputs: tuple[str, ...]
     passthrough_columns: tuple[str, ...]
     """Columns that are copied unchanged."""
     batch_size: int
-    """Rows per run, if the model's number is dynamic."""
+    """Rows per run, if the model takes any number."""
 
 
 class Worker:
-    """Callable with one session that runs batches. Thread-safe."""
+    """Callable for Ray Data: one session that runs batches. Thread-safe."""
 
     def __init__(self, job_actor: Any, request: Request, mapped: Mapped) -> None:
         self._job, self._mapped = job_actor, mapped
@@ -219,7 +219,7 @@ Shapes = tuple[tuple[str, tuple[int, ...]], ...]
 
 @dataclass(slots=True)
 class Sums:
-    """Cheap sums over runs; `record` formats them."""
+    """Sums over runs of a session; `record` formats them."""
 
     runs: int = 0
     seconds: float = 0.0
@@ -227,7 +227,7 @@ class Sums:
     rows: dict[Devices, int] = field(default_factory=dict)
     incidents: Counter[str] = field(default_factory=Counter)
     shapes: dict[Shapes, tuple[int, int, float, float]] = field(default_factory=dict)
-    """(Runs, rows, total seconds, slowest seconds)."""
+    """Input shapes -> (runs, rows, total seconds, slowest seconds)."""
 
     def add(self, provenance: Any, feed: Mapping[str, Array], rows: int, seconds: float) -> None:
         self.runs += 1

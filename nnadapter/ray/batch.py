@@ -172,7 +172,7 @@ def _most(concurrency: int | tuple[int, int]) -> int:
 
 
 def _known_types(dataset: Any, mapped: Mapped, signature: Signature) -> dict[str, ColumnType]:
-    """Return column types without computing; raise if they do not fit."""
+    """Return known column types without computing; raise if they do not fit."""
     schema = dataset.schema(fetch_if_missing=False)
     if schema is None:
         return {}
@@ -219,7 +219,6 @@ def _shapes_of(
 
 
 def _warn_of_processors(dataset: Any, concurrency: int | tuple[int, int], num_cpus: float) -> None:
-    """Warn if actors reserve all processors, so that no task can read data."""
     import ray
     from ray.data.dataset import MaterializedDataset
 

@@ -63,7 +63,7 @@ def start_if_needed(**settings: Any) -> bool:
 
 
 def _handle_sigterm(previous_handler: Any) -> None:
-    """Exit with code 143 on SIGTERM; Ray's handler aborts with a stack trace."""
+    """Install a handler that exits with code 143 on SIGTERM; Ray's handler aborts with a stack trace."""
     is_rays = getattr(previous_handler, "__module__", "").startswith("ray.")
     signal.signal(signal.SIGTERM, _exit if is_rays or previous_handler in (None, signal.SIG_DFL) else previous_handler)
 
@@ -78,7 +78,7 @@ PREFIX = "nnadapter:"
 
 
 def resources() -> dict[str, float]:
-    """Return this machine's accelerators as resources for `ray start --resources` and `ray.init`, each 1.0."""
+    """Return this machine's accelerators as resources for `ray start --resources` and `ray.init`, one of each."""
     return {f"{PREFIX}{device.name}": 1.0 for device in devices() if device.available and device.name not in HOSTS}
 
 
@@ -101,7 +101,7 @@ def _why_missing(name: str) -> str:
 
 
 def declared(cluster: Mapping[str, float]) -> set[str]:
-    """Return the device resources that machines declare."""
+    """Return the names of device resources in a cluster."""
     return {name for name in cluster if name.startswith(PREFIX)}
 
 
@@ -122,11 +122,11 @@ _LONGEST_NAME = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Model as sent to machines."""
+    """Model in the form sent to machines."""
 
     name: str
     contents: bytes
-    """Empty if `path` is set."""
+    """Model file; empty if `path` is set."""
     path: str
     """Shared file of a model that is too large for a message."""
     is_compiled: bool
@@ -252,7 +252,7 @@ def request_of(
 
 
 def _lacking(fallback: Any) -> Any:
-    """Allow compiled files without their devices, which then run on the CPU."""
+    """Return a fallback policy that lets compiled files run on the CPU without their devices."""
     if isinstance(fallback, str):
         return fallback if fallback == "allow" else {"load": "allow", "compile": fallback, "run": fallback}
     return {**fallback, "load": "allow"}
@@ -295,7 +295,7 @@ def is_count(value: object) -> bool:
 
 
 def check_counts(**counts: object) -> None:
-    """Raise InvalidOptionError for an argument that is not an integer of at least 1."""
+    """Raise InvalidOptionError unless all are integers of at least 1."""
     for name, value in counts.items():
         if not is_count(value):
             raise errors.InvalidOptionError(f"{name} must be an integer of at least 1, got {value!r}")

@@ -40,7 +40,7 @@ class Kind:
     devices: tuple[DeviceRequest, ...]
     """Requested devices that are available; at least the CPU."""
     missing: Mapping[str, str]
-    """Other requested devices -> reason."""
+    """Missing devices -> reason."""
     description: Mapping[str, str]
 
 
@@ -116,7 +116,6 @@ class Attempts:
 
 
 def _task_context() -> Any:
-    """Return Ray Data's task context; None if this version has none."""
     try:
         from ray.data._internal.execution.interfaces import TaskContext
     except ImportError:
@@ -130,7 +129,7 @@ OTHER_KEY = "others"
 
 
 class BatchRecord(NamedTuple):
-    """Results of one batch."""
+    """Counts and times of one batch."""
 
     key: BatchKey
     machine: str
@@ -150,7 +149,7 @@ class BatchRecord(NamedTuple):
 
 @dataclass(slots=True)
 class Totals:
-    """Sums over one execution of a job."""
+    """Sums over one execution of a dataset."""
 
     rows: int = 0
     batches: int = 0
@@ -165,7 +164,7 @@ class Totals:
     incidents: Counter[str] = field(default_factory=Counter)
     shapes: dict[str, list[float]] = field(default_factory=dict)
     counted_batches: dict[str, int] = field(default_factory=dict)
-    """Task -> counted batches, which come in order and restart from 0."""
+    """Task -> number of counted batches, which come in order and restart from 0."""
 
     def add(self, record: BatchRecord) -> None:
         """Count a batch, unless it was counted before."""
@@ -206,7 +205,7 @@ _SHOWN = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompileResult:
-    """Result of compiling for one kind."""
+    """Compiled file for one kind of machine."""
 
     seconds: float
     nbytes: int
@@ -255,7 +254,7 @@ def compile_locally(contents: Array, kind: Kind, request: Request) -> CompileRes
 
 
 def _of_sizes(path: Path, request: Request, report: PartitionReport) -> Iterator[str]:
-    """Note sizes without a plan, which run on the CPU."""
+    """Yield a note about sizes without a plan, which run on the CPU."""
     shapes = [value.shape or () for value in request.signature.inputs]
     varies = any(not isinstance(size, int) for shape in shapes for size in shape[1:])
     is_open = any(plan.HasField("open") for plan in CompiledFile(path).message.plans)
@@ -266,14 +265,14 @@ def _of_sizes(path: Path, request: Request, report: PartitionReport) -> Iterator
 
 
 def file_name(kind: Kind, request: Request) -> str:
-    """Hash the model, the kind of machine, and compile options."""
+    """Return a hash of model, kind of machine and compile options as a file name."""
     shapes = [sorted((name, tuple(shape)) for name, shape in shape_set.items()) for shape_set in request.shapes]
     key_text = repr((request.digest, kind.name, kind.devices, repr(request.for_compiling), shapes))
     return sha256(key_text.encode()).hexdigest()[:_SHOWN]
 
 
 def written(contents: Array, name: str, folder: str | os.PathLike[str]) -> Path:
-    """Write a file into a folder of this machine, unless it exists; return its path.
+    """Write a compiled file into a folder of this machine, unless it exists; return its path.
 
     Sessions map it, so a machine has the weights in memory once. Raises StoredFileError.
     """
@@ -302,7 +301,7 @@ def session_folder() -> Path:
 
 
 def sizes_in(file: Any, inputs: Sequence[str]) -> int | None:
-    """Return the largest static number of rows of a file; None if dynamic."""
+    """Return the largest number of rows in a compiled file's plans; None if dynamic."""
     plans = list(file.message.plans)
     if any(plan.HasField("open") for plan in plans):
         return None
@@ -325,7 +324,7 @@ class SessionRecord(NamedTuple):
     kind: str
     devices: tuple[str, ...]
     seconds: float
-    """Time to create it from the file."""
+    """Seconds to create the session from the file."""
 
 
 class JobSnapshot(NamedTuple):
@@ -354,7 +353,7 @@ class Job:
         self._ended = 0
 
     async def compiled(self, kind: Kind, node: str, shapes: Any = None) -> tuple[Any, str]:
-        """Return the compiled file of a kind, as reference or path; the first call compiles on `node`."""
+        """Return the compiled file for a kind, as Ray reference or path; the first call compiles on `node`."""
         self._kinds.setdefault(kind.name, kind)
         if self._request.is_compiled:
             return self._contents, ""

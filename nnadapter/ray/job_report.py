@@ -60,7 +60,7 @@ class MachineFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShapeFacts:
-    """Runs at one set of shapes."""
+    """Counts of runs at one set of shapes."""
 
     shapes: str
     runs: int
@@ -100,7 +100,7 @@ class JobFacts:
 
 
 def job_report(request: Request, snapshot: JobSnapshot) -> JobReport:
-    """Return the report of a job with this request, from a copy of its state."""
+    """Return the report of a job."""
     totals = snapshot.totals or Totals()
     return JobReport(
         model=request.name,
@@ -188,13 +188,13 @@ def to_text(report: JobFacts) -> str:
 
 
 def summary_of(report: JobFacts) -> str:
-    """Return the rows, runs and rate."""
+    """Return numbers of rows and runs, and the rate, as text."""
     rate = f", {report.rows / report.seconds:.0f} rows per second of runs" if report.seconds else ""
     return f"{count(report.rows, 'row')} in {count(report.runs, 'run')}{rate}"
 
 
 def told_of_kind(kind: KindFacts) -> str:
-    """Return the source of a kind's compiled file."""
+    """Return the origin of a kind's compiled file as text."""
     if kind.reused_file:
         return "compiled before, found in the folder"
     if not kind.compiles:
@@ -276,7 +276,7 @@ def to_page(report: JobFacts) -> str:
 
 
 def _columns(texts: str, numbers: str) -> list[tuple[str, bool]]:
-    """Return the headings of a table, and whether each column contains numbers."""
+    """Return headings, and whether each column contains numbers."""
     return [(heading, names is numbers) for names in (texts, numbers) for heading in names.split(", ")]
 
 

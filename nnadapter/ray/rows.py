@@ -24,7 +24,7 @@ from partition.graph import Value
 
 @dataclass(frozen=True, slots=True)
 class ColumnType:
-    """Type of a column's rows before any is read."""
+    """Data type and shape of a column's rows, before any is read."""
 
     dtype: str | None
     shape: tuple[int, ...] | None
@@ -211,7 +211,7 @@ def _first(shape: Sequence[int | str | None] | None) -> object:
 
 
 def checked_columns(signature: Signature, columns: Mapping[str, str], batch: Mapping[str, Any]) -> dict[str, Array]:
-    """Return input -> array of a batch. Raises InvalidInputError."""
+    """Return the array for each input from a batch. Raises InvalidInputError."""
     return {name: _checked(signature, name, column, batch[column]) for name, column in columns.items()}
 
 
@@ -259,7 +259,7 @@ def _is_apart(array: Array) -> bool:
 
 
 def batches_of(signature: Signature, columns: Mapping[str, str], arrays: Mapping[str, Array]) -> dict[str, bool]:
-    """Return input -> True if rows are stacked along the first axis. Raises InvalidInputError."""
+    """Return for each input whether rows are stacked along its first axis. Raises InvalidInputError."""
     batch_flags: dict[str, bool] = {}
     for name, array in arrays.items():
         value = signature.by_name[name]
@@ -275,7 +275,7 @@ def batches_of(signature: Signature, columns: Mapping[str, str], arrays: Mapping
 
 
 def run_rows(axis: Axis, arrays: Mapping[str, Array], outputs: Sequence[str], count: int, run: Run) -> dict[str, Array]:
-    """Run one or more rows; return output -> rows, in order."""
+    """Run rows, in several runs if necessary; return output -> rows, in order."""
     gathered_by_name = {name: _Gathered(count) for name in outputs}
     for rows in _chunks(axis, arrays, count):
         for name, result in zip(outputs, run(_feed(axis, arrays, rows), len(rows)), strict=True):
@@ -284,7 +284,7 @@ def run_rows(axis: Axis, arrays: Mapping[str, Array], outputs: Sequence[str], co
 
 
 def no_rows(signature: Signature, outputs: Sequence[str]) -> dict[str, Array]:
-    """Return empty outputs."""
+    """Return outputs without rows."""
     values = {value.name: value for value in signature.outputs}
     shapes = {name: values[name].shape or () for name in outputs}
     return {
@@ -382,7 +382,7 @@ def rows_at_once(
     signature: Signature, inputs: Iterable[str], outputs: Iterable[str], *, batch_size: int, rows: int | None,
     actors: int,
 ) -> int:  # fmt: skip
-    """Return the rows per actor call, a multiple of `batch_size`; `rows` is None if unknown."""
+    """Return the rows per actor call, a multiple of `batch_size`; `rows`: size of the dataset, if known."""
     outputs_by_name = {value.name: value for value in signature.outputs}
     fed = [signature.by_name[name] for name in inputs]
     fetched = [outputs_by_name[name] for name in outputs]
@@ -394,7 +394,7 @@ def rows_at_once(
 
 
 def known_rows(dataset: Any) -> int | None:
-    """Return the rows of a dataset, if Ray knows without computing."""
+    """Return the number of rows in a dataset, if Ray knows without computing."""
     tell = getattr(dataset, "_meta_count", None)  # the public `count` may compute
     rows = tell() if tell is not None else None
     return rows if isinstance(rows, int) else None

@@ -22,7 +22,7 @@ _PATTERN = re.compile(r"[*?\[]")
 
 
 class Selector:
-    """Index of a model's nodes; nodes inlined from functions keep their original names."""
+    """Nodes of a model that rules select; nodes inlined from functions keep their original names."""
 
     def __init__(self, model_graph: Graph) -> None:
         self._own = model_graph
@@ -84,7 +84,7 @@ class Selector:
         return tuple(f"{node.name}/" for node in self._own.nodes if node.op_type == "If" and not node.domain)
 
     def _named(self, pattern: str) -> frozenset[int]:
-        """Prefer an exact name to a pattern: names may contain brackets."""
+        """Return nodes by exact name, otherwise by pattern: names may contain brackets."""
         exactly = self._by_name.get(pattern)
         if exactly is not None or not _PATTERN.search(pattern):
             return frozenset(exactly or ())
@@ -131,11 +131,11 @@ class AppliedRules:
     """Verdicts restricted by rules, and the rules for devices that are asked later."""
 
     verdicts: Mapping[str, tuple[Verdict, ...]]
-    """Verdicts by device and atom."""
+    """Verdicts on every atom by device."""
     effects: tuple[RuleEffect, ...]
     pinned: Mapping[int, tuple[str, str]]
     banned: Mapping[str, Mapping[int, str]]
-    """Device -> atom -> location."""
+    """Device -> banned atom -> location of the ban."""
 
     def restricted(self, device: str, verdicts: Sequence[Verdict]) -> tuple[Verdict, ...]:
         """Apply the rules to a device's verdicts; its own refusals stay."""
@@ -347,7 +347,7 @@ class SegmentCandidate:
     """False for the host."""
     nodes: int
     flops: float | None = None
-    """None if unknown."""
+    """FLOPs; None if unknown."""
     benefit: float | None = None
     """Seconds saved; None if unknown."""
 
@@ -357,7 +357,7 @@ class SegmentsDroppedByLimits:
     """Segments that one round of limits drops."""
 
     segments: Mapping[int, Unsupported]
-    """Dropped candidate -> refusal."""
+    """Index of a dropped segment -> refusal."""
     effects: tuple[RuleEffect, ...]
 
 
@@ -405,7 +405,7 @@ class _Limiter:
         return [at for at, candidate in enumerate(self.candidates) if candidate.accelerated]
 
     def whole_graph(self) -> SegmentsDroppedByLimits:
-        """Apply rule 1 of `segments_to_drop`."""
+        """Apply the limit `whole_graph`."""
         away = self.away
         if not self.limits.whole_graph or not away or len(self.candidates) == 1:
             return _NOTHING
@@ -417,7 +417,7 @@ class _Limiter:
         return self._given_up("whole_graph", "whole_graph = true", drop, "requires one segment on one device, or none")
 
     def minima(self) -> SegmentsDroppedByLimits:
-        """Apply rule 2."""
+        """Apply the minima of nodes, FLOPs and benefit."""
         segments: dict[int, Unsupported] = {}
         effects: list[RuleEffect] = []
         for name, rule, below in self._below():
@@ -429,14 +429,14 @@ class _Limiter:
         return SegmentsDroppedByLimits(segments=segments, effects=tuple(effects))
 
     def staying(self) -> Iterator[RuleEffect]:
-        """Report rule 4."""
+        """Report segments that are exempt from minima."""
         for name, rule, below in self._below():
             if below:
                 note = f"{_counted(len(below))} below it kept, because no other device supports every node"
                 yield RuleEffect(rule=rule, source=self.rules.limit_location(name), nodes=0, note=note)
 
     def at_most(self) -> SegmentsDroppedByLimits:
-        """Apply rule 3."""
+        """Apply the limit `max_segments`."""
         most, away = self.limits.max_segments, self.away
         if most is None or len(away) <= most:
             return _NOTHING
@@ -451,7 +451,7 @@ class _Limiter:
         return self._given_up("max_segments", f"max_segments = {most}", free[: (excess + 1) // 2], f"is exceeded; {by}")
 
     def _below(self) -> Iterator[tuple[str, str, list[int]]]:
-        """Yield name, words, and segments below each minimum."""
+        """Yield key, text, and segments below each minimum."""
         for name, measure, units in _MINIMA:
             least = getattr(self.limits, name)
             if least is not None:

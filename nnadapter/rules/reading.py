@@ -1,4 +1,4 @@
-"""Reading of rules from TOML."""
+"""Reading of placement rules from TOML."""
 
 from __future__ import annotations
 
@@ -40,8 +40,6 @@ def read_rules(source: str | os.PathLike[str] | Rules) -> Rules:
 
 
 class _Document(Struct, frozen=True, forbid_unknown_fields=True):
-    """Tables of the file."""
-
     pin: tuple[Pin, ...] = ()
     ban: tuple[Ban, ...] = ()
     limits: Limits = Limits()

@@ -70,7 +70,7 @@ class Rule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename
 
     @property
     def selection(self) -> tuple[object, ...]:
-        """Equal for rules that select the same nodes of every model."""
+        """Criteria, equal for rules that select the same nodes of every model."""
         return (self.domain_and_op_type, self.name, self.from_, self.to)
 
     @property
@@ -103,15 +103,15 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
 
     max_segments: Annotated[int, Meta(ge=1, le=2**63 - 1)] | None = None
-    """Most segments; those with the largest benefit stay."""
+    """Maximum number of segments; those with the largest benefit stay."""
     min_benefit_ms: Amount | None = None
     """Least milliseconds saved per segment, including launch and transfers."""
     min_nodes: Count | None = None
-    """Least nodes per segment."""
+    """Minimum number of nodes per segment."""
     min_flops: Amount | None = None
-    """Least FLOPs per segment."""
+    """Minimum number of FLOPs per segment."""
     whole_graph: bool = False
-    """One segment on one device, or everything on the CPU."""
+    """Allow one segment on one device; otherwise everything runs on the CPU."""
 
     def __post_init__(self) -> None:
         check_fields(self, RulesError)
@@ -144,16 +144,16 @@ class Rules:
         return chain(self.pins, self.bans)
 
     def entry_location(self, rule: Pin | Ban) -> str:
-        """Return `pin 2 in rules.toml`."""
+        """Return a rule's place: `pin 2 in rules.toml`."""
         return f"{self.entry(rule)} in {self.source}"
 
     def entry(self, rule: Pin | Ban) -> str:
-        """Return `pin 2`, counted from 1."""
+        """Return a rule's kind and number, from 1: `pin 2`."""
         word, group = ("pin", self.pins) if isinstance(rule, Pin) else ("ban", self.bans)
         return f"{word} {next((number for number, member in enumerate(group, 1) if member is rule), 0)}"
 
     def limit_location(self, name: str) -> str:
-        """Return `max_segments in rules.toml`."""
+        """Return a limit's place: `max_segments in rules.toml`."""
         return f"{name} in {self.source}"
 
     def _refuse_contradictions(self) -> None:

@@ -67,7 +67,7 @@ class DynamicCase:
 
 
 def opened(random: Random, case: RandomCase) -> Iterator[DynamicCase]:
-    """Yield the model with each size made dynamic, in random order."""
+    """Yield the model with one of its sizes dynamic, in random order."""
     model = case.model
     sizes = sorted({size for operand in model.inputs for size in model.type_at(operand).dimensions if size})
     for size in random.sample(sizes, len(sizes)):
@@ -104,7 +104,7 @@ _WITH_SHAPE = ("EXPAND", "FILL", "RESHAPE", "RESIZE_LINEAR", "RESIZE_NEAREST")
 def _attributes(
     operation: Operation, read: Sequence[OperandType | None], size: int, variable: SymbolicNumber
 ) -> Mapping[str, Any]:
-    """Return attributes with the variable for `size`, where they contain the result's shape."""
+    """Return attributes with the variable in place of `size`."""
     attributes: Mapping[str, Any] = operation.attributes
     if operation.type not in _WITH_SHAPE:
         return attributes

@@ -1,4 +1,4 @@
-"""Cases for devices that take the adapter IR: operations, boundary shapes, random graphs, invalid models."""
+"""Conformance cases for devices that take the adapter IR: operations, boundary shapes, random and invalid models."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ BOUNDARIES: Mapping[str, OperandShapes] = MappingProxyType(
 
 
 def operation_types(bench: Bench) -> Sequence[str]:
-    """Return operations of the device's table, otherwise of the schema table."""
+    """Return the operations to test: those of the device's table, otherwise all."""
     listed = {row.type for row in _rows(bench)}
     brought = sorted(type_ for type_ in listed if type_ not in SCHEMAS and BROUGHT.get(type_))
     return [*(type_ for type_ in SCHEMAS if type_ not in UNREACHED and (not listed or type_ in listed)), *brought]
@@ -127,7 +127,7 @@ _LARGEST_GRAPH = 12
 
 
 def operations(bench: Bench) -> Iterator[Case]:
-    """Yield cases of each operation with usual shapes."""
+    """Yield cases that run each operation with usual shapes."""
     for type_ in operation_types(bench):
         for number in range(1 if bench.settings.short else 4):
             yield Case(f"operations/{type_}/{number}", partial(_operation, type_=type_, shapes=USUAL))
@@ -142,13 +142,13 @@ def boundaries(bench: Bench) -> Iterator[Case]:
 
 
 def graphs(bench: Bench) -> Iterator[Case]:
-    """Yield random graphs."""
+    """Yield cases of random graphs."""
     for number in range(20 if bench.settings.short else 120):
         yield Case(f"graphs/random/{number}", _graph)
 
 
 def refusals(bench: Bench) -> Iterator[Case]:
-    """Yield mutated models, which must be refused."""
+    """Yield cases of invalid models, which must be refused."""
     for family in MUTATIONS:
         for number in range(1 if bench.settings.short else 4):
             yield Case(f"refusals/{family}/{number}", partial(_refusal, family=family))

@@ -1,4 +1,4 @@
-"""Conformance kit: cases of a device, their runs, the score card, and folders of failures."""
+"""Conformance kit: selection and runs of a device's cases, the score card, and folders of failures."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Tally:
 
 @dataclass(frozen=True, kw_only=True)
 class ScoreCard:
-    """Results of a run of the kit."""
+    """Outcomes of a run of the kit."""
 
     settings: Settings
     rows: tuple[ScoreRow, ...]
@@ -155,7 +155,7 @@ MOST_LOST = 5
 
 
 def cases_of(bench: Bench, pattern: str = "", limit: int | None = None) -> list[Case]:
-    """Return at most `limit` cases per group with names that match `pattern`, a part or a glob."""
+    """Return at most `limit` cases per group with names that contain `pattern` or match it as a glob."""
     cases: list[Case] = []
     for name, group in GROUPS[bench.capability.form].items():
         if "/" in pattern and not fnmatchcase(name, pattern.partition("/")[0]):
@@ -171,7 +171,7 @@ def _matches(name: str, pattern: str) -> bool:
 def run_cases(
     bench: Bench, cases: list[Case], callback: Callable[[Case, Outcome], None] = lambda case, outcome: None
 ) -> ScoreCard:
-    """Run cases; the device stays open."""
+    """Run cases, with `callback` after each; the device stays open."""
     started = perf_counter()
     rows = []
     for case, outcome in _outcomes(bench, cases):
@@ -201,7 +201,7 @@ def run_conformance(
     limit: int | None = None,
     on_result: Callable[[Case, Outcome], None] = lambda case, outcome: None,
 ) -> ScoreCard:
-    """Open a device, run the kit on it, and close it.
+    """Open a device, run its conformance cases, and close it.
 
     Raises:
         DeviceNotFoundError, DeviceUnavailableError: the device does not exist or cannot be used.
@@ -298,7 +298,7 @@ def _lines(card: ScoreCard) -> Iterator[str]:
 
 
 def headline(card: ScoreCard) -> str:
-    """Return the verdict in one line."""
+    """Return the card's verdict in one line."""
     passed = sum(tally.passed for tally in card.groups.values())
     if card.all_passed:
         verdict = "full marks"
@@ -316,7 +316,7 @@ def _left_out(count: int) -> Iterator[str]:
 
 
 def to_markdown(card: ScoreCard) -> str:
-    """Return the card as headings and tables."""
+    """Return the card as Markdown."""
     return "\n\n".join(_blocks(card)) + "\n"
 
 

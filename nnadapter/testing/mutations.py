@@ -27,7 +27,7 @@ from nnadapter.ir.schema import Attribute, OperationSchema
 from nnadapter.records import replace
 
 Mutated = tuple[Model, str] | None
-"""Invalid model and pattern of its error message, or None."""
+"""Invalid model and pattern of its error message; None if impossible."""
 Mutation = Callable[[Random, Model], Mutated]
 """Function that makes a model invalid; its name is the family."""
 
@@ -52,17 +52,17 @@ def with_operation(model: Model, position: int, **changes: Any) -> Model:
 
 
 def operands_of(model: Model, *lifetimes: Lifetime) -> list[int]:
-    """Return operands of some lifetimes, or all."""
+    """Return indices of operands with these lifetimes, or of all."""
     return [index for index, operand in enumerate(model.operands) if operand.lifetime in (lifetimes or (*Lifetime,))]
 
 
 def results_of(model: Model) -> list[int]:
-    """Return results of operations."""
+    """Return the operands that operations produce."""
     return [operand for operation in model.operations for operand in operation.outputs]
 
 
 def named(model: Model, index: int) -> str:
-    """Return a pattern of an operand's name."""
+    """Return a pattern that matches an operand's name."""
     return escape(repr(model.operands[index].name))
 
 
@@ -72,7 +72,7 @@ def positions(model: Model, fits: Callable[[Operation, OperationSchema], bool]) 
 
 
 def at(model: Model, position: int) -> str:
-    """Return a pattern of messages about an operation."""
+    """Return a pattern that matches messages about an operation."""
     return f"operation {position}, .*{model.operations[position].type}: "
 
 
@@ -83,14 +83,14 @@ def with_input(model: Model, type_: OperandType) -> tuple[Model, int]:
 
 
 def duplicate_name(random: Random, model: Model) -> Mutated:
-    """Repeat an operand's name."""
+    """Use an operand's name twice."""
     first, other = random.sample(range(len(model.operands)), 2)
     name = model.operands[first].name
     return with_operand(model, other, name=name), f"operand {max(first, other)} is called {escape(repr(name))}"
 
 
 def name_is_no_text(random: Random, model: Model) -> Mutated:
-    """Set a name of another type."""
+    """Set a name that is not a string."""
     index = random.randrange(len(model.operands))
     return with_operand(model, index, name=random.choice((None, 7, b"x"))), f"operand {index} .*expected a text"
 
@@ -102,7 +102,7 @@ def negative_dimension(random: Random, model: Model) -> Mutated:
 
 
 def unknown_dimension(random: Random, model: Model) -> Mutated:
-    """Set a dimension of another type."""
+    """Set a dimension that is not an integer."""
     index = random.randrange(len(model.operands))
     size = random.choice((None, "N", 2.0))
     return with_type(model, index, dimensions=(2, size)), f"{named(model, index)}.*expected integers"
@@ -116,7 +116,7 @@ def unknown_data_type(random: Random, model: Model) -> Mutated:
 
 
 def layout_of_another_rank(random: Random, model: Model) -> Mutated:
-    """Set an image layout for another rank."""
+    """Set the layout NHWC for another rank than 4."""
     indices = [index for index, operand in enumerate(model.operands) if operand.type.rank != 4]
     index = random.choice(indices)
     return with_type(model, index, layout=Layout.NHWC), f"{named(model, index)}.*expected rank 4"
@@ -180,7 +180,7 @@ def _quantized(model: Model, dtype: DataType, dimensions: tuple[int, ...], **qua
 
 
 def quantized_real(random: Random, model: Model) -> Mutated:
-    """Quantize other types than integers."""
+    """Quantize an input that is not an integer."""
     dtype = random.choice((DataType.FLOAT32, DataType.FLOAT16, DataType.BOOL))
     return _quantized(model, dtype, (2,), scale=(0.5,), zero_point=(0,)), "'quantized'.*expected an integer data type"
 
@@ -190,7 +190,7 @@ def _integer(random: Random) -> DataType:
 
 
 def wrong_number_of_scales(random: Random, model: Model) -> Mutated:
-    """Add or remove scales."""
+    """Quantize with a wrong number of scales."""
     axis, wrong = random.choice(((None, 0), (None, 2), (0, 1), (0, 4)))
     changed = _quantized(
         model, _integer(random), (3,), scale=(0.5,) * wrong, zero_point=(0,) * (3 if axis == 0 else 1), axis=axis
@@ -199,48 +199,48 @@ def wrong_number_of_scales(random: Random, model: Model) -> Mutated:
 
 
 def wrong_number_of_zero_points(random: Random, model: Model) -> Mutated:
-    """Add or remove zero points."""
+    """Quantize with a wrong number of zero points."""
     wrong = random.choice((0, 2, 3))
     changed = _quantized(model, _integer(random), (3,), scale=(0.5,), zero_point=(0,) * wrong)
     return changed, f"'quantized' has 1 scales and {wrong} zero points, expected 1"
 
 
 def unsound_scale(random: Random, model: Model) -> Mutated:
-    """Set a scale out of range."""
+    """Quantize with a scale out of range."""
     scale = random.choice((0.0, -0.5, float("nan"), float("inf"), float("-inf")))
     changed = _quantized(model, _integer(random), (2,), scale=(0.5, scale), zero_point=(0, 0), axis=0)
     return changed, "'quantized' has a scale that is not positive and finite"
 
 
 def scale_that_is_no_number(random: Random, model: Model) -> Mutated:
-    """Set a scale of another type."""
+    """Quantize with a scale that is not a number."""
     scale = random.choice(("0.5", None, (0.5,)))
     changed = _quantized(model, _integer(random), (2,), scale=(scale,), zero_point=(0,))
     return changed, "'quantized' has a scale that is not a number"
 
 
 def zero_point_out_of_range(random: Random, model: Model) -> Mutated:
-    """Set a zero point outside the data type."""
+    """Quantize with a zero point out of range."""
     dtype, point = random.choice(((DataType.INT8, 128), (DataType.UINT8, -1), (DataType.UINT4, 16)))
     changed = _quantized(model, dtype, (2,), scale=(0.5,), zero_point=(point,))
     return changed, "'quantized' has a zero point outside its data type, expected"
 
 
 def zero_point_that_is_no_integer(random: Random, model: Model) -> Mutated:
-    """Set a zero point of another type."""
+    """Quantize with a zero point that is not an integer."""
     changed = _quantized(model, _integer(random), (2,), scale=(0.5,), zero_point=(random.choice((0.5, None, "0")),))
     return changed, "'quantized' has a zero point that is not an integer"
 
 
 def quantized_along_no_axis(random: Random, model: Model) -> Mutated:
-    """Quantize along a missing axis."""
+    """Quantize along an axis that does not exist."""
     axis = random.choice((-1, 2, 7))
     changed = _quantized(model, _integer(random), (2, 1), scale=(0.5,), zero_point=(0,), axis=axis)
     return changed, f"'quantized' is quantized along axis {axis}, expected one of 0 to 1"
 
 
 def listed_index_out_of_range(random: Random, model: Model) -> Mutated:
-    """List a missing operand as input or output."""
+    """List an operand that does not exist as input or output."""
     name, index = random.choice(("inputs", "outputs")), random.choice((-1, len(model.operands), None, 0.0))
     listed = (*getattr(model, name), index)
     mutated = replace(model, inputs=listed) if name == "inputs" else replace(model, outputs=listed)
@@ -309,7 +309,7 @@ def no_operation_type(random: Random, model: Model) -> Mutated:
 
 
 def reads_beyond_the_model(random: Random, model: Model) -> Mutated:
-    """Read a missing operand."""
+    """Read an operand that does not exist."""
     position, operation = _reading(random, model)
     index = random.choice((len(model.operands), -2, 10**6))
     changed = with_operation(model, position, inputs=(index, *operation.inputs[1:]))
@@ -317,7 +317,7 @@ def reads_beyond_the_model(random: Random, model: Model) -> Mutated:
 
 
 def reads_no_number(random: Random, model: Model) -> Mutated:
-    """Read an operand of another type."""
+    """Read an index that is not an integer."""
     position, operation = _reading(random, model)
     changed = with_operation(model, position, inputs=(random.choice((None, "x")), *operation.inputs[1:]))
     return changed, f"{at(model, position)}reads operand .*expected an integer"
@@ -367,13 +367,13 @@ def required_input_absent(random: Random, model: Model) -> Mutated:
 
 
 def too_few_inputs(random: Random, model: Model) -> Mutated:
-    """Remove all inputs."""
+    """Remove all inputs of an operation."""
     position, _ = _reading(random, model)
     return with_operation(model, position, inputs=()), f"{at(model, position)}0 inputs, expected "
 
 
 def too_many_inputs(random: Random, model: Model) -> Mutated:
-    """Add inputs beyond the schema."""
+    """Add inputs that the schema does not have."""
     position = random.choice(positions(model, lambda operation, schema: not any(r.variadic for r in schema.inputs)))
     operation = model.operations[position]
     count = len(schema_of(operation.type).inputs) + random.choice((1, 2))
@@ -392,7 +392,7 @@ def input_of_wrong_data_type(random: Random, model: Model) -> Mutated:
 
 
 def inputs_of_different_data_types(random: Random, model: Model) -> Mutated:
-    """Mix data types that must be equal."""
+    """Mix data types of inputs that must be equal."""
     candidates = positions(model, lambda operation, schema: len(operation.inputs) > 1 and _paired(schema))
     position = random.choice(candidates)
     operation = model.operations[position]
@@ -446,7 +446,7 @@ def makes_what_is_given(random: Random, model: Model) -> Mutated:
 
 
 def makes_one_operand_twice(random: Random, model: Model) -> Mutated:
-    """Produce an operand twice."""
+    """Produce an operand twice in one operation."""
     candidates = positions(model, lambda operation, schema: len(operation.outputs) > 1)
     position = random.choice(candidates)
     outputs = model.operations[position].outputs
@@ -455,7 +455,7 @@ def makes_one_operand_twice(random: Random, model: Model) -> Mutated:
 
 
 def makes_too_few(random: Random, model: Model) -> Mutated:
-    """Remove all outputs."""
+    """Remove all outputs of an operation."""
     position = random.randrange(len(model.operations))
     return with_operation(model, position, outputs=()), f"{at(model, position)}0 outputs, expected"
 
@@ -470,7 +470,7 @@ def makes_too_many(random: Random, model: Model) -> Mutated:
 
 
 def makes_beyond_the_model(random: Random, model: Model) -> Mutated:
-    """Produce a missing operand."""
+    """Produce an operand that does not exist."""
     position = random.randrange(len(model.operations))
     index = random.choice((len(model.operands), -1, -2))
     outputs = (index, *model.operations[position].outputs[1:])
@@ -492,7 +492,7 @@ def _spoilt_result(random: Random, model: Model, **changes: Any) -> Mutated:
 
 
 def result_of_wrong_shape(random: Random, model: Model) -> Mutated:
-    """Change a result's shape."""
+    """Change the shape of an operation's result."""
     index = random.choice(results_of(model))
     dimensions = model.operands[index].type.dimensions
     wrong = random.choice(((*dimensions, 1), tuple(size + 1 for size in dimensions) or (2,), (*dimensions[:-1], 97)))
@@ -501,12 +501,12 @@ def result_of_wrong_shape(random: Random, model: Model) -> Mutated:
 
 
 def result_of_wrong_data_type(random: Random, model: Model) -> Mutated:
-    """Change a result's data type."""
+    """Change the data type of an operation's result."""
     return _spoilt_result(random, model, dtype=random.choice((DataType.UINT64, DataType.FLOAT64, DataType.INT4)))
 
 
 def result_of_wrong_layout(random: Random, model: Model) -> Mutated:
-    """Change a result's layout."""
+    """Change the layout of an operation's result."""
     indices = [index for index in results_of(model) if model.operands[index].type.rank == 4]
     index = random.choice(indices)
     other = Layout.NCHW if model.operands[index].type.layout is Layout.NHWC else Layout.NHWC
@@ -594,7 +594,7 @@ def attribute_of_wrong_length(random: Random, model: Model) -> Mutated:
 
 
 def axis_out_of_range(random: Random, model: Model) -> Mutated:
-    """Set a missing axis."""
+    """Set an axis that does not exist."""
     position, name = _attribute(
         random, model, lambda attribute: (attribute.name, attribute.kind) == ("axis", AttributeKind.INT)
     )
@@ -602,7 +602,7 @@ def axis_out_of_range(random: Random, model: Model) -> Mutated:
 
 
 def fuse_parameters_that_do_not_fit(random: Random, model: Model) -> Mutated:
-    """Add a fuse parameter."""
+    """Add a superfluous fuse parameter."""
     position, name = _attribute(random, model, lambda attribute: attribute.name == "fuse_parameters")
     parameters: Any = model.operations[position].attributes[name]
     return _set(model, position, name, (*parameters, 1.0)), f"{at(model, position)}fuse_parameters has .*expected"

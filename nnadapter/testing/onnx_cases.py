@@ -33,7 +33,7 @@ _DIMENSIONS = ((3, 4), (2, 3, 4), (1, 3, 5, 6), (2, 2, 4, 4), (7,))
 Node = tuple[str, Mapping[str, Any], int, tuple[Array, ...]]
 """Op type, attributes, number of other inputs of the same shape, constants."""
 Make = Callable[[tuple[int, ...]], Node | None]
-"""Input dimensions -> node, or None."""
+"""Function from input dimensions to a node; None if impossible."""
 
 
 def _plain(op_type: str, more: int = 0, least: int = 0, **attributes: Any) -> Make:
@@ -93,12 +93,12 @@ NODES: Mapping[str, Make] = MappingProxyType(
 
 
 def of_op(bench: Bench, random: Random, op_type: str, dimensions: tuple[int, ...]) -> Subject | None:
-    """Return a conformance subject with a model of one node; None if the op cannot be made or has no defined result."""
+    """Return a subject with a model of one node; None if the op is impossible or has no defined result."""
     return _grown(bench.settings.precision, random, dimensions, [op_type])
 
 
 def of_many_nodes(bench: Bench, random: Random, count: int) -> Subject | None:
-    """Return a conformance subject with a random graph of supported ops; None if none can be made."""
+    """Return a subject with a random graph of supported ops, or None."""
     op_types = ops_taken(bench)
     dimensions = random.choice(_DIMENSIONS)
     chosen = [random.choice(op_types) for _ in range(count)] if op_types else []
@@ -118,7 +118,7 @@ def with_dynamic_dimension(bench: Bench, random: Random, op_types: Sequence[str]
 
 
 def ops_taken(bench: Bench) -> list[str]:
-    """Return ops that the device supports; memoized."""
+    """Return the op types that the device supports; memoized."""
     if "ops" not in bench.notes:
         small = {op: of_op(bench, Random(op), op, (1, 2, 3, 4)) for op in NODES}
         bench.notes["ops"] = [op for op, subject in small.items() if subject and bench.takes(subject.model)]
@@ -136,7 +136,7 @@ class DynamicOnnxModel:
     axis: int
 
     def at(self, size: int) -> Subject | None:
-        """Return the model at a size with ONNX Runtime's results, or None."""
+        """Return the model at this size, with ONNX Runtime's results; None if it fails."""
         dimensions = (*self.dimensions[: self.axis], size, *self.dimensions[self.axis + 1 :])
         generator = np.random.default_rng(size)
         feed = generator.uniform(-2, 2, dimensions).astype(np.float32)
@@ -149,7 +149,7 @@ class DynamicOnnxModel:
 
 
 def of_one_node(bench: Bench, dimensions: tuple[int, ...]) -> Subject | None:
-    """Return a conformance subject with a model of the first supported op; None if there is none."""
+    """Return a subject with a model of the first supported op; None if there is none."""
     op_types = ops_taken(bench)
     return of_op(bench, Random(0), op_types[0], dimensions) if op_types else None
 
@@ -191,7 +191,7 @@ class _Graph:
         return True
 
     def model(self, *, types_only: bool = False, open_axis: int | None = None) -> onnx.ModelProto:
-        """Return the model; outputs are values without a reader, of the input's shape if `types_only`."""
+        """Return the model of the nodes so far; values without a reader are outputs. `open_axis` becomes dynamic."""
         result_names = [output for node in self.nodes for output in node.output]
         shapes: dict[str, Sequence[int | str | None] | None] = {**self._shapes}
         if types_only:
@@ -233,7 +233,7 @@ def _grown(
 
 
 def _of_model(precision: Precision, model: onnx.ModelProto, feeds: Sequence[Array]) -> Subject:
-    """Return a model with ONNX Runtime's results. Raises ValueError for shapes other than ONNX's."""
+    """Return a model as subject with ONNX Runtime's results. Raises ValueError if their shapes are not ONNX's."""
     with InferenceSession(model, devices="cpu") as session:
         expected = session.run(None, {"x": feeds[0]})
     for value, result in zip(model.graph.output, expected, strict=True):
@@ -271,13 +271,13 @@ def boundaries(bench: Bench) -> Iterator[Case]:
 
 
 def graphs(bench: Bench) -> Iterator[Case]:
-    """Yield random graphs."""
+    """Yield cases of random graphs."""
     for number in range(20 if bench.settings.short else 120):
         yield Case(f"graphs/random/{number}", _graph)
 
 
 def refusals(bench: Bench) -> Iterator[Case]:
-    """Yield invalid models, which must be refused."""
+    """Yield cases of invalid models, which must be refused."""
     for name in SPOILS:
         yield Case(f"refusals/{name}/0", partial(_refusal, name=name))
 
@@ -353,7 +353,7 @@ _UNDECIDED = {
     "test_training_dropout_default_mask": "its results are random",
     "test_training_dropout_mask": "its results are random",
 }
-"""Test with undefined results -> reason."""
+"""Test of onnx with undefined results -> reason."""
 
 _NO_TENSORS = "it uses sequences, maps or optional values, which devices need not support"
 

@@ -1,4 +1,4 @@
-"""Cases for contexts, executions, threads, serialized programs and memory."""
+"""Conformance cases for contexts, executions, threads, serialized programs and memory."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _hangs_on_constants(subject: Subject) -> bool:
 
 
 def steady(bench: Bench) -> Subject | None:
-    """Return one operation on 256 KiB, to repeat."""
+    """Return a subject of one operation on 256 KiB, for the test of leaks."""
     generator = np.random.default_rng(bench.settings.seed)
     if bench.capability.form is ModelForm.ONNX:
         subject = of_one_node(bench, _STEADY)
@@ -367,7 +367,6 @@ def _out_of_memory(bench: Bench, random: Random) -> Outcome:
 
 
 def _leaks(bench: Bench, random: Random) -> Outcome:
-    """Check that memory and handles do not grow with closed objects."""
     subject = steady(bench)
     if subject is None:
         return SkippedOutcome("the device supports no model to repeat")

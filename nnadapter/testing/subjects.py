@@ -47,12 +47,12 @@ class OutcomeKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PassedOutcome:
-    """Success."""
+    """Outcome of a successful case."""
 
 
 @dataclass(frozen=True, slots=True)
 class SkippedOutcome:
-    """Case that is not for this device."""
+    """Outcome of a case that is not for this device."""
 
     reason: str
 
@@ -69,7 +69,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class FailedOutcome:
-    """Failure."""
+    """Outcome of a failed case."""
 
     kind: OutcomeKind
     detail: str
@@ -109,12 +109,12 @@ def _wrong(got: Array, expected: Array, precision: Precision, steps: int) -> Arr
 
 
 Differ = Callable[[Sequence[Array]], str]
-"""Describes the difference of results of equal types; empty if none."""
+"""Function that describes a difference of results; empty if none."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Subject:
-    """Model, inputs and expected outputs."""
+    """Model to test, with inputs, expected outputs and tolerances."""
 
     model: SegmentModel
     operations: tuple[str, ...]
@@ -123,16 +123,16 @@ class Subject:
     expected: tuple[Array, ...]
     differ: Differ
     refeed: Callable[[Sequence[Array]], Subject] | None = field(default=None, repr=False)
-    """Returns the model with other inputs, if it can be computed."""
+    """Function that returns the model with other inputs, if it can be computed."""
     rebind: Callable[[], Subject] | None = field(default=None, repr=False)
-    """Returns the model with other names and constants, if there is one."""
+    """Function that returns the model with other names and constants, if there is one."""
 
     @property
     def evidence(self) -> Evidence:
         return Evidence(model=self.model, inputs=self.feeds, expected=self.expected)
 
     def judge(self, got: Sequence[Array], changed_inputs: Sequence[int] = ()) -> FailedOutcome | None:
-        """Return the failure of results; None if they are correct."""
+        """Compare results of a run; return the failure, or None if they are correct."""
         evidence = replace(self.evidence, got=tuple(got))
         if changed_inputs:
             return FailedOutcome(
@@ -156,7 +156,7 @@ class Subject:
         return FailedOutcome(OutcomeKind.NOT_A_NUMBER if made_of_nothing else OutcomeKind.WRONG_VALUES, text, evidence)
 
     def varied(self) -> Subject:
-        """Halve floating-point inputs, if valid."""
+        """Return the subject with floating-point inputs halved, if valid."""
         if self.refeed is None:
             return self
         try:
@@ -166,7 +166,7 @@ class Subject:
 
 
 def of_ir(case: RandomCase, precision: Precision) -> Subject:
-    """Return a random model with the results of the definition."""
+    """Return a random model as subject, with the results of the definition."""
     return _of_model(precision, case.model, case.feeds)
 
 
@@ -211,7 +211,7 @@ def by_band(
     precision: Precision,
     refeed: Callable[[Sequence[Array]], Subject] | None = None,
 ) -> Subject:
-    """Return a model with given results; devices of lower precision may round inputs."""
+    """Return a model as subject with these results; devices of lower precision may round inputs."""
 
     def differ(got: Sequence[Array]) -> str:
         text = _differ_by_band(got, expected, precision)
@@ -263,7 +263,7 @@ class Settings:
 
 
 class CaseFailure(Exception):  # noqa: N818  an outcome, not an error
-    """Outcome that ends a case."""
+    """Failure that ends a case."""
 
     def __init__(self, failed: FailedOutcome) -> None:
         super().__init__(failed.detail)
@@ -316,7 +316,7 @@ class Bench:
         return all(isinstance(verdict, Supported) for verdict in self.context.supported(model))
 
     def examine(self, subject: Subject) -> Outcome:
-        """Query, compile, run and compare a model."""
+        """Ask for verdicts, compile, run and compare a model."""
         refusal = self.refusal(subject)
         if refusal:
             return SkippedOutcome(refusal)
@@ -364,12 +364,12 @@ class Bench:
 
     @contextmanager
     def started(self, subject: Subject, context: Context | None = None) -> Iterator[Execution]:
-        """Compile an accepted model and create an execution; close both at the end."""
+        """Compile an accepted model and create an execution; close both."""
         with self.compiled(subject, context) as program, self.execution(subject, program) as execution:
             yield execution
 
     def run(self, *pairs: Any, at_once: bool = False) -> None:
-        """Run subjects and executions, in pairs, and compare. Raises `CaseFailure`."""
+        """Run pairs of subject and execution, and compare results. Raises `CaseFailure`."""
         subjects, executions = pairs[::2], pairs[1::2]
         jobs = [(execution, subject.feeds) for subject, execution in zip(subjects, executions, strict=True)]
         with blamed(OutcomeKind.DOES_NOT_RUN, subjects[0], "compute raised"):
@@ -395,7 +395,7 @@ def _loss(error: DeviceLostError) -> OutcomeKind:
 
 @contextmanager
 def blamed(kind: OutcomeKind, subject: Subject, prefix: str) -> Iterator[None]:
-    """Convert the driver's errors in this block to `CaseFailure`."""
+    """Raise `CaseFailure` for the driver's errors in this block."""
     try:
         yield
     except DeviceLostError as error:

@@ -34,7 +34,7 @@ class EliminatedGroup:
 
     vertices: Indices
     neighbors: Indices
-    """[k, n] At elimination, ascending."""
+    """[k, n] Neighbors when eliminated, ascending."""
 
 
 def elimination_groups(count: int, first: Indices, second: Indices) -> tuple[EliminatedGroup, ...]:
@@ -106,7 +106,7 @@ def _acting_as_edges(groups: list[EliminatedGroup], count: int) -> Iterator[Elim
 
 
 def turns(groups: list[EliminatedGroup] | tuple[EliminatedGroup, ...], count: int) -> Indices:
-    """Return each vertex's group, or the number of groups for remaining vertices."""
+    """Return the group in which each vertex is eliminated, or `len(groups)` if it remains."""
     turn = np.full(count, len(groups), np.int64)
     for at, group in enumerate(groups):
         turn[group.vertices] = at
@@ -114,7 +114,7 @@ def turns(groups: list[EliminatedGroup] | tuple[EliminatedGroup, ...], count: in
 
 
 def next_neighbors(group: EliminatedGroup, turn: Indices) -> Indices:
-    """Return the neighbor of each vertex that is eliminated next; all must have neighbors."""
+    """Return the neighbor of each vertex that is eliminated first; all must have neighbors."""
     nearest = turn[group.neighbors].argmin(axis=1)
     heir: Indices = np.take_along_axis(group.neighbors, nearest[:, None], axis=1)[:, 0]
     return heir
@@ -122,7 +122,7 @@ def next_neighbors(group: EliminatedGroup, turn: Indices) -> Indices:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PairwiseCosts:
-    """Sum of finite costs over binary vertices and edges."""
+    """Cost function: finite costs of binary vertices, and of edges between different values."""
 
     vertex: Seconds
     first: Indices
@@ -288,7 +288,7 @@ def _unclaimed_tables(
 
 
 def eliminate(plan: Elimination, costs: PairwiseCosts) -> Reduced:
-    """Minimize over the eliminated vertices."""
+    """Minimize costs over the eliminated vertices; return the remaining problem."""
     tables = np.zeros(plan.size)
     least, choices = 0.0, []
     for step in plan.steps:
@@ -356,7 +356,7 @@ def _remaining_costs(plan: Elimination, costs: PairwiseCosts, tables: Seconds) -
 
 
 def values(plan: Elimination, reduced: Reduced, remaining_values: Flags) -> Flags:
-    """Return the values of all vertices from the remaining ones."""
+    """Return the values of all vertices in a minimum, from the remaining ones."""
     vertex_values = np.zeros(plan.count, np.bool_)
     vertex_values[plan.remaining_vertices] = remaining_values
     for step, choices in zip(reversed(plan.steps), reversed(reduced.choices), strict=True):

@@ -1,4 +1,4 @@
-"""Placement by cost for latency, with a lower bound, and for throughput."""
+"""Placement by cost: shortest runs (latency), with a lower bound, or balanced devices (throughput)."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class BoundKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """Priced placement."""
+    """Placement with its cost and origin."""
 
     origin: Origin
     placement: tuple[str, ...]
@@ -73,7 +73,7 @@ class CheapestPlacement:
 
     @property
     def gap(self) -> float:
-        """Relative distance of the cost from the bound."""
+        """Fraction by which the cost exceeds the lower bound."""
         if self.cost <= self.bound:
             return 0.0
         return self.cost / self.bound - 1 if self.bound > 0 else float("inf")
@@ -214,7 +214,7 @@ _REAL = 1 - 1e-12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BalancedPlacement:
-    """Found placement with the smallest load of the busiest device."""
+    """Placement found with the smallest load of the busiest device."""
 
     placement: tuple[str, ...]
     loads: dict[str, float]
@@ -224,7 +224,7 @@ class BalancedPlacement:
     stage: float
     """Largest load: the seconds per input."""
     bound: float
-    """Lower bound of `stage` over all placements."""
+    """Lower bound of `stage` for every placement."""
 
 
 def place_by_throughput(
@@ -281,7 +281,7 @@ class _Stages:
     run: Seconds
     """[stages, atoms] Seconds on a stage's fastest device."""
     choices: Sequence[Indices]
-    """Choices of devices within stages, [stages, atoms] each: the fastest, and each sharing device if possible."""
+    """[stages, atoms] each: the fastest device of a stage, and each sharing device if possible."""
 
     @classmethod
     def of(cls, prices: Prices, sharing: frozenset[str]) -> _Stages:
@@ -319,7 +319,7 @@ class _Loads:
         return self._known[key]
 
     def key(self, rows: Indices) -> tuple[float, float]:
-        """Return the busiest load and the total."""
+        """Return the busiest load and the total, to compare placements."""
         seconds = self.of(rows)
         return float(seconds.max(initial=0.0)), float(seconds.sum())
 
@@ -390,7 +390,7 @@ def _improved(loads: _Loads, rows: Indices, work: int) -> Indices:
 
 
 def _moves(graph: Graph, rows: Indices, busiest: Sequence[int], takes: Flags) -> Iterator[Indices]:
-    """Yield placements with less on the busiest devices: boundary atoms move first, then any, then exchanges."""
+    """Yield changed placements with less work on the busiest devices: moves of atoms, then exchanges."""
     busy_atoms = np.flatnonzero(np.isin(rows, busiest))
     at_border = _boundary_atoms(graph, rows)[busy_atoms]
     order = [*busy_atoms[at_border].tolist(), *busy_atoms[~at_border].tolist()]
@@ -411,7 +411,7 @@ def _changed(rows: Indices, atoms: Indices | int, row: int | np.int64) -> Indice
 
 
 def _boundary_atoms(graph: Graph, rows: Indices) -> Flags:
-    """Return flags of atoms with an edge to another device; moving them adds the fewest crossings."""
+    """Return flags of atoms with an edge to another device."""
     topology = topology_of(graph)
     producer, reader = topology.read_producer, topology.reader
     crossing = (producer >= 0) & (rows[producer] != rows[reader])

@@ -58,14 +58,14 @@ def flow_module() -> ModuleType:
 
 
 def square(values: NDArray[Any], rows: Indices, columns: Indices, count: int) -> Any:
-    """Return a scipy sparse matrix of int32 indices; scipy's graph algorithms before 1.15 need these."""
+    """Return a square sparse matrix of scipy. Its indices are int32, as scipy before 1.15 requires."""
     from scipy import sparse
 
     return sparse.csr_array((values, (rows.astype(np.int32), columns.astype(np.int32))), (count, count))
 
 
 def flow_cut(costs: PairwiseCosts, above: float) -> tuple[Flags, float]:
-    """Return the vertices with value 1 in a minimum of `costs` (the fewest possible), and a lower bound of it.
+    """Minimize `costs` by one maximum flow; return the vertices with value 1 (the fewest possible), and a lower bound.
 
     Capacities are rounded down, so the rounded minimum is a lower bound. Edges of `above` or more count as infinite; no
     minimum cut pays them. Edges may be duplicated.
@@ -213,7 +213,7 @@ class Network:
 
 
 class Plans:
-    """Cache of elimination plans (LRU), shared by networks with equal edges."""
+    """Cache of the newest elimination plans, which networks with equal edges share."""
 
     def __init__(self) -> None:
         self._eliminations: dict[bytes, Elimination] = {}
@@ -261,10 +261,10 @@ def minimum_cut(network: Network, plans: Plans) -> tuple[Flags, float]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Surcharge:
-    """Additional edge costs that approximate launches."""
+    """Costs added to a cut that approximate launches."""
 
     value: Seconds
-    """[2] Per value that moves to a device."""
+    """[2] Seconds per value that moves to a device."""
     producers: Indices
     consumers: Indices
     edge: Seconds
@@ -280,7 +280,7 @@ class TwoWay:
     second: Flags
     """Atoms on the second device."""
     bound: float
-    """Lower bound without launches, in seconds."""
+    """Lower bound of all placements without launches, in seconds."""
 
     @property
     def rows(self) -> Rows:
@@ -371,7 +371,7 @@ def _edges(
 
 
 def _forced(network: Network, unary: Seconds, active: Flags) -> NDArray[np.int8] | None:
-    """Return the side of each vertex if infinite edges force it (1 source, 0 sink, -1 free); None if infeasible."""
+    """Return the side to which infinite edges force each vertex (1 source, 0 sink, -1 free), or None if infeasible."""
     csgraph = flow_module()
     banned = np.isinf(unary) & active
     if banned.all(axis=0).any():
@@ -412,7 +412,7 @@ def _solve(network: Network, unary: Seconds, side: NDArray[np.int8], active: Fla
 
 
 def costliest_path(graph: Graph, rows: Rows, launch: Seconds) -> Indices:
-    """Return the path with most launch seconds by dynamic programming, a long one among equals."""
+    """Return the path on which a placement needs most launch seconds, a long one among equals."""
     labels, price = rows.tolist(), launch.tolist()
     seconds: list[float] = []
     lengths: list[int] = []
@@ -435,7 +435,7 @@ def costliest_path(graph: Graph, rows: Rows, launch: Seconds) -> Indices:
 
 
 def along_paths(paths: Sequence[Indices], launch: Seconds, atoms: int) -> Surcharge:
-    """Return the average launch costs along `paths`; `launch` is [2] seconds per device."""
+    """Return a surcharge for launches, averaged over `paths`; `launch` is [2] seconds per device."""
     share = launch / len(paths)
     predecessors = np.concatenate([path[:-1] for path in paths])
     successors = np.concatenate([path[1:] for path in paths])
@@ -445,6 +445,6 @@ def along_paths(paths: Sequence[Indices], launch: Seconds, atoms: int) -> Surcha
 
 
 def everywhere(share: Seconds, atoms: int) -> Surcharge:
-    """Return a surcharge on every crossing value, without a lower bound."""
+    """Return a surcharge of `share` [2] on every crossing value, without a lower bound."""
     none = np.zeros(0, np.int64)
     return Surcharge(share, none, none, np.zeros((2, 0)), np.zeros((2, atoms)))

@@ -37,7 +37,7 @@ class Topology:
 
 
 def topology_of(graph: Graph) -> Topology:
-    """Return the topology of `graph`, cached as an attribute of it, which `Graph.revalued` shares."""
+    """Return the topology of `graph`, cached as an attribute that `Graph.revalued` shares."""
     topology: Topology | None = graph.__dict__.get("topology")
     if topology is None:
         topology = graph.__dict__["topology"] = _derive(graph)
@@ -106,7 +106,7 @@ class Origin:
     base: Origin | None = None
 
     def __post_init__(self) -> None:
-        """Raise ValueError if the parameters do not fit the kind."""
+        """Check that the parameters fit the kind; raise ValueError otherwise."""
         try:
             str(self)
         except (IndexError, ValueError) as error:
@@ -117,7 +117,7 @@ class Origin:
 
 
 def all_on(device: str) -> Origin:
-    """Return the origin of a single-device placement."""
+    """Return the origin of a placement on one device."""
     return Origin(OriginKind.ALL_ON, (device,))
 
 
@@ -143,13 +143,13 @@ _WORDS: Mapping[OriginKind, str] = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prices:
-    """Prices of a graph in seconds; infinite means infeasible."""
+    """Seconds of each atom, transfer and launch of a graph; infinite means infeasible."""
 
     devices: tuple[str, ...]
     host: str
     """Device of the model's inputs and outputs; need not be one of `devices`."""
     run: Seconds
-    """[devices, atoms]"""
+    """[devices, atoms] Running an atom."""
     transfer_in: Seconds
     """[devices, values] Bringing a value to a segment."""
     transfer_out: Seconds
@@ -163,7 +163,7 @@ class Prices:
     """
 
     def __post_init__(self) -> None:
-        """Check shapes and numbers.
+        """Check names, shapes and numbers.
 
         Raises:
             GraphError: a name is duplicate, an array has a wrong shape or type, a NaN or a negative number, or a launch
@@ -201,7 +201,7 @@ class Prices:
         )
 
     def of_columns(self, columns: Sequence[int], values: tuple[str, ...]) -> Prices:
-        """Return the prices of `values`, which are in these `columns`."""
+        """Return prices of `values` only, in these `columns`."""
         return replace(
             self,
             transfer_in=self.transfer_in[:, columns],
@@ -272,7 +272,7 @@ def device_seconds(graph: Graph, prices: Prices, placement: Sequence[str]) -> Se
 
 
 def aligned(graph: Graph, prices: Prices) -> Prices:
-    """Return `prices` with columns in the topology's order.
+    """Return `prices` with columns in the order of `Topology.values`.
 
     Raises:
         GraphError: prices are of another graph.
@@ -455,7 +455,7 @@ def _by_row(part: Seconds, values: Indices, on_second: Flags) -> Seconds:
 
 
 def _already_brought(crosses: Flags, on_second: Flags) -> Flags:
-    """Return flags [values, readers, placements] of readers on a device that got the value before."""
+    """Return True [values, readers, placements] where an earlier reader brought the value to the device."""
     has_earlier = np.zeros_like(crosses)
     for row in (on_second, ~on_second):
         brought = np.cumsum(crosses & row, axis=1) - (crosses & row) > 0
@@ -464,7 +464,7 @@ def _already_brought(crosses: Flags, on_second: Flags) -> Flags:
 
 
 def readers_by_number(topology: Topology) -> list[tuple[Indices, Indices]]:
-    """Return, per number of readers n, the values [count] and these readers [count, n]."""
+    """Group values by number of readers n; return values [count] and readers [count, n] per group."""
     values, first, number = np.unique(topology.read_value, return_index=True, return_counts=True)
     groups = []
     for size in np.unique(number):
@@ -474,7 +474,7 @@ def readers_by_number(topology: Topology) -> list[tuple[Indices, Indices]]:
 
 
 def distinct(placements: Iterable[tuple[_Label, Rows]]) -> list[tuple[_Label, Rows]]:
-    """Return the first of all entries with equal device rows."""
+    """Return entries without those that repeat device rows."""
     found: dict[bytes, tuple[_Label, Rows]] = {}
     for entry in placements:
         found.setdefault(entry[1].tobytes(), entry)
@@ -482,7 +482,7 @@ def distinct(placements: Iterable[tuple[_Label, Rows]]) -> list[tuple[_Label, Ro
 
 
 def penalized(graph: Graph, prices: Prices) -> Prices:
-    """Return prices with a finite penalty, above any feasible cost, for values that cannot cross."""
+    """Return prices that charge a finite penalty, above any feasible cost, for values that cannot cross."""
     forbidden = np.isinf(prices.transfer_in).any() or np.isinf(prices.transfer_out).any()
     if not forbidden:
         return prices

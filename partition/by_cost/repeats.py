@@ -36,7 +36,7 @@ _GOLDEN = (5**0.5 - 1) / 2
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """Run of adjacent repeats with equal wiring."""
+    """Adjacent repeats with equal wiring."""
 
     starts: tuple[int, ...]
     """First node of every repeat, ascending; at least two."""
@@ -117,7 +117,7 @@ def _repeats(start: int, end: int, distance: int) -> Iterator[Blocks]:
 
 
 def _equal_nodes(codes: Indices, producers: Indices, first: Indices, distance: int) -> tuple[Flags, Seconds]:
-    """Return which nodes equal the node `distance` further on, and a code of their inputs from the same node.
+    """Return True for nodes that equal the node `distance` further on, and a code of the inputs that both read.
 
     Sums of fractional parts of multiples of the golden ratio are practically unique codes.
     """
@@ -157,7 +157,7 @@ _FOLDED_REPEATS = 2
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FoldedGraph:
-    """Short graph that represents a long one."""
+    """Short graph in which few repeats represent many."""
 
     graph: Graph
     prices: Prices
@@ -168,12 +168,12 @@ class FoldedGraph:
     """Number of repeats per run."""
 
     def spread(self, rows: Rows) -> Rows:
-        """Return the long graph's device rows from the short one's."""
+        """Return a placement of the long graph from the short one's."""
         long_rows: Rows = rows[self.representative_atom]
         return long_rows
 
     def gathered(self, rows: Rows) -> Rows:
-        """Return the short graph's device rows: the majority among the represented atoms."""
+        """Return a placement of the short graph: the majority of the represented atoms."""
         counts = np.zeros((len(self.graph.atoms), int(rows.max(initial=0)) + 1), np.int64)
         np.add.at(counts, (self.representative_atom, rows), 1)
         short_rows: Rows = counts.argmax(axis=1).astype(np.int8)
@@ -214,8 +214,6 @@ def fold(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _GraphFacts:
-    """Arrays of a graph, computed once for all runs."""
-
     graph: Graph
     prices: Prices
     atom_of: Indices
@@ -385,7 +383,7 @@ def place_repeats(
 def place_folded(
     graph: Graph, prices: Prices, starts: tuple[search.Named, ...], folded: FoldedGraph
 ) -> search.PlacedOnTwo | None:
-    """Return placements and a lower bound for an already folded graph."""
+    """Place an already folded graph; see `place_repeats`."""
     return (_on_two if len(prices.devices) == 2 else _on_several)(graph, prices, starts, folded)
 
 

@@ -81,7 +81,7 @@ class PlacementCosts:
 
 
 def enumerable(graph: Graph, movable: Indices) -> bool:
-    """Return whether all placements of `movable` atoms can be priced."""
+    """Return True if all placements of `movable` atoms can be priced."""
     return (
         len(movable) < 63
         and 2 ** len(movable) * min(len(graph.atoms), _TOUCHED) <= _TOUCHED
@@ -125,7 +125,7 @@ def _improve(graph: Graph, costs: PlacementCosts, rows: Rows, movable: Indices, 
 
 
 def _moves(graph: Graph, rows: Rows, free: Flags) -> Iterator[Indices]:
-    """Yield sets of atoms that may move together, each on one device."""
+    """Yield sets of atoms on one device that may move together."""
     yield from np.flatnonzero(free)[:, None]
     producer, reader = topology_of(graph).read_producer, topology_of(graph).reader
     joined = (producer >= 0) & free[producer] & free[reader] & (rows[producer] == rows[reader])
@@ -177,7 +177,7 @@ def _together(rows: Rows, moves: Sequence[Indices]) -> Rows:
 
 
 def charges(graph: Graph, prices: Prices, rows: Rows) -> Seconds:
-    """Return the cost of returning values, [2, atoms] seconds by device."""
+    """Return costs of values that later segments read on the same device, [2, atoms] seconds."""
     topology = topology_of(graph)
     segments = cut(graph, [prices.devices[row] for row in rows.tolist()], host=prices.host).segments
     home = segment_of_atoms(segments, topology.atoms)
@@ -210,7 +210,7 @@ _TIGHT = 1 + 1e-9
 """A bound that rises less counts as unchanged."""
 
 Named = tuple[Origin, Rows]
-"""Origin and device rows of a placement."""
+"""Placement with its origin."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -224,14 +224,14 @@ class PlacedOnTwo:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cuts:
-    """Placements on two devices by cuts, with a lower bound."""
+    """Placements on two devices by minimum cuts, with a lower bound."""
 
     placements: tuple[Named, ...]
-    """First the plain cut, then cuts along paths, last the two single-device placements."""
+    """The cut without launches, then cuts along paths, then the two single-device placements."""
     plain: TwoWay
     plans: Plans
     mixed: float
-    """Lower bound in seconds of placements on both devices."""
+    """Seconds that no placement on both devices can beat."""
 
     def bound(self, costs: Seconds) -> float:
         """Return the lower bound of all placements, from the costs of `placements`."""
@@ -310,7 +310,7 @@ def _along_paths(graph: Graph, prices: Prices, plain: TwoWay, plans: Plans, roun
 
 
 def _with_returns(graph: Graph, prices: Prices, plain: TwoWay, plans: Plans, rounds: int) -> Iterator[Named]:
-    """Yield cuts that also pay for returning values: each pays the average charge of the cuts before it."""
+    """Yield cuts that also pay for returning values: each pays the average charge of the previous ones."""
     topology = topology_of(graph)
     rows, total = plain.rows, np.zeros((2, topology.atoms))
     paths = []
@@ -338,7 +338,7 @@ def search_from_cheapest(
     kind: OriginKind,
     work: int,
 ) -> Iterator[Named]:
-    """Improve the cheapest distinct feasible `placements`, which cost `seconds`, by local search."""
+    """Improve the cheapest feasible `placements`, with costs `seconds`, by local search."""
     movable = np.flatnonzero(np.isfinite(prices.run).all(axis=0))
     feasible = [placements[at] for at in np.argsort(seconds, kind="stable") if np.isfinite(seconds[at])]
     for origin, rows in distinct(feasible)[:_STARTS]:
@@ -353,7 +353,7 @@ _FLIP_WORK = 40_000
 _BOUND_WORK = 600_000
 _BOUND_ROUNDS = 40
 _EXACT = 256
-"""Maximum number of atoms for the search to price exact segments."""
+"""Maximum number of atoms for which the search prices exact segments."""
 _MOVE_STARTS = (3, 2)
 """Numbers of starts for graphs up to `_EXACT` and for larger ones."""
 
@@ -422,10 +422,7 @@ def searching_cost(graph: Graph, prices: Prices, rows: Rows) -> float:
 def best_on_pairs(
     graph: Graph, prices: Prices, solve: Callable[[Prices, list[int]], PlacedOnTwo | None]
 ) -> Iterator[Named]:
-    """Yield the cheapest placement on the host and one other device, for each other device.
-
-    `solve` returns placements for the prices of two devices and their rows in `prices`.
-    """
+    """Yield the cheapest placement on the host and each other device; `solve` places on two rows of `prices`."""
     host = prices.host_row or 0
     for other in range(len(prices.devices)):
         rows = [host, other]

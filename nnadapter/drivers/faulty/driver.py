@@ -135,7 +135,7 @@ def _has(due: Sequence[TriggeredFault], kind: Kind) -> bool:
 
 
 class FaultyProgram(drivers.Program):
-    """Program with faults."""
+    """Program that injects faults."""
 
     def __init__(self, inner: drivers.Program, faults: Faults, subject: Subject) -> None:
         self.inner = inner
@@ -180,12 +180,12 @@ class FaultyProgram(drivers.Program):
 
 
 def inside(program: drivers.Program) -> drivers.Program:
-    """Return the wrapped program."""
+    """Return the program of the wrapped device."""
     return program.inner if isinstance(program, FaultyProgram) else program
 
 
 class FaultyContext(drivers.Context):
-    """Context with faults."""
+    """Context that injects faults."""
 
     def __init__(self, inner: drivers.Context, faults: Faults) -> None:
         self._inner, self._faults = inner, faults
@@ -275,7 +275,7 @@ OPTIONS = (
 
 
 class FaultyDriver(drivers.Driver):
-    """Driver of devices that wrap others."""
+    """Driver of devices that wrap others and inject faults."""
 
     def open(self, device_id: str) -> drivers.Device:
         """Open the wrapped device; faults of this phase come from the environment."""
@@ -299,7 +299,7 @@ class FaultyDriver(drivers.Driver):
 
 
 class FaultyDevice(drivers.Device):
-    """Device that wraps another one."""
+    """Device that wraps another one and injects faults."""
 
     def __init__(self, name: str, inner: drivers.Device) -> None:
         self._inner = inner
@@ -313,12 +313,12 @@ class FaultyDevice(drivers.Device):
 
     @cached_property
     def capability(self) -> drivers.Capability:
-        """The wrapped capability, as an accelerator."""
+        """Capability of the wrapped device, in the role of an accelerator."""
         inner = self._inner.capability
         return replace(inner, role=DeviceRole.ACCELERATOR, options=(*inner.options, *OPTIONS))
 
     def create_context(self, options: drivers.OptionValues) -> drivers.Context:
-        """Create a context; without faults, the wrapped device's."""
+        """Create a context with faults; without any, return the wrapped device's."""
         faulty_options = {option.name: options[option.name] for option in OPTIONS}
         inner = {name: value for name, value in options.items() if name not in faulty_options}
         script = _script_of(str(faulty_options["script"]))

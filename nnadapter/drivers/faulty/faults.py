@@ -36,13 +36,13 @@ from partition.graph import SUPPORTED, Reason, Unsupported, Verdict
 
 @dataclass(frozen=True)
 class Subject:
-    """Types and node names of the operations of a call."""
+    """Operations of a driver call: their types and node names."""
 
     operations: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
     @cached_property
     def key(self) -> str:
-        """Key by which calls are counted, stable across processes and independent of sizes."""
+        """Hash by which calls are counted; equal in other processes, and for other input sizes."""
         return f"{crc32(self.to_bytes()):08x}"
 
     def concerns(self, fault: Fault) -> bool:
@@ -66,14 +66,14 @@ NOTHING = Subject()
 
 
 def subject_of(model: SegmentModel) -> Subject:
-    """Return the subject of calls with a model."""
+    """Return the operations of a model."""
     if isinstance(model, Model):
         return Subject(tuple((operation.type, operation.origins) for operation in model.operations))
     return Subject(tuple((op_name(node.domain, node.op_type), (node.name,)) for node in model.graph.node))
 
 
 def subject_in(written: bytes) -> Subject:
-    """Read the bytes of `Subject.to_bytes`."""
+    """Return the subject from the bytes of `Subject.to_bytes`."""
     rows = json.loads(written)
     if not isinstance(rows, list):
         raise ValueError
@@ -85,7 +85,7 @@ def _plain(type_: str) -> str:
 
 
 def _family(type_: str) -> str:
-    """Return the ONNX family: CONV_2D is Conv, RESIZE_LINEAR is Resize."""
+    """Return the ONNX op of an operation type: Conv for CONV_2D."""
     return _plain(type_.removesuffix("_2D").removesuffix("_NEAREST").removesuffix("_LINEAR"))
 
 
@@ -132,7 +132,7 @@ class TriggeredFault:
     """Position in the script, from 1."""
     call: int
     draw: int
-    """64 random bits."""
+    """Random bits for this call."""
 
     @property
     def text(self) -> str:
@@ -141,7 +141,7 @@ class TriggeredFault:
 
 
 class Faults:
-    """Faults of a script and their counts. Thread-safe."""
+    """Faults of a script, with counts of calls and faults. Thread-safe."""
 
     def __init__(self, script: Script, seed: int = -1) -> None:
         self._script = script
@@ -212,7 +212,7 @@ class Faults:
 
 @dataclass(frozen=True, slots=True)
 class CallPoint:
-    """Calls of a phase with one subject."""
+    """Driver calls of one phase about the same operations, which are counted."""
 
     faults: Faults
     phase: Phase
@@ -240,12 +240,12 @@ _LONG_S = 3600.0
 
 
 def act(moment: CallPoint | None) -> list[TriggeredFault]:
-    """Count a call, apply faults that precede it, and return the others."""
+    """Count a call, apply faults that precede it, and return those that alter its results."""
     return [] if moment is None else make(moment, moment.due())
 
 
 def make(moment: CallPoint, due: Sequence[TriggeredFault]) -> list[TriggeredFault]:
-    """Apply faults that precede a call; return the others."""
+    """Apply faults that precede a call; return those that alter its results."""
     remaining_faults = []
     for triggered_fault in due:
         moment.note(triggered_fault)
@@ -315,7 +315,7 @@ _FOREIGN = b"a program of somebody else"
 
 
 def alter_verdicts(verdicts: Sequence[Verdict], due: Sequence[TriggeredFault], subject: Subject) -> Sequence[Verdict]:
-    """Apply faults to verdicts."""
+    """Return verdicts altered by faults."""
     altered_verdicts = list(verdicts)
     for triggered_fault in due:
         if triggered_fault.fault.kind is Kind.WRONG_COUNT:
@@ -327,7 +327,7 @@ def alter_verdicts(verdicts: Sequence[Verdict], due: Sequence[TriggeredFault], s
 
 
 def alter_admission(admission: Admission, due: Sequence[TriggeredFault]) -> Admission:
-    """Apply faults to an admission."""
+    """Return an admission altered by faults."""
     return replace(admission, verdict=_verdict(due[-1])) if due else admission
 
 
@@ -338,7 +338,7 @@ def alter_compatibility(compatibility: Compatibility | None) -> Compatibility:
 
 
 def alter_blob(blob: bytes, previous_blob: bytes, due: TriggeredFault) -> bytes:
-    """Return damaged bytes, or the previous program's."""
+    """Return a serialized program damaged, or the previous one."""
     if due.fault.kind is Kind.FOREIGN_BLOB:
         return previous_blob or _FOREIGN
     damaged, random = bytearray(blob), Random(due.draw)
@@ -357,7 +357,7 @@ _FLOATING = frozenset(dtype.value for dtype in FLOATING)
 
 
 def alter_results(results: Sequence[Array], due: Sequence[TriggeredFault]) -> list[Array]:
-    """Apply faults to results."""
+    """Return results altered by faults."""
     altered_results = list(results)
     for triggered_fault in due:
         if triggered_fault.fault.kind is Kind.WRONG_COUNT:
@@ -370,7 +370,7 @@ def alter_results(results: Sequence[Array], due: Sequence[TriggeredFault]) -> li
 
 
 def alter_device_results(results: Sequence[DeviceTensor], due: Sequence[TriggeredFault]) -> list[DeviceTensor]:
-    """Apply faults to results in device memory."""
+    """Return results in device memory altered by faults."""
     arrays = alter_results([_copied(tensor) for tensor in results], due)
     for tensor in results[len(arrays) :]:
         tensor.memory.free()
@@ -459,7 +459,7 @@ _CHANGES = {
 
 
 class RetainedOutputs:
-    """Returned outputs that a fault overwrites later."""
+    """Outputs of earlier runs that a fault overwrites later."""
 
     def __init__(self) -> None:
         self._writers: list[Any] = []

@@ -23,7 +23,7 @@ from nnadapter.records import dataclass
 
 
 class Phase(StrEnum):
-    """Driver call of a fault."""
+    """Kind of driver call at which a fault occurs."""
 
     OPEN = "open"
     CONTEXT = "context"
@@ -67,7 +67,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class KindRow:
-    """Description, phases and keys of a kind."""
+    """Description of a kind of fault, its phases and keys."""
 
     description: str
     phases: frozenset[Phase]
@@ -123,7 +123,7 @@ _OF_KINDS = ("error", "message", "signal", "code", "seconds", "output", "bits")
 
 
 class Fault(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename={"from_": "from"}):
-    """Fault, and the calls at which it occurs; all conditions must hold.
+    """Fault to inject, and the calls at which it occurs; all conditions must hold.
 
     Matching calls are counted from 1: runs, creations and closings per program, others per context.
 
@@ -159,9 +159,9 @@ class Fault(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, renam
     seconds: Seconds | None = None
     """Duration of `slow`, `hang` and `device_lost`; the last two default to forever."""
     output: Annotated[int, Meta(ge=0)] | None = None
-    """Wrong output; all by default."""
+    """Index of the wrong output; all by default."""
     bits: Number | None = None
-    """Flipped bits per output; 1 by default."""
+    """Number of flipped bits per output; 1 by default."""
 
     def __post_init__(self) -> None:
         force_setattr(self, "kind", _enum_member(Kind, self.kind, "kind"))
@@ -185,7 +185,7 @@ class Fault(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, renam
         _check_details(self)
 
     def to_toml(self) -> str:
-        """Return the script entry."""
+        """Return the fault as a script entry."""
         rows = (
             (field_info.encode_name, getattr(self, field_info.name), field_info.default) for field_info in fields(self)
         )
@@ -194,7 +194,7 @@ class Fault(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, renam
 
 
 class Script(Struct, frozen=True, kw_only=True):
-    """Fault script."""
+    """Script of faults."""
 
     faults: tuple[Fault, ...] = ()
     """Faults in order of application."""
@@ -297,7 +297,7 @@ def _written(value: object) -> str:
 
 
 VARIABLE = "NNADAPTER_FAULTS"
-"""Environment variable for devices without the option."""
+"""Environment variable that names a script."""
 TEXT = "the script's text"
 """Name of an inline script in messages."""
 

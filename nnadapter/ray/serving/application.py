@@ -311,7 +311,7 @@ _servers: list[Any] = []
 
 
 def _prepare() -> None:
-    """Set Ray's environment. Replicas listen on all addresses and execute messages, so they require a token."""
+    """Set environment variables of Ray. Replicas execute messages from all addresses, so they require a token."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # local addresses only
     if os.environ.setdefault("RAY_AUTH_MODE", "token") == "token" and "RAY_AUTH_TOKEN_PATH" not in os.environ:
@@ -360,7 +360,7 @@ def _status_messages(status: Any) -> str:
 
 
 def reason_in(trace: str) -> str:
-    """Return our last error message in a trace, since Ray has only text."""
+    """Return nnadapter's last error message in a trace, since Ray has only text."""
     lines = [line for line in trace.splitlines() if line.strip()] or ["Ray's logs say more"]
     return (_OURS.findall(trace) or lines)[-1].strip()
 
@@ -375,7 +375,7 @@ def _stop() -> None:
 
 
 def free_port(host: str, port: int) -> int:
-    """Return the port if it is available; a free one for 0."""
+    """Return the port if available; for 0, a free one."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         with closing(socket.socket(family, socket.SOCK_STREAM)) as probe:

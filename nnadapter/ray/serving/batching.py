@@ -16,12 +16,12 @@ from nnadapter.records import dataclass
 
 Feed = Mapping[str, Array]
 Run = Callable[[Sequence[str], Feed, int, float | None], tuple[Sequence[Array], str]]
-"""Runs a feed of rows within seconds; returns results and devices."""
+"""Function that runs a feed of rows within seconds; returns results and devices."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueuedRequest:
-    """Request in the queue."""
+    """Request in the queue, with its deadline."""
 
     asked: InferenceRequest
     until: float | None
@@ -29,7 +29,7 @@ class QueuedRequest:
 
 @dataclass(frozen=True, slots=True)
 class RequestResult:
-    """Result of a request."""
+    """Outputs of a request, or its error."""
 
     results: Mapping[str, Array]
     devices: str = ""
@@ -49,10 +49,10 @@ class Batcher:
             axis = None
         joins = axis is not None and len(axis.stripped) == len(signature.outputs) and axis.most in (None, compiled_rows)
         self._axis: Axis | None = axis if joins else None
-        """Position of rows in a shared run; None if each request runs alone."""
+        """Place of rows in a shared run; None if each request runs alone."""
 
     def groups(self, waiting: Sequence[QueuedRequest]) -> Iterator[list[int]]:
-        """Yield positions of requests for each run, in order of arrival."""
+        """Yield the indices of requests to run together, in order of arrival."""
         groups: dict[object, list[int]] = {}
         rows: dict[object, int] = {}
         for position, queued_request in enumerate(waiting):
@@ -67,7 +67,7 @@ class Batcher:
         yield from groups.values()
 
     def _rows(self, inference_request: InferenceRequest) -> int | None:
-        """Return a request's rows if it may share a run."""
+        """Return a request's rows; None if it cannot share a run."""
         counts = {array.shape[0] if array.ndim else None for array in inference_request.feed.values()}
         if self._axis is None or len(counts) != 1:
             return None

@@ -30,7 +30,7 @@ NAME_LENGTH = 1024
 ELEMENTS = 1 << 48
 """Limit of the product of a tensor's nonzero sizes, as in numpy."""
 BODY_SECONDS = 60.0
-"""Limit of receiving a body: slow clients occupy the queue."""
+"""Seconds to receive a body: slow clients occupy the queue."""
 
 
 NAMES: Mapping[str, str] = MappingProxyType(
@@ -50,7 +50,7 @@ NAMES: Mapping[str, str] = MappingProxyType(
         "float64": "FP64",
     }
 )
-"""Our data types -> the protocol's. Others (strings, sequences) are not served."""
+"""Data types -> their names in the protocol. Others (strings, sequences) are not served."""
 DTYPES: Mapping[str, str] = MappingProxyType({name: dtype for dtype, name in NAMES.items()})
 
 
@@ -63,7 +63,7 @@ class HttpError(Exception):
 
 
 def http_error(error: BaseException) -> HttpError:
-    """Convert an error of a session to a status."""
+    """Return the HTTP error for an exception."""
     if isinstance(error, HttpError):
         return error
     table: tuple[tuple[type[BaseException], int], ...] = (
@@ -84,7 +84,7 @@ _LONGEST_US = 1 << 62
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InferenceRequest:
-    """Parsed request."""
+    """Inference request after parsing."""
 
     id: str
     feed: Mapping[str, Array]
@@ -269,7 +269,7 @@ def _flag(parameters: Mapping[str, Any], name: str, *, default: bool) -> bool:
 
 
 def _timeout(parameters: Mapping[str, Any]) -> float | None:
-    """Return seconds, from microseconds; None for 0."""
+    """Return the request's timeout in seconds; None for 0."""
     value = parameters.get("timeout", 0)
     if type(value) is not int or value < 0:
         raise HttpError(400, f"parameter 'timeout' must be a number of microseconds, got {str(value)[:40]!r}")
@@ -278,7 +278,7 @@ def _timeout(parameters: Mapping[str, Any]) -> float | None:
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 VERSION = "1"
-"""Version of every model: a server has one."""
+"""Only version of a model."""
 Headers = Mapping[str, str]
 
 
@@ -322,7 +322,7 @@ def _output(name: str, array: Array, is_binary: bool, blobs: list[bytes]) -> dic
 
 
 class Route(Enum):
-    """Resource of a URL."""
+    """Resource that a URL names."""
 
     SERVER = auto()
     LIVE = auto()

@@ -17,14 +17,14 @@ from nnadapter.testing.random_models.maker import Maker, indices
 
 Types = Sequence[OperandType | None]
 Choose = Callable[[Random, Attribute, Types], AttributeValue]
-"""Chooses an attribute's value from the input types."""
+"""Function that chooses an attribute's value from input types."""
 
 INDICES = frozenset({DataType.INT32, DataType.INT64})
 _FUSE_PARAMETERS = MappingProxyType({"min": -0.5, "max": 1.5, "alpha": 0.25, "beta": 0.5})
 
 
 def operands_of(maker: Maker, schema: OperationSchema) -> list[int]:
-    """Choose an operand for each role."""
+    """Choose an operand for each input of an operation."""
     operands: list[int] = []
     if schema.inputs:
         operands.append(_first(maker, schema))
@@ -121,7 +121,7 @@ def input_type(types: Types, position: int = 0) -> OperandType:
 
 
 def axis_of(random: Random, types: Types) -> int:
-    """Choose an axis of the first input."""
+    """Choose a random axis of the first input."""
     rank = input_type(types).rank
     if rank == 0:
         raise InvalidModelError("a scalar has no axis")
@@ -217,11 +217,11 @@ _BY_KIND: Mapping[AttributeKind, Choose] = MappingProxyType(
 
 Chosen = dict[str, AttributeValue]
 Attributes = Callable[[Random, Types], Chosen]
-"""Chooses some attributes; the others are chosen by name or kind."""
+"""Function that chooses some attributes; the others are chosen by name or kind."""
 
 
 def none(random: Random, types: Types) -> Chosen:
-    """Preset no attributes."""
+    """Choose none of the attributes."""
     return {}
 
 
@@ -253,7 +253,7 @@ def cast(random: Random, types: Types) -> Chosen:
 
 
 def equation(random: Random, types: Types) -> Chosen:
-    """Choose labels per axis, shared by equal sizes, and the result's."""
+    """Choose an Einsum equation: labels per axis, shared by equal sizes, and the result's."""
     sizes: dict[str, int] = {}
     terms: list[str] = []
     for type_ in types:
@@ -268,7 +268,7 @@ def equation(random: Random, types: Types) -> Chosen:
 
 
 def twice(random: Random, types: Types) -> Chosen:
-    """Double height and width."""
+    """Choose twice the height and width as output shape."""
     return {"output_shape": tuple(2 * size for size in input_type(types).dimensions[2:])}
 
 

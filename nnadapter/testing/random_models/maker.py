@@ -1,4 +1,4 @@
-"""Builder of random models with values, and an oracle of results and tolerances."""
+"""Builder of random models with values, and a check of results with tolerances from noise."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from nnadapter.ir.text import to_text
 from nnadapter.records import dataclass, field, replace
 
 Perturb = Callable[[Array, Array | None], Array]
-"""Adds noise to a value, in proportion to the value and to an optional magnitude."""
+"""Function that adds noise to a value, in proportion to it and to an optional magnitude."""
 
 _RUNS, _MORE_RUNS = 2, 64
 _ROOM = 4.0
-"""Tolerance, as a multiple of the deviations by noise."""
+"""Tolerance as a multiple of the deviations that noise causes."""
 _SMALLEST = 1.0
 """Magnitude below which tolerances do not shrink, because of cancellation."""
 _MADE_TOGETHER: Mapping[str, Callable[[Attributes], tuple[Any, ...]]] = {
@@ -76,7 +76,7 @@ _OUTPUT = Lifetime.MODEL_OUTPUT
 
 
 def evaluate(model: Model, feeds: Sequence[Array], perturb: Perturb = lambda value, size: value) -> dict[int, Array]:
-    """Return the value of every operand."""
+    """Compute a model by its definition; return the value of every operand."""
     values = {index: operand.value for index, operand in enumerate(model.operands) if operand.value is not None}
     values.update(zip(model.inputs, feeds, strict=True))
     for position, operation in enumerate(model.operations):
@@ -96,7 +96,7 @@ def _size(operation: Operation, result: Array) -> Array | None:
 
 
 def outputs_of(model: Model, feeds: Sequence[Array]) -> list[Array]:
-    """Return the values of a model's outputs."""
+    """Compute a model by its definition; return its outputs."""
     values = evaluate(model, feeds)
     return [values[operand] for operand in model.outputs]
 
@@ -205,7 +205,7 @@ _INTEGERS: Mapping[str, tuple[int, int]] = MappingProxyType({"small": (-5, 6), "
 
 
 def contents(random: Random, dtype: DataType, dimensions: tuple[int, ...]) -> Array:
-    """Return an array of a random distribution."""
+    """Return an array from a random distribution."""
     generator = np.random.default_rng(random.randrange(_SEEDS))
     if dtype is DataType.BOOL:
         return np.asarray(generator.integers(0, 2, dimensions), np.bool_)
@@ -231,7 +231,7 @@ def indices(random: Random, dtype: DataType, dimensions: tuple[int, ...], size: 
 
 
 Accept = Callable[[Model], bool]
-"""Returns True if the last operation of a model is wanted."""
+"""Function that returns True if the last operation of a model is wanted."""
 
 LARGEST = 100.0
 MOST_ELEMENTS = 4096
@@ -240,7 +240,7 @@ MOST_FRESH = 2048
 
 @dataclass(frozen=True)
 class RandomCase:
-    """Model with inputs."""
+    """Random model with values of its inputs."""
 
     model: Model
     feeds: tuple[Array, ...]
@@ -250,7 +250,7 @@ class RandomCase:
 
 
 Sound = Callable[[Sequence[Array | None], Mapping[str, AttributeValue]], bool]
-"""Returns True if ONNX defines the result for these inputs."""
+"""Function that returns True if ONNX defines the result for these inputs."""
 
 
 @dataclass
@@ -299,7 +299,7 @@ class Maker:
         constant: float = 0.5,
         quantization: Quantization | None = None,
     ) -> int:
-        """Add an operand: a constant with this probability, otherwise an input."""
+        """Add an operand: a constant with probability `constant`, otherwise an input."""
         name = f"v{len(self.values)}"
         if self.chance(constant):
             operand = self.builder.add_constant(name, value, quantization)
@@ -318,13 +318,13 @@ class Maker:
     def like_first(
         self, schema: OperationSchema, rank: int, fits: Callable[[OperandType], bool] = lambda type_: True
     ) -> int:
-        """Choose an operand for the first input of an operation, or add one of this rank."""
+        """Choose an operand for the first input, or add one of this rank."""
         allowed = schema.inputs[0].dtypes
         operand = self.at_hand(lambda type_: type_.dtype in allowed and fits(type_))
         return self.fresh_of(self.dtype(allowed), self.dimensions(rank), 0.1) if operand is None else operand
 
     def image(self, schema: OperationSchema) -> int:
-        """Choose or add an operand of rank 4 for the first input of an operation."""
+        """Choose or add an operand of rank 4."""
         allowed = schema.inputs[0].dtypes
         if self.chance(0.8):
             return self.like_first(schema, 4, lambda type_: type_.rank == 4)
@@ -334,7 +334,7 @@ class Maker:
         return self.random.choice([dtype for dtype in self.dtypes if dtype in allowed] or sorted(allowed))
 
     def finish(self, *, produced_only: bool = False) -> RandomCase:
-        """Return the model; outputs are unread values and some others (`produced_only`: results)."""
+        """Return the model; outputs are unread values, and some others (of results if `produced_only`)."""
         unread = [operand for operand in self.produced_operands if operand not in self.read]
         read_operands = [
             operand for operand in (self.produced_operands if produced_only else self.values) if operand not in unread

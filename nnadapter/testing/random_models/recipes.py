@@ -128,7 +128,7 @@ _LEAST_SPREAD = 0.05
 
 
 def spread(axes_of: Callable[[int, AttributeValues], tuple[int, ...]]) -> Sound:
-    """Refuse normalization of nearly equal numbers: only rounding remains."""
+    """Return a check that refuses normalization of nearly equal numbers: only rounding remains."""
 
     def sound(input_arrays: InputArrays, attributes: AttributeValues) -> bool:
         value = input_arrays[0]
@@ -144,7 +144,7 @@ def spread(axes_of: Callable[[int, AttributeValues], tuple[int, ...]]) -> Sound:
 
 
 def axes_given(rank: int, attributes: AttributeValues) -> tuple[int, ...]:
-    """Return the axes in an attribute."""
+    """Return the axes in the attribute `axes`."""
     axes = attributes["axes"]
     assert isinstance(axes, tuple)
     return tuple(int(axis) for axis in axes)
@@ -449,7 +449,7 @@ def deformable(maker: Maker, schema: OperationSchema) -> list[int]:
 
 
 def deformable_attributes(random: Random, types: Types) -> Chosen:
-    """Return the groups that filter and offsets imply."""
+    """Return the numbers of groups that filter and offsets imply."""
     _, per_group, height, width = input_type(types, 1).dimensions
     return {
         "group": input_type(types).dimensions[1] // per_group,
@@ -513,14 +513,14 @@ def not_quantized(random: Random, types: Types) -> list[QuantizedType]:
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """Recipe of one operation."""
+    """Functions that choose inputs and attributes of one operation."""
 
     operands: Operands = operands_of
     attributes: attributes.Attributes = attributes.none
     results: Callable[[Random, Types], Sequence[QuantizedType]] = not_quantized
     sound: Sound = always
     knows_values: bool = True
-    """True if the oracle has results for all defined inputs."""
+    """True if the definition has results for all defined inputs."""
 
 
 _RESIZED = Recipe(attributes=attributes.resized)
@@ -590,7 +590,7 @@ UNREACHED: Mapping[str, str] = MappingProxyType({"CUSTOM": "its kernel is define
 
 
 def attempt(maker: Maker, type_: str, accept: Accept) -> bool:
-    """Add an operation of a type by its recipe; return False, without a change, on failure."""
+    """Add a random operation of this type by its recipe; return False, without a change, on failure."""
     recipe, schema = RECIPES.get(type_, FROM_SCHEMA), schema_of(type_)
     mark, inputs, values = maker.builder.mark(), list(maker.inputs), dict(maker.values)
     try:
