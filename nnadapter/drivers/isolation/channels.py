@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import pickle
 import socket
 import struct
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import is_dataclass
 from enum import Enum
+from itertools import accumulate
 from math import prod
 from types import MappingProxyType
 from typing import Any
@@ -20,9 +20,9 @@ from weakref import ReferenceType, ref
 import numpy as np
 
 from nnadapter.drivers.arenas import ALIGNMENT
-from nnadapter.drivers.interface import UNLIMITED, Control, Device, DeviceTensor, Stream
+from nnadapter.drivers.interface import UNLIMITED, Control
 from nnadapter.drivers.shared_memory import Block, place_of
-from nnadapter.errors import FAILURES, DriverError
+from nnadapter.errors import DriverError
 from nnadapter.ir.model import Model
 from nnadapter.ir.operand import Array, Operand, array_type_of, dtype_name
 from nnadapter.process.resources import memoize
@@ -116,7 +116,7 @@ class Channel:
         self._socket.settimeout(0.0)
         until = time.perf_counter() + _SPIN_S
         while time.perf_counter() < until:
-            with contextlib.suppress(BlockingIOError):
+            with suppress(BlockingIOError):
                 return self._socket.recv(_PIECE)
         self._skipped_spins = _SKIPPED_SPINS
         return None
@@ -259,6 +259,8 @@ _MOST_RANK = 64
 Form = tuple[tuple[int, ...], np.dtype[Any]]
 Spec = Any
 """Data type name, dimensions, block, offset; or an array of strings."""
+StreamResults = tuple[list[list[Array]], list[str]]
+"""Results, and violations of the interface as text."""
 
 
 class AbandonedComputationError(TimeoutError):
@@ -297,7 +299,7 @@ class Lane:
         sizes = [view.nbytes for view in aside]
         if not aside:
             return self._exchange((contents, sizes), (), end), None
-        offsets, total = _offsets(sizes)
+        offsets, total = aligned_offsets(sizes)
         block = Block(total)
         for view, offset in zip(aside, offsets, strict=True):
             block[offset : offset + view.nbytes] = view
@@ -320,13 +322,9 @@ class Lane:
             lane_block[0] = 0
             if control.deadline_seconds:
                 end = min(end, time.monotonic() + control.deadline_seconds + GRACE_S)
-        shared = request.new_blocks
-        is_new = lane_block.number not in self._known_blocks
-        blocks = (
-            ((LANE_BLOCK, lane_block), *((block.number, block) for block in shared))
-            if is_new
-            else [(b.number, b) for b in shared]
-        )
+        blocks = [(block.number, block) for block in request.new_blocks]
+        if lane_block.number not in self._known_blocks:
+            blocks.insert(0, (LANE_BLOCK, lane_block))
         freed_blocks = [number for number, block in self._known_blocks.items() if block() is None]
         message = (
             computation.execution,
@@ -459,16 +457,14 @@ class _Request:
 
     def _reserve(self, nbytes: int) -> int:
         offset = self.nbytes
-        self.nbytes += -(-nbytes // ALIGNMENT) * ALIGNMENT
+        self.nbytes += nbytes + -nbytes % ALIGNMENT
         return offset
 
 
-def _offsets(sizes: Sequence[int]) -> tuple[list[int], int]:
-    offsets, total = [], 0
-    for size in sizes:
-        offsets.append(total)
-        total += -(-size // ALIGNMENT) * ALIGNMENT
-    return offsets, total
+def aligned_offsets(sizes: Iterable[int], start: int = 0) -> tuple[list[int], int]:
+    """Return the offsets of buffers that lie one after the other, each aligned, and the end of the last."""
+    *offsets, end = accumulate((size + -size % ALIGNMENT for size in sizes), initial=start)
+    return offsets, end
 
 
 def _result(block: Block, spec: Any, device: str) -> Array:
@@ -490,98 +486,3 @@ def _checked_byte_count(nbytes: Any, device: str) -> int:
     if type(nbytes) is not int or nbytes < 0:
         raise DriverError(f"the process of device {device!r} requested {nbytes!r} bytes of memory")
     return nbytes
-
-
-Task = tuple[Any, Sequence[Array]]
-StreamResults = tuple[list[list[Array]], list[str]]
-"""Results, and violations of the interface as text."""
-
-
-def compute_on_streams(
-    device: Device, first_tasks: Sequence[Task], second_tasks: Sequence[Task]
-) -> StreamResults | None:
-    """Run tasks on a stream, and others on a second stream that waits for the first; None if unsupported."""
-    if not (device.has_memory and device.has_streams):
-        return None
-    broken: list[str] = []
-    with ExitStack() as stack:
-        first, second = (_close_twice_at_exit(stack, device.create_stream()) for _ in range(2))
-        event = _close_twice_at_exit(stack, device.create_event())
-        if not event.is_done:
-            broken.append("an event that was never recorded has not happened")
-        event.synchronize()
-        outputs = _enqueued(device, stack, first_tasks, first)
-        first.record(event)
-        second.wait(event)
-        outputs += _enqueued(device, stack, second_tasks, second)
-        second.synchronize()
-        if not event.is_done:
-            broken.append("an event has not happened although work that waited for it is done")
-        event.synchronize()
-        first.synchronize()
-        if len(outputs) < len(first_tasks) + len(second_tasks):
-            return None
-        return [[_on_host(tensor) for tensor in tensors] for tensors in outputs], broken
-
-
-def compute_on_device(device: Device, tasks: Sequence[Task]) -> StreamResults | None:
-    """Run tasks on device memory; None if unsupported."""
-    if not device.has_memory:
-        return None
-    broken: list[str] = []
-    results: list[list[DeviceTensor]] = []
-    with ExitStack() as later:
-        for execution, arrays in tasks:
-            with ExitStack() as stack:
-                inputs = [_on_device(device, stack, array) for array in arrays]
-                outputs = execution.compute_on_device(inputs)
-                if outputs is None:
-                    return None
-                for memory in {id(tensor.memory): tensor.memory for tensor in outputs}.values():
-                    later.callback(memory.free)
-                results.append(list(outputs))
-                if len({id(tensor.memory) for tensor in (*inputs, *outputs)}) < len(inputs) + len(outputs):
-                    broken.append("a result of compute_on_device shares memory with an input or another result")
-                pairs = zip(inputs, arrays, strict=True)
-                if any(_on_host(tensor).tobytes() != array.tobytes() for tensor, array in pairs):
-                    broken.append("compute_on_device wrote to an input that is not donated")
-            if broken:
-                return [], broken  # memory may be gone
-        return [[_on_host(tensor) for tensor in tensors] for tensors in results], broken
-
-
-def _close_twice_at_exit(stack: ExitStack, resource: Any) -> Any:
-    stack.callback(resource.close)
-    stack.callback(resource.close)
-    return resource
-
-
-def _enqueued(device: Device, stack: ExitStack, tasks: Sequence[Task], stream: Stream) -> list[Sequence[DeviceTensor]]:
-    outputs: list[Sequence[DeviceTensor]] = []
-    for execution, inputs in tasks:
-        tensors = execution.enqueue([_on_device(device, stack, array) for array in inputs], stream)
-        if tensors is None:
-            break
-        for tensor in tensors:
-            stack.callback(tensor.memory.free)
-        stack.callback(_wait, stream)  # runs before the memory is freed
-        outputs.append(tensors)
-    return outputs
-
-
-def _wait(stream: Stream) -> None:
-    with suppress(*FAILURES):
-        stream.synchronize()
-
-
-def _on_device(device: Device, stack: ExitStack, array: Array) -> DeviceTensor:
-    memory = device.allocate(array.nbytes)
-    stack.callback(memory.free)
-    memory.copy_in(np.ascontiguousarray(array))
-    return DeviceTensor(memory, array.dtype, array.shape)
-
-
-def _on_host(tensor: DeviceTensor) -> Array:
-    array = np.empty(tensor.shape, tensor.dtype)
-    tensor.memory.copy_out(array)
-    return array

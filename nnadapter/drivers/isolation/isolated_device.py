@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import partial
 from pickle import PickleBuffer
 from threading import RLock, Thread
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 from weakref import ReferenceType, WeakMethod, finalize, ref
 
 from nnadapter.drivers.capability import Capability, DeviceInfo, DynamicShapes, MemoryStatistics, OptionValues, Profile
@@ -205,16 +206,6 @@ _SLOW_S = 0.5
 """Programs with a longer compilation are serialized, for fast recovery."""
 
 
-class Compiling(Protocol):
-    """Interface of IsolatedContext for its programs."""
-
-    remote: RemoteObject
-
-    def limit(self, command: str) -> float: ...
-
-    def compiled(self, command: str, model: SegmentModel) -> RemoteHandle: ...
-
-
 @dataclass(slots=True)
 class Recipe:
     """Inputs for recreating a program."""
@@ -229,7 +220,7 @@ class IsolatedProgram(Program):
     """Program in a device process."""
 
     def __init__(
-        self, context: Compiling, recipe: Recipe, location: RemoteHandle | None = None, seconds: float = 0.0
+        self, context: IsolatedContext, recipe: Recipe, location: RemoteHandle | None = None, seconds: float = 0.0
     ) -> None:
         self.context = context
         self.forms = None if recipe.model is None else forms_of(recipe.model)
@@ -297,19 +288,10 @@ class IsolatedProgram(Program):
         return context.compiled(recipe.request, recipe.model)
 
 
-class DeviceProcess(Protocol):
-    """Interface of IsolatedDevice for its contexts."""
-
-    name: str
-
-    def child_for(self, context: RemoteObject, limit_s: float) -> Child:
-        """Return the process and keep it for the context."""
-
-
 class IsolatedContext(Context):
     """Context in a device process. `limits` are seconds by phase."""
 
-    def __init__(self, device: DeviceProcess, options: Mapping[str, Any], limits: Mapping[str, float]) -> None:
+    def __init__(self, device: IsolatedDevice, options: Mapping[str, Any], limits: Mapping[str, float]) -> None:
         self.device, self.limits = device, limits
         self._options = options
         self.remote = RemoteObject(self._create)
@@ -419,6 +401,10 @@ _LONGEST_PAUSE_S = 30.0
 _NO_LIMITS: Mapping[str, float] = MappingProxyType({})
 
 
+Job = tuple[Execution, Sequence[Array]]
+"""Execution of this device, and its inputs."""
+
+
 @dataclass(frozen=True, slots=True)
 class Footprint:
     """Resource usage; 0 if unknown."""
@@ -507,27 +493,18 @@ class IsolatedDevice(Device):
         statistics: MemoryStatistics | None = self.ask("memory_statistics")
         return statistics
 
-    def compute(self, jobs: Sequence[tuple[Execution, Sequence[Array]]], *, at_once: bool = False) -> list[Computed]:
+    def compute(self, jobs: Sequence[Job], *, at_once: bool = False) -> list[Computed]:
         """Run jobs in sequence or in threads; fetch results at the end."""
-        numbered = [(number_of(execution), list(inputs)) for execution, inputs in jobs]
-        results, changed = self.ask("compute", jobs=numbered, at_once=at_once)
+        results, changed = self.ask("compute", jobs=_numbered(jobs), at_once=at_once)
         return [Computed(*outcome) for outcome in zip(results, changed, strict=True)]
 
-    def compute_on_streams(
-        self,
-        first_jobs: Sequence[tuple[Execution, Sequence[Array]]],
-        second_jobs: Sequence[tuple[Execution, Sequence[Array]]],
-    ) -> StreamResults | None:
-        first, second = (
-            [(number_of(execution), list(inputs)) for execution, inputs in jobs] for jobs in (first_jobs, second_jobs)
-        )
-        stream_results: StreamResults | None = self.ask("compute_on_streams", first_jobs=first, second_jobs=second)
+    def compute_on_streams(self, first_jobs: Sequence[Job], second_jobs: Sequence[Job]) -> StreamResults | None:
+        jobs = {"first_jobs": _numbered(first_jobs), "second_jobs": _numbered(second_jobs)}
+        stream_results: StreamResults | None = self.ask("compute_on_streams", **jobs)
         return stream_results
 
-    def compute_on_device(self, jobs: Sequence[tuple[Execution, Sequence[Array]]]) -> StreamResults | None:
-        stream_results: StreamResults | None = self.ask(
-            "compute_on_device", jobs=[(number_of(execution), list(inputs)) for execution, inputs in jobs]
-        )
+    def compute_on_device(self, jobs: Sequence[Job]) -> StreamResults | None:
+        stream_results: StreamResults | None = self.ask("compute_on_device", jobs=_numbered(jobs))
         return stream_results
 
     def footprint(self) -> Footprint:
@@ -584,7 +561,7 @@ class IsolatedDevice(Device):
                     phase="open",
                 )
             self._unused_since = time.monotonic()
-            child = self._child = Child(self.name, limit_s, _Tick(ref(self)))
+            child = self._child = Child(self.name, limit_s, partial(_end_if_unused, ref(self)))
             finalize(self, child.end, "nobody holds it any more", on_purpose=True).atexit = False
             return child
 
@@ -606,20 +583,18 @@ class IsolatedDevice(Device):
                 child.end(f"device {self.name!r} was not used", on_purpose=True)
 
 
-class _Tick:
-    """Callback that does not keep the device alive."""
-
-    def __init__(self, device: ReferenceType[IsolatedDevice]) -> None:
-        self._device = device
-
-    def __call__(self, child: Child) -> None:
-        device = self._device()
-        if device is not None:
-            device.end_if_unused(child)
+def _end_if_unused(device: ReferenceType[IsolatedDevice], child: Child) -> None:
+    """End the process if it is unused; a bound method would keep the device alive."""
+    living_device = device()
+    if living_device is not None:
+        living_device.end_if_unused(child)
 
 
-def number_of(execution: Execution) -> int:
-    """Return the number of a remote execution."""
-    if not isinstance(execution, IsolatedExecution):
-        raise DriverError(f"got {type(execution).__name__}, expected an execution of an isolated device")
-    return execution.number
+def _numbered(jobs: Sequence[Job]) -> list[tuple[int, list[Array]]]:
+    """Replace executions by their numbers in the device's process."""
+    numbered = []
+    for execution, inputs in jobs:
+        if not isinstance(execution, IsolatedExecution):
+            raise DriverError(f"got {type(execution).__name__}, expected an execution of an isolated device")
+        numbered.append((execution.number, list(inputs)))
+    return numbered

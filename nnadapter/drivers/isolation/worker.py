@@ -16,6 +16,7 @@ import sys
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from itertools import count
 from pathlib import Path
 from threading import Lock
@@ -24,17 +25,16 @@ from typing import Any, NoReturn
 import numpy as np
 
 from nnadapter.drivers import Capability, Compatibility, Context, Control, DeviceInfo, Program, Unsupported
-from nnadapter.drivers.arenas import ALIGNMENT
 from nnadapter.drivers.boundary import ask_compatibility, checked_bytes, create_execution, read_only
 from nnadapter.drivers.failures import NamedCalls
+from nnadapter.drivers.interface import Device, DeviceTensor, Stream
 from nnadapter.drivers.isolation.channels import (
     HEADER_BYTES,
     LANE_BLOCK,
     Channel,
     Spec,
     StreamResults,
-    compute_on_device,
-    compute_on_streams,
+    aligned_offsets,
     from_descriptor,
     read,
     type_named,
@@ -44,27 +44,10 @@ from nnadapter.drivers.registry import device_info, open_device
 from nnadapter.drivers.selection import check_options
 from nnadapter.drivers.shared_memory import mapped
 from nnadapter.errors import FAILURES, CompilationError, DriverError, ExecutionError, NNAdapterError, describe
-from nnadapter.ir.model import Model
 from nnadapter.ir.operand import Array, dtype_name
 from nnadapter.ir.structure import numbers
-from nnadapter.ir.symbolic_numbers import SymbolicNumber, SymbolicTrace
+from nnadapter.ir.symbolic_numbers import SymbolicNumber
 from nnadapter.records import replace
-
-SizedTask = tuple[Any, Sequence[int], Sequence[Array]]
-"""Execution, symbolic sizes in trace order, inputs."""
-
-
-def at_sizes(model: Model, task: SizedTask) -> tuple[Any, Sequence[Array]] | None:
-    """Return the specialized execution and inputs; None outside of the guards, which only the driver's trace knows."""
-    execution, variables, inputs = task
-    sizes = trace_of(model).replay(variables)
-    return None if sizes is None else (execution.specialize(sizes), inputs)
-
-
-def trace_of(model: Model) -> SymbolicTrace:
-    """Return the trace of a model with dynamic shapes."""
-    return next(number.trace for number in numbers(model) if isinstance(number, SymbolicNumber))
-
 
 Job = tuple[int, Sequence[Array]]
 SizedJob = tuple[int, Sequence[int], Sequence[Array]]
@@ -127,7 +110,7 @@ class DeviceServer:
         return self._objects.keep(context)
 
     def _profile(self, context: int) -> Any:
-        return self._calls["profile"](self._objects[context].profile)
+        return self._call("profile", context)
 
     def _memory_statistics(self) -> Any:
         return self._calls["memory_statistics"](self._device.memory_statistics)
@@ -145,34 +128,27 @@ class DeviceServer:
         self._model = (number, model)
 
     def _supported(self, context: int, model: int) -> list[Any]:
-        return list(self._calls["supported"](self._objects[context].supported, self._received_model(model)))
+        return list(self._call("supported", context, self._received_model(model)))
 
     def _admit(self, context: int, model: int) -> Any:
-        return self._calls["admit"](self._objects[context].admit, self._received_model(model))
+        return self._call("admit", context, self._received_model(model))
 
     def _compile(self, context: int, model: int) -> int:
-        program = self._calls["compile"](self._objects[context].compile, self._received_model(model))
-        return self._program(program, context)
+        return self._program(self._call("compile", context, self._received_model(model)), context)
 
     def _compile_whole_graph(self, context: int, model: int) -> int:
-        program = self._calls["compile_whole_graph"](
-            self._objects[context].compile_whole_graph, self._received_model(model)
-        )
-        return self._program(program, context)
+        return self._program(self._call("compile_whole_graph", context, self._received_model(model)), context)
 
     def _clone_with_constants(self, context: int, program: int, model: int) -> int | None:
-        bound = self._calls["clone_with_constants"](
-            self._objects[context].clone_with_constants, self._objects[program], self._received_model(model)
-        )
-        return None if bound is None else self._program(bound, context)
+        clone = self._call("clone_with_constants", context, self._objects[program], self._received_model(model))
+        return None if clone is None else self._program(clone, context)
 
     def _deserialize(self, context: int, blob: Any) -> int:
-        call = self._calls["deserialize"]
-        return self._program(call(self._objects[context].deserialize, bytes(memoryview(blob))), context)
+        return self._program(self._call("deserialize", context, bytes(memoryview(blob))), context)
 
     def _deserialize_view(self, context: int, blob: Any) -> int:
-        call = self._calls["deserialize"]
-        return self._program(call(self._objects[context].deserialize_view, memoryview(blob).toreadonly()), context)
+        load = self._objects[context].deserialize_view
+        return self._program(self._calls["deserialize"](load, memoryview(blob).toreadonly()), context)
 
     def _check_blob(self, context: int, blob: Any) -> Compatibility | None:
         view = memoryview(blob).toreadonly()
@@ -184,15 +160,11 @@ class DeviceServer:
         return compatibility
 
     def _serialize(self, program: int) -> bytes | None:
-        return checked_bytes(self._calls["serialize"](self._objects[program].serialize))
+        return checked_bytes(self._call("serialize", program))
 
     def _memory(self, program: int) -> tuple[int, int, Mapping[Hashable, int]]:
-        compiled_program = self._objects[program]
-        return (
-            int(compiled_program.memory_bytes),
-            int(compiled_program.execution_bytes),
-            dict(compiled_program.shared_bytes),
-        )
+        compiled = self._objects[program]
+        return int(compiled.memory_bytes), int(compiled.execution_bytes), dict(compiled.shared_bytes)
 
     def _create_execution(self, program: int) -> int:
         execution = self._calls["create_execution"](create_execution, self._objects[program])
@@ -202,10 +174,14 @@ class DeviceServer:
         return _computed_all([(self._objects[execution], inputs) for execution, inputs in jobs], at_once)
 
     def _compute_at(self, context: int, model: int, jobs: Sequence[SizedJob]) -> tuple[Results, list[int]]:
-        segment_model = self._received_model(model)
-        tasks = [at_sizes(segment_model, (self._objects[execution], *arguments)) for execution, *arguments in jobs]
-        positions = [position for position, task in enumerate(tasks) if task is not None]
-        return _computed_all([task for task in tasks if task is not None], at_once=False), positions
+        symbolic = (number for number in numbers(self._received_model(model)) if isinstance(number, SymbolicNumber))
+        trace, tasks, positions = next(symbolic).trace, [], []
+        for position, (execution, variables, inputs) in enumerate(jobs):
+            sizes = trace.replay(variables)  # only the driver's trace knows the guards
+            if sizes is not None:
+                tasks.append((self._objects[execution].specialize(sizes), inputs))
+                positions.append(position)
+        return _computed_all(tasks, at_once=False), positions
 
     def _close(self, number: int) -> None:
         failures = []
@@ -223,6 +199,10 @@ class DeviceServer:
             return 0, 0
         pages = int((process / "statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE"), len(list((process / "fd").iterdir()))
+
+    def _call(self, method: str, number: int, *arguments: Any) -> Any:
+        """Call a method of the driver's object with this number, under a name for crash traces."""
+        return self._calls[method](getattr(self._objects[number], method), *arguments)
 
     def _received_model(self, number: int) -> Any:
         model_number, model = self._model
@@ -246,30 +226,120 @@ def _computed_all(tasks: Sequence[tuple[Any, Sequence[Array]]], at_once: bool) -
     else:
         results = list(map(_computed, copied_tasks))
     changed = [
-        tuple(
-            i
-            for i, (copied_array, original_array) in enumerate(zip(copies, original, strict=True))
-            if _differs(copied_array, original_array)
-        )
-        for (_, copies), (_, original) in zip(copied_tasks, tasks, strict=True)
+        tuple(position for position, pair in enumerate(zip(copies, originals, strict=True)) if _differs(*pair))
+        for (_, copies), (_, originals) in zip(copied_tasks, tasks, strict=True)
     ]
     return results, changed
 
 
 def _computed(task: tuple[Any, Sequence[Array]]) -> list[Array]:
     execution, inputs = task
-    results = execution.compute(inputs)
+    return list(_checked_arrays(execution.compute(inputs)))
+
+
+def _checked_arrays(results: Sequence[Any]) -> Sequence[Array]:
     for position, result in enumerate(results):
         if type(result) is not np.ndarray:
             type_name = type(result).__name__
             raise ExecutionError(f"the driver returned {type_name} for output {position}, expected a numpy array")
-    return list(results)
+    return results
 
 
-def _differs(copied_array: Array, original_array: Array) -> bool:
-    if copied_array.dtype == object:
-        return bool((copied_array != original_array).any())
-    return copied_array.tobytes() != original_array.tobytes()
+def _differs(array: Array, other: Array) -> bool:
+    return bool((array != other).any()) if array.dtype == object else array.tobytes() != other.tobytes()
+
+
+Task = tuple[Any, Sequence[Array]]
+
+
+def compute_on_streams(
+    device: Device, first_tasks: Sequence[Task], second_tasks: Sequence[Task]
+) -> StreamResults | None:
+    """Run tasks on a stream, and others on a second stream that waits for the first; None if unsupported."""
+    if not (device.has_memory and device.has_streams):
+        return None
+    broken: list[str] = []
+    with ExitStack() as stack:
+        first, second = (_close_twice_at_exit(stack, device.create_stream()) for _ in range(2))
+        event = _close_twice_at_exit(stack, device.create_event())
+        if not event.is_done:
+            broken.append("an event that was never recorded has not happened")
+        event.synchronize()
+        outputs = _enqueued(device, stack, first_tasks, first)
+        first.record(event)
+        second.wait(event)
+        outputs += _enqueued(device, stack, second_tasks, second)
+        second.synchronize()
+        if not event.is_done:
+            broken.append("an event has not happened although work that waited for it is done")
+        event.synchronize()
+        first.synchronize()
+        if len(outputs) < len(first_tasks) + len(second_tasks):
+            return None
+        return [[_on_host(tensor) for tensor in tensors] for tensors in outputs], broken
+
+
+def compute_on_device(device: Device, tasks: Sequence[Task]) -> StreamResults | None:
+    """Run tasks on device memory; None if unsupported."""
+    if not device.has_memory:
+        return None
+    broken: list[str] = []
+    results: list[list[DeviceTensor]] = []
+    with ExitStack() as later:
+        for execution, arrays in tasks:
+            with ExitStack() as stack:
+                inputs = [_on_device(device, stack, array) for array in arrays]
+                outputs = execution.compute_on_device(inputs)
+                if outputs is None:
+                    return None
+                for memory in {id(tensor.memory): tensor.memory for tensor in outputs}.values():
+                    later.callback(memory.free)
+                results.append(list(outputs))
+                if len({id(tensor.memory) for tensor in (*inputs, *outputs)}) < len(inputs) + len(outputs):
+                    broken.append("a result of compute_on_device shares memory with an input or another result")
+                pairs = zip(inputs, arrays, strict=True)
+                if any(_on_host(tensor).tobytes() != array.tobytes() for tensor, array in pairs):
+                    broken.append("compute_on_device wrote to an input that is not donated")
+            if broken:
+                return [], broken  # memory may be gone
+        return [[_on_host(tensor) for tensor in tensors] for tensors in results], broken
+
+
+def _close_twice_at_exit(stack: ExitStack, resource: Any) -> Any:
+    stack.callback(resource.close)
+    stack.callback(resource.close)
+    return resource
+
+
+def _enqueued(device: Device, stack: ExitStack, tasks: Sequence[Task], stream: Stream) -> list[Sequence[DeviceTensor]]:
+    outputs: list[Sequence[DeviceTensor]] = []
+    for execution, inputs in tasks:
+        tensors = execution.enqueue([_on_device(device, stack, array) for array in inputs], stream)
+        if tensors is None:
+            break
+        for tensor in tensors:
+            stack.callback(tensor.memory.free)
+        stack.callback(_wait, stream)  # runs before the memory is freed
+        outputs.append(tensors)
+    return outputs
+
+
+def _wait(stream: Stream) -> None:
+    with suppress(*FAILURES):
+        stream.synchronize()
+
+
+def _on_device(device: Device, stack: ExitStack, array: Array) -> DeviceTensor:
+    memory = device.allocate(array.nbytes)
+    stack.callback(memory.free)
+    memory.copy_in(np.ascontiguousarray(array))
+    return DeviceTensor(memory, array.dtype, array.shape)
+
+
+def _on_host(tensor: DeviceTensor) -> Array:
+    array = np.empty(tensor.shape, tensor.dtype)
+    tensor.memory.copy_out(array)
+    return array
 
 
 class LaneServer:
@@ -332,23 +402,18 @@ class LaneServer:
             results = call(execution.compute_into, arrays, into)
         else:
             results = call(execution.compute, arrays)
-        for position, result in enumerate(results):
-            if type(result) is not np.ndarray:
-                type_name = type(result).__name__
-                raise ExecutionError(f"the driver returned {type_name} for output {position}, expected a numpy array")
-        return results  # type: ignore[no-any-return]
+        return _checked_arrays(results)
 
     def _place_results(self, results: Sequence[Array]) -> Any:
         """Copy results into the lane's memory, which may have to grow."""
-        specs: list[Any] = []
-        nbytes = HEADER_BYTES
-        for result in results:
-            if result.dtype.hasobject:
-                specs.append(result)
-                continue
-            specs.append((dtype_name(result.dtype), result.shape, nbytes))
-            nbytes += -(-result.nbytes // ALIGNMENT) * ALIGNMENT
-        if any(_overlaps(result, lane_array) for result in results for lane_array in self._own_arrays()):
+        sizes = (0 if result.dtype.hasobject else result.nbytes for result in results)
+        offsets, nbytes = aligned_offsets(sizes, HEADER_BYTES)
+        specs: list[Any] = [
+            result if result.dtype.hasobject else (dtype_name(result.dtype), result.shape, offset)
+            for result, offset in zip(results, offsets, strict=True)
+        ]
+        lane_arrays = [np.frombuffer(block, np.uint8) for block in self._blocks.get(LANE_BLOCK, ())]
+        if any(_overlaps_any(result, lane_arrays) for result in results):
             results = [np.array(result) for result in results]
         if LANE_BLOCK not in self._blocks or len(self._blocks[LANE_BLOCK][1]) < nbytes:
             self._channel.send(written(("more", nbytes)))
@@ -359,9 +424,6 @@ class LaneServer:
                 name, shape, offset = spec
                 np.copyto(np.ndarray(shape, type_named(name), self._blocks[LANE_BLOCK][1], offset), result)
         return True, specs
-
-    def _own_arrays(self) -> list[Array]:
-        return [np.frombuffer(block, np.uint8) for block in self._blocks.get(LANE_BLOCK, ())]
 
     def _array(self, spec: Spec, *, writable: bool) -> Array:
         if isinstance(spec, np.ndarray):
@@ -384,10 +446,7 @@ def _pieces(sizes: Sequence[int], descriptors: Sequence[int]) -> list[memoryview
     """Map a message's large buffers read-only."""
     if not descriptors:
         return []
-    starts, total = [], 0
-    for size in sizes:
-        starts.append(total)
-        total += -(-size // ALIGNMENT) * ALIGNMENT
+    starts, total = aligned_offsets(sizes)
     view = memoryview(mapped(descriptors[0], total, writable=False))
     return [view[start : start + size] for start, size in zip(starts, sizes, strict=True)]
 
@@ -410,11 +469,7 @@ def _written(results: Sequence[Array], into: Sequence[Array]) -> bool:
 
 
 def _overlaps_any(result: Array, arrays: Sequence[Array]) -> bool:
-    return any(_overlaps(result, array) for array in arrays)
-
-
-def _overlaps(result: Array, array: Array) -> bool:
-    return np.may_share_memory(result, array)
+    return any(np.may_share_memory(result, array) for array in arrays)
 
 
 def _pickled(answer: Any) -> bytes:
