@@ -59,6 +59,7 @@ from nnadapter.drivers.native.requests import (
     NativeProgram,
     NativeSignature,
     NativeStream,
+    RunSignature,
     build_control,
     statistics_of,
     unseal,
@@ -180,9 +181,7 @@ class NativeContext(Context):
                 "compile", self._handle, request, failure=CompilationError, misuse=CompilationError
             )
         dynamic_signature = None if sizes is None else self._signatures.of(model, sizes)
-        return NativeProgram(
-            self._functions, self._device, handle, _signature_of(model), holder, self._slots, dynamic_signature
-        )
+        return self._program(handle, _signature_of(model), holder, dynamic_signature)
 
     def clone_with_constants(self, program: Program, model: Model) -> NativeProgram | None:
         assert isinstance(program, NativeProgram), "programs of a context are its own"
@@ -195,11 +194,12 @@ class NativeContext(Context):
         with self._lock:
             _passing, request = self._request(address, control)
             handle = program.bound(request)
-        return (
-            None
-            if handle is None
-            else NativeProgram(self._functions, self._device, handle, _signature_of(model), holder, self._slots)
-        )
+        return None if handle is None else self._program(handle, _signature_of(model), holder)
+
+    def _program(
+        self, handle: int, signature: CallSignature, holder: Holder, dynamic: RunSignature | None = None
+    ) -> NativeProgram:
+        return NativeProgram(self._functions, self._device, handle, signature, holder, self._slots, dynamic)
 
     def deserialize(self, blob: bytes) -> NativeProgram:
         if "deserialize" not in self._functions:
@@ -213,11 +213,10 @@ class NativeContext(Context):
 
     def _deserialized(self, blob: bytes | memoryview, *, is_checked: bool = False) -> NativeProgram:
         types, data = unseal(self._functions.driver, blob, is_checked=is_checked)
-        holder, passing = Holder(), Holder()
+        holder = Holder()
         array = holder.keep(np.frombuffer(data, np.uint8))
-        request = make(
-            "DeserializeRequest", data=contents(array), bytes=array.nbytes, control=build_control(UNLIMITED, passing)
-        )
+        control = build_control(UNLIMITED, holder)
+        request = make("DeserializeRequest", data=contents(array), bytes=array.nbytes, control=control)
         with self._lock:
             handle = self._functions.create_handle(
                 "deserialize",
@@ -226,7 +225,7 @@ class NativeContext(Context):
                 failure=IncompatibleProgramError,
                 misuse=IncompatibleProgramError,
             )
-        return NativeProgram(self._functions, self._device, handle, CallSignature(types), holder, self._slots)
+        return self._program(handle, CallSignature(types), holder)
 
     def check_blob(self, blob: memoryview) -> Compatibility | None:
         """Map unknown codes to RECOMPILE, which is always safe."""
@@ -349,13 +348,8 @@ def capability_of(functions: Functions, device: int) -> Capability:
         dynamic_shapes=_enum_value("dynamic_shapes", DYNAMIC_SHAPES, capability.dynamic_shapes),
         dimension_bounds=_bounds(capability),
         memory_bytes=capability.memory_bytes or None,
-        options=tuple(
-            _option(address) for address in _addresses("options", capability.options, capability.option_count)
-        ),
-        operations=tuple(
-            _operation(address)
-            for address in _addresses("operations", capability.operations, capability.operation_count)
-        ),
+        options=tuple(map(_option, _addresses("options", capability.options, capability.option_count))),
+        operations=tuple(map(_operation, _addresses("operations", capability.operations, capability.operation_count))),
         limits=read_text(capability.limits),
         profile=_profile(capability.profile) if capability.profile else None,
     )

@@ -121,17 +121,12 @@ def attribute(
     holder: Holder, name: str, kind: AttributeKind, value: AttributeValue, sizes: NumberedSizes | None = None
 ) -> int:
     """Allocate an attribute."""
-    if sizes is None:
-        return _written(holder, name, _KINDS[kind], value)
-    numbers = value if isinstance(value, tuple) else (value,)
-    plain = to_c_sizes(numbers)
-    return _written(
-        holder,
-        name,
-        _KINDS[kind],
-        tuple(plain) if isinstance(value, tuple) else plain[0],
-        sizes.address_of_places(holder, numbers),
-    )
+    places = None
+    if sizes is not None:
+        numbers = value if isinstance(value, tuple) else (value,)
+        places, plain = sizes.address_of_places(holder, numbers), tuple(to_c_sizes(numbers))
+        value = plain if isinstance(value, tuple) else plain[0]
+    return _written(holder, name, _KINDS[kind], value, places)
 
 
 def option(holder: Holder, name: str, value: OptionValue) -> int:
@@ -282,23 +277,23 @@ class StructTemplate:
         for thing in things:
             self._starts[ctypes.addressof(thing)] = count
             count += -(-ctypes.sizeof(thing) // WORD)
-        self._words: Array = np.zeros(count, np.int64)
-        self._moves: Array = np.zeros(count, np.int64)
+        self.words: Array = np.zeros(count, np.int64)
+        self.moves: Array = np.zeros(count, np.int64)
         """1 for words that point into the block, otherwise 0."""
-        block_bytes = self._words.view(np.uint8)
+        block_bytes = self.words.view(np.uint8)
         for thing in things:
             place = self._starts[ctypes.addressof(thing)] * WORD
             block_bytes[place : place + ctypes.sizeof(thing)] = np.frombuffer(bytes(thing), np.uint8)
             for word in _pointers(thing):
-                start = self._starts.get(int(self._words[place // WORD + word]))
+                start = self._starts.get(int(self.words[place // WORD + word]))
                 if start is not None:
-                    self._words[place // WORD + word] = start * WORD
-                    self._moves[place // WORD + word] = 1
+                    self.words[place // WORD + word] = start * WORD
+                    self.moves[place // WORD + word] = 1
         self.root = self._starts[root] * WORD
         """Byte offset of the main structure."""
 
     def __len__(self) -> int:
-        return len(self._words)
+        return len(self.words)
 
     def word_of(self, address: int, member: str = "", structure: str = "") -> int:
         """Return the word index for an original address."""
@@ -307,36 +302,15 @@ class StructTemplate:
 
     def with_words(self, places: Array, values: Sequence[int]) -> StructTemplate:
         other = StructTemplate.__new__(StructTemplate)
-        words = self._words.copy()
+        words = self.words.copy()
         words[places] = values
-        other.__dict__.update(self.__dict__, _words=words)
+        other.__dict__.update(self.__dict__, words=words)
         return other
 
     def copied(self) -> tuple[Array, int]:
         """Return a copy and the address of its main structure."""
-        words = self._words.copy()
-        return words, _relocate(words, self._moves) + self.root
-
-
-class JoinedBlocks:
-    """Concatenated templates, copied and specialized in one piece."""
-
-    def __init__(self, blocks: Sequence[StructTemplate]) -> None:
-        self.starts = tuple(accumulate(map(len, blocks), initial=0))
-        placed = list(zip(self.starts, blocks, strict=False))
-        self._moves: Array = np.concatenate([_NONE, *(block._moves for block in blocks)])
-        moved = (block._words + block._moves * (start * WORD) for start, block in placed)
-        self._words: Array = np.concatenate([_NONE, *moved])
-
-    def words(self) -> Array:
-        return self._words.copy()
-
-    def relocate(self, words: Array) -> int:
-        """Make pointers of a copy point into it."""
-        return _relocate(words, self._moves)
-
-
-_NONE: Array = np.zeros(0, np.int64)
+        words = self.words.copy()
+        return words, _relocate(words, self.moves) + self.root
 
 
 def _relocate(words: Array, moves: Array) -> int:
@@ -455,10 +429,16 @@ class _SpecializedStructs(NamedTuple):
 
 
 class _Joined:
+    """Concatenated templates by group index, copied and specialized together."""
+
     def __init__(self, templates: Mapping[int, _Template]) -> None:
-        self._blocks = JoinedBlocks([template.block for template in templates.values()])
-        self._starts = dict(zip(templates, self._blocks.starts, strict=False))
-        moved = list(zip(self._blocks.starts, templates.values(), strict=False))
+        starts = list(accumulate((len(template.block) for template in templates.values()), initial=0))
+        self._starts = dict(zip(templates, starts, strict=False))
+        moved = list(zip(starts, templates.values(), strict=False))
+        empty = np.zeros(0, np.int64)
+        self._moves: Array = np.concatenate([empty, *(template.block.moves for template in templates.values())])
+        words = (template.block.words + template.block.moves * (start * WORD) for start, template in moved)
+        self._words: Array = np.concatenate([empty, *words])
         self._integers = _Numbers(
             (start + word, number) for start, template in moved for word, number in template.integers
         )
@@ -467,11 +447,11 @@ class _Joined:
 
     def write_sizes(self, values: Sequence[Any]) -> _SpecializedStructs:
         """Write the values of a replay into a copy."""
-        words = self._blocks.words()
+        words = self._words.copy()
         self._integers.write(words, values)
         self._reals.write(words.view(np.float64), values)
         self._products.write(words, values)
-        return _SpecializedStructs(words, self._blocks.relocate(words), self._starts.copy())
+        return _SpecializedStructs(words, _relocate(words, self._moves), self._starts.copy())
 
 
 class _Numbers:

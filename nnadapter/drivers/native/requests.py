@@ -412,18 +412,14 @@ class _DynamicSignature:
         return NativeSignature(inputs, outputs)
 
 
-class RunSignature:
+class RunSignature(NamedTuple):
     """Signature of a program that gets sizes per run."""
 
-    def __init__(self, sizes: NumberedSizes, signature: _DynamicSignature) -> None:
-        self._sizes, self._signature = sizes, signature
-
-    def numbers(self, sizes: Sequence[Any]) -> list[int]:
-        """See `NumberedSizes.of`."""
-        return self._sizes.of(sizes)
+    sizes: NumberedSizes
+    signature: _DynamicSignature
 
     def at(self, numbers: Sequence[int]) -> CallSignature:
-        return self._signature.at(self._sizes, numbers)
+        return self.signature.at(self.sizes, numbers)
 
 
 class DynamicSignatures:
@@ -461,20 +457,9 @@ class NativeExecution(Execution):
     Executions of a context share `slots`, because a stream may be a thread.
     """
 
-    def __init__(
-        self,
-        functions: Functions,
-        device: int,
-        handle: int,
-        signature: CallSignature,
-        holder: Holder,
-        dynamic_signature: RunSignature | None,
-        slots: ObjectPool[ExecutionSlot],
-    ) -> None:
-        self._functions, self._device, self._handle = functions, device, handle
-        self._holder, self._dynamic_signature = holder, dynamic_signature
-        self._signature = signature
-        self._slots = slots
+    def __init__(self, program: NativeProgram, handle: int) -> None:
+        self._program, self._handle = program, handle
+        self._functions, self._signature, self._slots = program.functions, program.signature, program.slots
         self._calls: dict[object, tuple[CallSignature | None, NativeCall]] = {}
         """Last request per stream, which the driver may still read. The signature is None if it is not reusable."""
         self._last: tuple[Sequence[int], CallSignature | None] = (), None
@@ -500,12 +485,13 @@ class NativeExecution(Execution):
         return self.enqueued(self._signature, inputs, stream, control)
 
     def specialize(self, sizes: Sequence[Any]) -> Execution:
-        if self._dynamic_signature is None:
+        dynamic_signature = self._program.dynamic_signature
+        if dynamic_signature is None:
             return super().specialize(sizes)
-        numbers = self._dynamic_signature.numbers(sizes)
+        numbers = dynamic_signature.sizes.of(sizes)
         last, signature = self._last
         if signature is None or last != numbers:
-            signature = self._dynamic_signature.at(numbers)
+            signature = dynamic_signature.at(numbers)
             self._last = numbers, signature
         return _SpecializedExecution(self, signature)
 
@@ -569,7 +555,7 @@ class NativeExecution(Execution):
         output_memories: list[DeviceMemory] = []
         try:
             for nbytes in signature.request.output_sizes:
-                output_memories.append(DeviceMemory(self._functions, self._device, nbytes))
+                output_memories.append(DeviceMemory(self._functions, self._program.device, nbytes))
             call.place(input_memories, output_memories)
             self._compute(call)
             if is_awaited and stream is not None:
@@ -650,41 +636,36 @@ class NativeProgram(Program):
         slots: ObjectPool[ExecutionSlot],
         dynamic_signature: RunSignature | None = None,
     ) -> None:
-        self._functions, self._device, self._handle = functions, device, handle
-        self._signature, self._holder, self._dynamic_signature, self._slots = (
-            signature,
-            holder,
-            dynamic_signature,
-            slots,
-        )
+        self.functions, self.device, self._handle = functions, device, handle
+        self.signature, self._holder, self.slots = signature, holder, slots
+        self.dynamic_signature = dynamic_signature
         self._lock = new_lock()
 
     def create_execution(self) -> NativeExecution:
         with self._lock:
-            handle = self._functions.create_handle("create_execution", self._handle, failure=ExecutionError)
-        around = self._signature, self._holder, self._dynamic_signature, self._slots
-        return NativeExecution(self._functions, self._device, handle, *around)
+            handle = self.functions.create_handle("create_execution", self._handle, failure=ExecutionError)
+        return NativeExecution(self, handle)
 
     def bound(self, request: int) -> int | None:
         """Clone the program; return a handle or None."""
         with self._lock:
-            handle = self._functions.create_handle_or_none(
+            handle = self.functions.create_handle_or_none(
                 "clone_with_constants", self._handle, request, failure=CompilationError, misuse=CompilationError
             )
         if handle == self._handle:
             raise DriverError(
-                f"{self._functions.driver}: clone_with_constants returned the original program, expected a new "
+                f"{self.functions.driver}: clone_with_constants returned the original program, expected a new "
                 "one; report it to the vendor"
             )
         return handle
 
     @property
     def memory_bytes(self) -> int:
-        is_reported = "program_memory" in self._functions
-        return int(self._functions.plain("program_memory", self._handle)) if is_reported else 0
+        is_reported = "program_memory" in self.functions
+        return int(self.functions.plain("program_memory", self._handle)) if is_reported else 0
 
     def serialize(self) -> bytes | None:
-        if "serialize" not in self._functions or self._dynamic_signature is not None:
+        if "serialize" not in self.functions or self.dynamic_signature is not None:
             return None
         parts: list[bytes] = []
 
@@ -694,8 +675,8 @@ class NativeProgram(Program):
 
         callback = SIGNATURES["write"](write)
         writer = make("Writer", write=ctypes.cast(callback, ctypes.c_void_p).value)
-        self._functions.call("serialize", self._handle, ctypes.addressof(writer))
-        return seal(self._functions.driver, self._signature.types, parts)
+        self.functions.call("serialize", self._handle, ctypes.addressof(writer))
+        return seal(self.functions.driver, self.signature.types, parts)
 
     def close(self) -> None:
-        self._functions.plain("destroy_program", self._handle)
+        self.functions.plain("destroy_program", self._handle)

@@ -21,7 +21,7 @@ def model_of(rows: int, columns: int, width: int = 3, *, operation: str = "RELU"
 
 def sized(borders: DynamicSignatures, model, sizes):
     by_run = borders.of(model, NumberedSizes(model))
-    return by_run.at(by_run.numbers(sizes))
+    return by_run.at(by_run.sizes.of(sizes))
 
 
 def test_models_with_the_same_types_share_signatures():
