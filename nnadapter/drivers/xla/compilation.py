@@ -104,10 +104,7 @@ class Donating:
 
     def _form(self, given_up: tuple[int, ...]) -> tuple[Any, tuple[int, ...]] | None:
         jax, compiled = module(), self._compiled
-        function = jax.export.deserialize(bytearray(compiled.exported))
-        at = jax.sharding.SingleDeviceSharding(compiled.device)
-        shapes = [jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=at) for aval in function.in_avals]
-        inputs, constants = jax.tree.unflatten(function.in_tree, shapes)[0]
+        function, inputs, constants = _imported(compiled.exported, compiled.device)
         donated = usable(given_up, [_kind(spec) for spec in inputs], [_kind(spec) for spec in function.out_avals])
         if not donated:
             return None
@@ -173,32 +170,34 @@ def compiled(model: Model, closures: Sequence[Computes], device: Any, precision:
         exported = jax.export.export(jitted, platforms=[platform_of(device)])(inputs, constants)
         # compiling the exported function leaks memory in JAX 0.10
         executable = jitted.lower(inputs, constants).compile()
-        give_back()
-        return Compiled(
-            executable=executable,
-            constants=_placed(arrays, device),
-            device=device,
-            results=tuple(model.operands[index].type.dtype.value for index in model.outputs),
-            exported=bytes(exported.serialize()),
-        )
+        results = tuple(model.operands[index].type.dtype.value for index in model.outputs)
+        return _compiled(executable, arrays, device, results, bytes(exported.serialize()))
 
 
 def compiled_again(exported: bytes, arrays: Sequence[Array], results: Sequence[str], device: Any) -> Compiled:
     """Compile a function from `jax.export`; raise CompilationError if JAX or XLA fails."""
-    jax = module()
     with _translated(), own_settings():
-        function = jax.export.deserialize(bytearray(exported))
-        shapes = [_shape(aval, device) for aval in function.in_avals]
-        inputs, constants = jax.tree.unflatten(function.in_tree, shapes)[0]
-        executable = jax.jit(function.call).lower(inputs, constants).compile()
-        give_back()
-        return Compiled(
-            executable=executable,
-            constants=_placed(arrays, device),
-            device=device,
-            results=tuple(results),
-            exported=exported,
-        )
+        function, inputs, constants = _imported(exported, device)
+        executable = module().jit(function.call).lower(inputs, constants).compile()
+        return _compiled(executable, arrays, device, tuple(results), exported)
+
+
+def _imported(exported: bytes, device: Any) -> tuple[Any, Any, Any]:
+    """Return a function from `jax.export`, and the shapes of its inputs and constants on a device."""
+    jax = module()
+    function = jax.export.deserialize(bytearray(exported))
+    shapes = [_shape(aval, device) for aval in function.in_avals]
+    inputs, constants = jax.tree.unflatten(function.in_tree, shapes)[0]
+    return function, inputs, constants
+
+
+def _compiled(
+    executable: Any, arrays: Sequence[Array], device: Any, results: tuple[str, ...], exported: bytes
+) -> Compiled:
+    """Return the compiled segment, with constants on the device."""
+    give_back()
+    constants = tuple(module().device_put(array, device) for array in arrays)
+    return Compiled(executable=executable, constants=constants, device=device, results=results, exported=exported)
 
 
 def platform_of(device: Any) -> str:
@@ -216,10 +215,6 @@ def _shape(typed: Any, device: Any) -> Any:
     shape, dtype = (typed.dimensions, carrier(typed.dtype.array_type)) if is_type else (typed.shape, typed.dtype)
     jax = module()
     return jax.ShapeDtypeStruct(shape, dtype, sharding=jax.sharding.SingleDeviceSharding(device))
-
-
-def _placed(arrays: Sequence[Array], device: Any) -> tuple[Any, ...]:
-    return tuple(module().device_put(array, device) for array in arrays)
 
 
 def _packed(model: Model, key: Key) -> Array:

@@ -180,16 +180,6 @@ def _deformable(
     return with_bias(result, bias, last=False)
 
 
-_SAMPLING_FUNCTIONS: Mapping[str, Function] = {
-    "GRID_SAMPLE": _grid_sample,
-    "AFFINE_GRID": _affine_grid,
-    "DEFORMABLE_CONV_2D": _deformable,
-}
-
-
-lower_sampling = direct(_SAMPLING_FUNCTIONS, computes, types=ALL_FLOATS)
-
-
 def _counts(length: Any, bins: int, ratio: int) -> Any:
     needed = jnp.maximum(0, jnp.ceil(length / bins)).astype(int)
     return jnp.full(length.shape, ratio) if ratio else needed
@@ -288,7 +278,11 @@ def _bins(first: Any, last: Any, bins: int, size: int) -> Any:
     return (places >= begin[..., None]) & (places < end[..., None])
 
 
-_REGION_FUNCTIONS: Mapping[str, Function] = {"ROI_ALIGN": _roi_align, "MAX_ROI_POOL": _max_roi_pool}
-
-
-lower_regions = direct(_REGION_FUNCTIONS, computes, types=ALL_FLOATS)
+_FUNCTIONS: Mapping[str, Function] = {
+    "GRID_SAMPLE": _grid_sample,
+    "AFFINE_GRID": _affine_grid,
+    "DEFORMABLE_CONV_2D": _deformable,
+    "ROI_ALIGN": _roi_align,
+    "MAX_ROI_POOL": _max_roi_pool,
+}
+lower_sampling = direct(_FUNCTIONS, computes, types=ALL_FLOATS)

@@ -57,7 +57,6 @@ def _mat_mul_n_bits(
 
 lower_mat_mul_n_bits = direct({"MAT_MUL_N_BITS": _mat_mul_n_bits}, computes, types=(*ALL_FLOATS, "uint8"))
 lower_einsum = direct({"EINSUM": lambda *inputs, equation: jnp.einsum(equation, *inputs)}, computes, types=ALL_NUMBERS)
-lower_determinant = direct(shared("DETERMINANT"), computes, types=ALL_FLOATS)
 lower_triangle = direct(shared("TRILU"), moves, types=HELD)
 
 
@@ -89,5 +88,4 @@ def _stft(x: Any, window: Any = None, *, frame_step: int, frame_length: int, one
     return _dft(frames * factors[:, None], 2, frame_length, False, onesided)
 
 
-lower_fourier_transform = direct({"DFT": _dft}, computes, types=ALL_FLOATS)
-lower_short_time_fourier_transform = direct({"STFT": _stft}, computes, types=ALL_FLOATS)
+lower_floats = direct(shared("DETERMINANT") | {"DFT": _dft, "STFT": _stft}, computes, types=ALL_FLOATS)

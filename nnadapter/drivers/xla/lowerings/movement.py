@@ -172,17 +172,18 @@ def _reverse_sequence(x: Any, lengths: Any, batch_axis: int, time_axis: int) -> 
     return jnp.take_along_axis(x, jnp.broadcast_to(places, np.broadcast_shapes(places.shape, (1,) * x.ndim)), time_axis)
 
 
-lower_gather_nd = direct({"GATHER_ND": _gather_nd}, moves, types=HELD)
-
-
-_SCATTERS: Mapping[str, Function] = {"SCATTER_ELEMENTS": _scatter_elements, "SCATTER_ND": _scatter_nd}
-
-
+_MOVEMENTS: Mapping[str, Function] = {
+    "GATHER_ND": _gather_nd,
+    "TENSOR_SCATTER": _tensor_scatter,
+    "REVERSE_SEQUENCE": _reverse_sequence,
+}
+lower_indexed = direct(_MOVEMENTS, moves, types=HELD)
 lower_scatter = direct(
-    _SCATTERS, computes, types=HELD, limits="the compiler decides which of several updates of one element stays"
+    {"SCATTER_ELEMENTS": _scatter_elements, "SCATTER_ND": _scatter_nd},
+    computes,
+    types=HELD,
+    limits="the compiler decides which of several updates of one element stays",
 )
-lower_tensor_scatter = direct({"TENSOR_SCATTER": _tensor_scatter}, moves, types=HELD)
-lower_reverse_sequence = direct({"REVERSE_SEQUENCE": _reverse_sequence}, moves, types=HELD)
 
 
 @lowers("ONE_HOT", types=HELD, results=ALL_NUMBERS)

@@ -21,20 +21,19 @@ from nnadapter.drivers.xla.lowerings.numerics import (
     direct,
     shared,
 )
-from nnadapter.ir import DataType, Layout, NamedOperation
+from nnadapter.ir import Layout, NamedOperation
 from nnadapter.ir.definition.normalization import per_channel
-from nnadapter.ir.operand_checks import integer_range
 from nnadapter.ir.operations.windows import IMAGES
 
 
 def smallest(dtype: Any) -> Any:
     """Return the smallest value of a data type, the neutral element of a maximum."""
-    return dtype.type(-jnp.inf if jnp.issubdtype(dtype, jnp.floating) else integer_range(DataType(dtype.name))[0])
+    return dtype.type(-jnp.inf if jnp.issubdtype(dtype, jnp.floating) else jnp.iinfo(dtype).min)
 
 
 def largest(dtype: Any) -> Any:
     """Return the largest value of a data type, the neutral element of a minimum."""
-    return dtype.type(jnp.inf if jnp.issubdtype(dtype, jnp.floating) else integer_range(DataType(dtype.name))[1])
+    return dtype.type(jnp.inf if jnp.issubdtype(dtype, jnp.floating) else jnp.iinfo(dtype).max)
 
 
 def _mean(x: Any, axis: Any, keepdims: bool) -> Any:
@@ -64,31 +63,22 @@ lower_place = direct(
 )
 
 
-def _running_sum(x: Any, axis: int, exclusive: bool, reverse: bool) -> Any:
-    x = jnp.flip(x, axis) if reverse else x
-    total = jnp.cumsum(x, axis, dtype=x.dtype)
-    if exclusive:
-        total = _moved_on(total, axis, 0)
-    return jnp.flip(total, axis) if reverse else total
+def _running(function: Callable[..., Any], first: int) -> Function:
+    """Return a cumulative operation; exclusive results start with `first`."""
+
+    def run(x: Any, axis: int, exclusive: bool, reverse: bool) -> Any:
+        x = jnp.flip(x, axis) if reverse else x
+        total = function(x, axis, dtype=x.dtype)
+        if exclusive:
+            leading = jax.lax.slice_in_dim(total, 0, max(0, x.shape[axis] - 1), axis=axis)
+            front = jax.lax.slice_in_dim(jnp.full_like(x, first), 0, min(1, x.shape[axis]), axis=axis)
+            total = jnp.concatenate([front, leading], axis)
+        return jnp.flip(total, axis) if reverse else total
+
+    return run
 
 
-def _running_product(x: Any, axis: int, exclusive: bool, reverse: bool) -> Any:
-    x = jnp.flip(x, axis) if reverse else x
-    total = jnp.cumprod(x, axis, dtype=x.dtype)
-    if exclusive:
-        total = _moved_on(total, axis, 1)
-    return jnp.flip(total, axis) if reverse else total
-
-
-def _moved_on(x: Any, axis: int, first: int) -> Any:
-    leading = jax.lax.slice_in_dim(x, 0, max(0, x.shape[axis] - 1), axis=axis)
-    front = jax.lax.slice_in_dim(jnp.full_like(x, first), 0, min(1, x.shape[axis]), axis=axis)
-    return jnp.concatenate([front, leading], axis)
-
-
-_RUNNING = {"CUM_SUM": _running_sum, "CUM_PROD": _running_product}
-
-
+_RUNNING = {"CUM_SUM": _running(jnp.cumsum, 0), "CUM_PROD": _running(jnp.cumprod, 1)}
 lower_running = direct(_RUNNING, computes, types=ALL_NUMBERS, layouts=LAYOUTS)
 
 
@@ -172,10 +162,5 @@ def _cross_entropy(x: Any, target: Any, weight: Any = None, **attributes: Any) -
     return [_likelihood(logarithms, target, weight, **attributes), logarithms]
 
 
-_FUNCTIONS: Mapping[str, Function] = {
-    "NEGATIVE_LOG_LIKELIHOOD_LOSS": _likelihood,
-    "SOFTMAX_CROSS_ENTROPY_LOSS": _cross_entropy,
-}
-
-
-lower_losses = direct(_FUNCTIONS, computes, types=ALL_FLOATS)
+_LOSSES = {"NEGATIVE_LOG_LIKELIHOOD_LOSS": _likelihood, "SOFTMAX_CROSS_ENTROPY_LOSS": _cross_entropy}
+lower_losses = direct(_LOSSES, computes, types=ALL_FLOATS)

@@ -127,7 +127,6 @@ _Step = Callable[[Any, Sequence[Any]], Sequence[Any]]
 """Input products, states -> next states."""
 
 _GATES = gate_functions(jnp, jax.nn.sigmoid)
-_FUNCTIONS = {"LSTM": 3, "GRU": 2, "RNN": 1}
 
 
 def _gate(name: str, alpha: float, beta: float, clip: float) -> _Gate:
@@ -137,9 +136,9 @@ def _gate(name: str, alpha: float, beta: float, clip: float) -> _Gate:
     return lambda x: function(jnp.clip(x, -clip, clip), alpha, beta)
 
 
-def _gates(type_: str, direction: int, attributes: Mapping[str, Any]) -> list[_Gate]:
-    """Return a direction's activation functions; the LSTM's last is not clipped."""
-    count, names = _FUNCTIONS[type_], attributes["activations"].split()
+def _gates(count: int, direction: int, attributes: Mapping[str, Any]) -> list[_Gate]:
+    """Return a direction's `count` activation functions; the third, the LSTM's last, is not clipped."""
+    names = attributes["activations"].split()
     alphas, betas = ((*attributes[f"activation_{name}"], *(0.0,) * len(names)) for name in ("alpha", "beta"))
     clips = [attributes["clip"]] * count if count < 3 else [attributes["clip"]] * 2 + [float("inf")]
     places = range(direction * count, (direction + 1) * count)
@@ -178,11 +177,12 @@ def _rnn(r: Any, b: Any, p: Any, gates: Sequence[_Gate], flag: Any) -> _Step:
     return lambda x, states: (gates[0](x + states[0] @ r.T + b),)
 
 
-_STEPS: Mapping[str, tuple[Callable[..., _Step], str, int]] = {
-    "LSTM": (_lstm, "input_forget", 2),
-    "GRU": (_gru, "linear_before_reset", 1),
-    "RNN": (_rnn, "", 1),
+_STEPS: Mapping[str, tuple[Callable[..., _Step], str, int, int]] = {
+    "LSTM": (_lstm, "input_forget", 2, 3),
+    "GRU": (_gru, "linear_before_reset", 1, 2),
+    "RNN": (_rnn, "", 1, 1),
 }
+"""Step, its attribute, and the numbers of states and of activation functions per direction."""
 
 
 def _along(step: _Step, x: Any, first: Sequence[Any], lengths: Any, backwards: bool) -> tuple[Sequence[Any], Any]:
@@ -208,7 +208,7 @@ def _along(step: _Step, x: Any, first: Sequence[Any], lengths: Any, backwards: b
 
 
 def _recurrent(type_: str) -> Callable[..., Any]:
-    make, flag, count = _STEPS[type_]
+    make, flag, states_count, gates_count = _STEPS[type_]
 
     def run(
         x: Any, w: Any, r: Any, b: Any = None, lengths: Any = None, h: Any = None, c: Any = None, p: Any = None,
@@ -218,11 +218,11 @@ def _recurrent(type_: str) -> Callable[..., Any]:
         b = jnp.zeros((directions, 2 * w.shape[1]), x.dtype) if b is None else b
         p = jnp.zeros((directions, 3 * units), x.dtype) if p is None else p
         empty = jnp.zeros((directions, batch, units), x.dtype)
-        first = [empty if state is None else state for state in (h, c)][:count]
+        first = [empty if state is None else state for state in (h, c)][:states_count]
         outputs, last = [], []
         for direction in range(directions):
             of_input, of_hidden = jnp.split(b[direction], 2)
-            gates = _gates(type_, direction, attributes)
+            gates = _gates(gates_count, direction, attributes)
             step = make(r[direction], of_hidden, p[direction], gates, attributes.get(flag))
             backwards = direction == 1 or attributes["direction"] == "reverse"
             products = x @ w[direction].T + of_input

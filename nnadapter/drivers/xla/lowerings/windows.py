@@ -206,11 +206,6 @@ def lower_norm_pool(operation: NamedOperation) -> Computes:
     return computes(operation, function)
 
 
-def _taps(operation: NamedOperation) -> tuple[list[int], Array, Array]:
-    sizes, counts = operation.input.type.dimensions[2:], list(operation.output.type.dimensions[2:])
-    return counts, *places(sizes, counts, operation)
-
-
 def places(sizes: Any, counts: Any, operation: NamedOperation) -> tuple[Array, Array]:
     """Return clamped tap indices, [axes, windows, taps], and a mask of those inside."""
     rank = len(sizes)
@@ -220,7 +215,7 @@ def places(sizes: Any, counts: Any, operation: NamedOperation) -> tuple[Array, A
             counts, operation.strides, operation.kernel_shape, operation.dilations, operation.pads, strict=False
         )
     ]
-    full = tuple(count for count in counts) + tuple(operation.kernel_shape)
+    full = (*counts, *operation.kernel_shape)
     spread = []
     for axis, table in enumerate(along):
         shape = [1] * 2 * rank
@@ -235,9 +230,9 @@ def places(sizes: Any, counts: Any, operation: NamedOperation) -> tuple[Array, A
 @lowers("MAX_POOL_2D_WITH_INDICES", "MAX_POOL_3D_WITH_INDICES", types=ALL_NUMBERS, results=("int32", "int64"))
 def lower_max_pool_with_indices(operation: NamedOperation) -> Computes:
     """Lower maximum pools with flat indices; the first of equals wins."""
-    counts, indices, inside = _taps(operation)
-    dimensions = operation.input.type.dimensions
+    dimensions, counts = operation.input.type.dimensions, operation.output.type.dimensions[2:]
     sizes, planes = dimensions[2:], dimensions[0] * dimensions[1]
+    indices, inside = places(sizes, counts, operation)
     flat = np.ravel_multi_index(tuple(indices), sizes)
     order = "C" if operation.storage_order == "row_major" else "F"
     flat_indices = np.ravel_multi_index(tuple(indices), sizes, order=order)  # type: ignore[call-overload]
