@@ -6,7 +6,8 @@ The driver sees each of its pieces of a segment as a segment; the plan sees one 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -78,12 +79,6 @@ class KernelCall:
     """Types of the node's inputs; None if absent."""
     names: tuple[str, ...]
     attributes: Mapping[str, Any]
-
-    @classmethod
-    def of(
-        cls, choice: Choice, call: CustomCall, types: Sequence[OperandType | None], names: Sequence[str]
-    ) -> KernelCall:
-        return cls(choice.kernel, call, tuple(types), tuple(names), complete(choice.kernel, call.attributes))
 
     def compute(self, inputs: Sequence[Array]) -> list[Array]:
         """Call the kernel; raises ExecutionError, also for results that do not match the model."""
@@ -176,18 +171,16 @@ class KernelProgram(Program):
         constants: Mapping[int, Array],
         stored: StoredKernelProgram,
     ) -> None:
-        self._turns = tuple(turns)
-        self._inputs, self._outputs = tuple(inputs), tuple(outputs)
-        self._constants = dict(constants)
+        self.turns, self.inputs, self.outputs, self.constants = turns, inputs, outputs, constants
         self._stored = stored
 
     def create_execution(self) -> Execution:
-        return KernelExecution(self._turns, self._inputs, self._outputs, self._constants)
+        return KernelExecution(self)
 
     @property
     def memory_bytes(self) -> int:
         return sum(program.memory_bytes for program in self._programs) + sum(
-            array.nbytes for array in self._constants.values()
+            array.nbytes for array in self.constants.values()
         )
 
     @property
@@ -207,46 +200,44 @@ class KernelProgram(Program):
 
     @property
     def _programs(self) -> list[Program]:
-        return [turn.work for turn in self._turns if isinstance(turn.work, Program)]
+        return [turn.work for turn in self.turns if isinstance(turn.work, Program)]
 
 
 class KernelExecution(Execution):
     """Execution without own state, as re-entrant as the driver's executions."""
 
-    def __init__(
-        self, turns: Sequence[Turn], inputs: Sequence[int], outputs: Sequence[int], constants: Mapping[int, Array]
-    ) -> None:
-        self._inputs, self._outputs, self._constants = inputs, outputs, constants
-        self._made: list[Execution] = []
+    def __init__(self, program: KernelProgram) -> None:
+        self._program = program
+        self._executions: list[Execution] = []
         self._steps: list[tuple[Turn, Execution | KernelCall]] = []
         try:
-            for turn in turns:
-                self._steps.append((turn, self._opened(turn)))
+            for turn in program.turns:
+                self._steps.append((turn, self._open(turn)))
         except BaseException:
             self.close()
             raise
 
-    def _opened(self, turn: Turn) -> Execution | KernelCall:
+    def _open(self, turn: Turn) -> Execution | KernelCall:
         if isinstance(turn.work, KernelCall):
             return turn.work
-        self._made.append(create_execution(turn.work))
-        return self._made[-1]
+        self._executions.append(create_execution(turn.work))
+        return self._executions[-1]
 
     def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:
         return self.compute_within(inputs, UNLIMITED)
 
     def compute_within(self, inputs: Sequence[Array], control: Control) -> Sequence[Array]:
         """Check `control` before every piece."""
-        values = {**self._constants, **dict(zip(self._inputs, inputs, strict=True))}
+        values = {**self._program.constants, **dict(zip(self._program.inputs, inputs, strict=True))}
         for turn, step in self._steps:
             if control.cancelled is not None and control.cancelled():
                 raise CancelledError("the run was stopped between two pieces of a segment")
             results = _computed(turn, step, [read_only(values[operand]) for operand in turn.inputs], control)
             values.update(zip(turn.outputs, results, strict=True))
-        return [values[operand] for operand in self._outputs]
+        return [values[operand] for operand in self._program.outputs]
 
     def close(self) -> None:
-        close_all(self._made)
+        close_all(self._executions)
 
 
 def _computed(turn: Turn, step: Execution | KernelCall, inputs: Sequence[Array], control: Control) -> Sequence[Array]:
@@ -316,9 +307,8 @@ class KernelContext(Context):
         if not _calls_kernels(blob):
             return self.inner.deserialize(blob)
         stored, blobs = read(blob)
-        return _assembled(
-            stored, [_Deserialized(self.inner, inner_blob) for inner_blob in blobs], self._rebind(stored.calls)
-        )
+        loaders = [partial(self.inner.deserialize, inner_blob) for inner_blob in blobs]
+        return _assembled(stored, loaders, self._rebind(stored.calls))
 
     def deserialize_view(self, blob: memoryview) -> Program:
         return super().deserialize_view(blob) if _calls_kernels(blob) else self.inner.deserialize_view(blob)
@@ -353,7 +343,8 @@ class KernelContext(Context):
         if isinstance(choice, Unsupported):
             raise CompilationError(f"{choice.detail}; register one")
         assert called is not None, "it is a call"
-        return KernelCall.of(choice, called.call, called.call.spread(called.types), operation.makes)
+        types, attributes = tuple(called.call.spread(called.types)), complete(choice.kernel, called.call.attributes)
+        return KernelCall(choice.kernel, called.call, types, operation.makes, attributes)
 
     def _rebind(self, calls: Model) -> list[KernelCall]:
         segment = ir_segment(calls, lambda _, __: True)
@@ -365,40 +356,24 @@ class KernelContext(Context):
     def _compiled(self, segment: Segment) -> Program:
         pieces = split(segment)
         bound = [self._bind(segment.operations[piece.operations[0]]) for piece in pieces if piece.model is None]
-        programs: list[_Compiled | _Deserialized] = [
-            _Compiled(self.inner, piece) for piece in pieces if piece.model is not None
-        ]
-        return _assembled(_stored(segment, pieces), programs, bound)
+        compilers = [partial(_compile, self.inner, piece) for piece in pieces if piece.model is not None]
+        return _assembled(_stored(segment, pieces), compilers, bound)
 
 
-class _Compiled:
-    """Deferred compilation, so that earlier programs can be closed if it fails."""
-
-    def __init__(self, inner: Context, piece: KernelPiece) -> None:
-        self._inner, self._piece = inner, piece
-
-    def program(self) -> Program:
-        positions = self._piece.operations
-        try:
-            return checked_program(self._inner.compile(self._piece.model))
-        except CompilationError as error:  # indices are relative to the piece
-            blamed = blamed_nodes(error, len(positions))
-            if not blamed:
-                raise
-            refused = {positions[position]: refusal for position, refusal in blamed.items()}
-            raise CompilationError(str(error), refused=refused) from error
+def _compile(inner: Context, piece: KernelPiece) -> Program:
+    positions = piece.operations
+    try:
+        return inner.compile(piece.model)
+    except CompilationError as error:  # indices are relative to the piece
+        blamed = blamed_nodes(error, len(positions))
+        if not blamed:
+            raise
+        refused = {positions[position]: refusal for position, refusal in blamed.items()}
+        raise CompilationError(str(error), refused=refused) from error
 
 
 def _calls_kernels(blob: bytes | memoryview) -> bool:
     return blob[: len(MAGIC)] == MAGIC
-
-
-class _Deserialized:
-    def __init__(self, inner: Context, blob: bytes) -> None:
-        self._inner, self._blob = inner, blob
-
-    def program(self) -> Program:
-        return checked_program(self._inner.deserialize(self._blob))
 
 
 def _stored(segment: Segment, pieces: Sequence[KernelPiece]) -> StoredKernelProgram:
@@ -417,9 +392,9 @@ def _stored(segment: Segment, pieces: Sequence[KernelPiece]) -> StoredKernelProg
 
 
 def _assembled(
-    stored: StoredKernelProgram, programs: Sequence[_Compiled | _Deserialized], calls: Sequence[KernelCall]
+    stored: StoredKernelProgram, loaders: Sequence[Callable[[], Program]], calls: Sequence[KernelCall]
 ) -> KernelProgram:
-    """Assemble a compiled or deserialized program from `stored`."""
+    """Assemble a program from `stored`; `loaders` compile or deserialize the driver's, closed if a later one fails."""
     numbers: dict[str, int] = {}
 
     def slots(names: Sequence[str]) -> tuple[int, ...]:
@@ -437,7 +412,7 @@ def _assembled(
                 turns.append(Turn(call, slots(input_names), slots(written)))
                 continue
             piece = stored.pieces[number]
-            built_programs.append(programs[number].program())
+            built_programs.append(checked_program(loaders[number]()))
             expected = [
                 None if value_type is None else (value_type.dimensions, value_type.dtype.array_type)
                 for value_type in piece.types

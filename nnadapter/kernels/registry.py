@@ -86,18 +86,19 @@ class KernelTable:
 
     def choose(self, request: Request) -> Choice | Unsupported:
         """Return the kernel for a request, or a refusal."""
-        candidates = self.by_op.get((request.domain, request.op_type), ())
-        fitting = [kernel for kernel in candidates if not misfit(kernel, request)]
-        refusals = [f"kernel {kernel.name!r}: {misfit(kernel, request)}" for kernel in candidates]
+        kernels = self.by_op.get((request.domain, request.op_type), ())
+        misfits = [(kernel, misfit(kernel, request)) for kernel in kernels]
+        fitting = [kernel for kernel, text in misfits if not text]
+        refusals = [f"kernel {kernel.name!r}: {text}" for kernel, text in misfits if text]
         for kernel in sorted(fitting, key=lambda fitting_kernel: order(fitting_kernel, request)):
             outputs = _outputs(kernel, request)
             if not isinstance(outputs, str):
                 warn_of_infer(refusals)
                 return Choice(kernel, outputs)
             refusals.append(f"kernel {kernel.name!r}: {outputs}")
-        refusal_text = "; ".join(text for text in refusals if not text.endswith(": "))
         operator_name = f"{request.domain}::{request.op_type}" if request.domain else request.op_type
-        detail = f"no kernel of device {self.device!r} fits {operator_name}{': ' if refusal_text else ''}{refusal_text}"
+        reasons = f": {'; '.join(refusals)}" if refusals else ""
+        detail = f"no kernel of device {self.device!r} fits {operator_name}{reasons}"
         return Unsupported(Reason.UNSUPPORTED_OPERATION, detail)
 
 
@@ -170,7 +171,7 @@ def turns(kernel_type: KernelType, type_: OperandType | None) -> bool:
         kernel_type.layout is not None
         and type_ is not None
         and type_.layout is not kernel_type.layout
-        and type_.rank == 4
+        and type_.rank == _IMAGE_RANK
     )
 
 
@@ -198,17 +199,15 @@ def complete(kernel: Kernel, attributes: Mapping[str, Any]) -> dict[str, Any]:
 def _outputs(kernel: Kernel, request: Request) -> tuple[OperandType, ...] | str:
     declared_outputs = request.outputs
     if kernel.infer is None:
-        return (
-            declared_outputs
-            if declared_outputs is not None
-            else "neither ONNX nor the model has its output types, and it has no infer"
-        )
+        no_types = "neither ONNX nor the model has its output types, and it has no infer"
+        return no_types if declared_outputs is None else declared_outputs
     output_types = inferred(kernel.infer, request, complete(kernel, request.attributes))
     if isinstance(output_types, str) or declared_outputs is None:
         return output_types
-    if [(output_type.dtype, output_type.dimensions) for output_type in output_types[: len(declared_outputs)]] != [
-        (declared_output.dtype, declared_output.dimensions) for declared_output in declared_outputs
-    ]:
+    inferred_forms, forms = (
+        [(type_.dtype, type_.dimensions) for type_ in types] for types in (output_types, declared_outputs)
+    )
+    if inferred_forms[: len(forms)] != forms:
         return f"it infers {', '.join(map(str, output_types))}; the model has {', '.join(map(str, declared_outputs))}"
     return declared_outputs
 

@@ -96,28 +96,19 @@ def ir_segment(model: Model, is_call: Callable[[Operation, Sequence[OperandType]
         types = tuple(operands[operand].type for operand in operation.inputs if operand != ABSENT)
         if operation.type == CUSTOM and is_call(operation, types):
             called = Called(CustomCall.of(operation.attributes), names(operation.inputs), types)
-        computed = (
-            input_index
-            for input_index in operation.inputs
-            if input_index != ABSENT and operands[input_index].value is None
-        )
+        computed = (number for number in operation.inputs if number != ABSENT and operands[number].value is None)
         return SegmentOperation(operation.type, names(computed), names(operation.outputs), called)
 
     operations = tuple(map(read, model.operations))
     needed_names = {name for operation in operations if operation.called for name in operation.called.inputs}
     needed_names.update(names(model.outputs))
-    return Segment(
-        operations,
-        names(model.inputs),
-        names(model.outputs),
-        {
-            constant_operand.name: Constant(constant_operand.type, constant_operand.value)
-            for constant_operand in operands
-            if constant_operand.value is not None and constant_operand.name in needed_names
-        },
-        part,
-        lambda name: operands[numbers[name]].type,
-    )
+    constants = {
+        operand.name: Constant(operand.type, operand.value)
+        for operand in operands
+        if operand.value is not None and operand.name in needed_names
+    }
+    inputs, outputs = names(model.inputs), names(model.outputs)
+    return Segment(operations, inputs, outputs, constants, part, lambda name: operands[numbers[name]].type)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -379,21 +370,18 @@ def called_nodes(
     graph: Graph, nodes: Sequence[OnnxNode], calls: KernelCalls, device_candidates: Sequence[DeviceCandidate]
 ) -> frozenset[str]:
     """Return the convertible nodes that kernels compute, except in atoms that a device supports entirely."""
-    call_names = set()
-    for atom, members in enumerate(graph.atoms):
-        if len(members) == 1 and calls.has_kernel(nodes[members[0]]):
-            node = nodes[members[0]]
-            if _is_called(
-                _request(graph, node, calls),
-                [(device_candidate.table, device_candidate.verdicts[atom]) for device_candidate in device_candidates],
-            ):
-                call_names.add(node.name)
-    return frozenset(call_names)
+    single_nodes = ((atom, nodes[members[0]]) for atom, members in enumerate(graph.atoms) if len(members) == 1)
+    return frozenset(
+        node.name
+        for atom, node in single_nodes
+        if calls.has_kernel(node) and _is_called(_request(graph, node, calls), device_candidates, atom)
+    )
 
 
-def _is_called(request: Request | None, table_verdicts: Sequence[tuple[KernelTable, Verdict]]) -> bool:
-    for table, verdict in table_verdicts:
-        choice = table.choose(request) if request is not None else None
+def _is_called(request: Request | None, device_candidates: Sequence[DeviceCandidate], atom: int) -> bool:
+    for candidate in device_candidates:
+        verdict = candidate.verdicts[atom]
+        choice = candidate.table.choose(request) if request is not None else None
         if isinstance(choice, Choice) and (not verdict or choice.kernel.overrides):
             return True
         if isinstance(choice, Unsupported):
@@ -435,13 +423,11 @@ def _answer(tables: Sequence[KernelTable], domains: frozenset[str] = frozenset()
             outputs=outputs,
         )
         choices = [table.choose(request) for table in tables if (node.domain, node.op_type) in table.by_op]
-        kernel_choice = next((choice for choice in choices if isinstance(choice, Choice)), None)
-        if kernel_choice is not None:
-            return kernel_choice.outputs
-        if node.domain in domains:
-            return _stated(node, outputs)
+        for choice in choices:
+            if isinstance(choice, Choice):
+                return choice.outputs
         refused = [choice for choice in choices if isinstance(choice, Unsupported)]
-        if not refused:
+        if node.domain in domains or not refused:
             return _stated(node, outputs)
         return Unsupported(refused[0].reason, "; ".join(refusal.detail for refusal in refused))
 
