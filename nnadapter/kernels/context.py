@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from nnadapter import errors
 from nnadapter.drivers.boundary import (
     OutputCheck,
     ask_admission,
@@ -36,31 +37,10 @@ from nnadapter.drivers.interface import (
     SegmentModel,
 )
 from nnadapter.drivers.kernel import Kernel, KernelType
-from nnadapter.errors import (
-    FAILURES,
-    CancelledError,
-    CompilationError,
-    ExecutionError,
-    IncompatibleProgramError,
-    describe,
-)
 from nnadapter.ir import Array, Layout, Model, Operand, OperandType, Operation
 from nnadapter.ir.operations.custom import CUSTOM, CustomCall
+from nnadapter.kernels import segments
 from nnadapter.kernels.registry import Choice, KernelTable, Request, complete, kernel_table, turns
-from nnadapter.kernels.segments import (
-    MAGIC,
-    KernelPiece,
-    Segment,
-    SegmentOperation,
-    StoredKernelProgram,
-    StoredPiece,
-    calls_model,
-    ir_segment,
-    read,
-    split,
-    without_calls,
-    write,
-)
 from nnadapter.process.resources import close_all
 from nnadapter.records import dataclass
 from partition.graph import SUPPORTED, Unsupported, Verdict
@@ -90,14 +70,14 @@ class KernelCall:
         ]
         try:
             kernel_result = self.kernel.function(*arguments, **self.attributes)
-        except CancelledError:
+        except errors.CancelledError:
             raise
-        except FAILURES as error:
+        except errors.FAILURES as error:
             raise self._failed(f"raised {_error_text(error)}", "correct it") from error
         try:
             return self._checked(kernel_result, inputs)
         except Exception as error:
-            text = describe(error).replace("the driver returned", "returned")
+            text = errors.describe(error).replace("the driver returned", "returned")
             raise self._failed(text, "correct it, or its infer") from error
 
     def _checked(self, kernel_result: object, inputs: Sequence[Array]) -> list[Array]:
@@ -110,12 +90,12 @@ class KernelCall:
         expected = [(type_.dimensions, type_.dtype.array_type) for type_ in self.call.outputs]
         return [_copy_if_shared(array, inputs) for array in check_results(results, self.names, expected)]
 
-    def _failed(self, problem: str, advice: str) -> ExecutionError:
-        return ExecutionError(f"kernel {self.kernel.name!r} of {self.call.display_name} {problem}; {advice}")
+    def _failed(self, problem: str, advice: str) -> errors.ExecutionError:
+        return errors.ExecutionError(f"kernel {self.kernel.name!r} of {self.call.display_name} {problem}; {advice}")
 
 
 def _error_text(error: BaseException) -> str:
-    text = describe(error)
+    text = errors.describe(error)
     if isinstance(error, ValueError) and "read-only" in text:
         return f"{text} (it may not write to its inputs)"
     return text
@@ -169,7 +149,7 @@ class KernelProgram(Program):
         inputs: Sequence[int],
         outputs: Sequence[int],
         constants: Mapping[int, Array],
-        stored: StoredKernelProgram,
+        stored: segments.StoredKernelProgram,
     ) -> None:
         self.turns, self.inputs, self.outputs, self.constants = turns, inputs, outputs, constants
         self._stored = stored
@@ -193,7 +173,7 @@ class KernelProgram(Program):
 
     def serialize(self) -> bytes | None:
         blobs = [program.serialize() for program in self._programs]
-        return write(self._stored, [blob for blob in blobs if blob is not None]) if None not in blobs else None
+        return segments.write(self._stored, [blob for blob in blobs if blob is not None]) if None not in blobs else None
 
     def close(self) -> None:
         close_all(self._programs)
@@ -231,7 +211,7 @@ class KernelExecution(Execution):
         values = {**self._program.constants, **dict(zip(self._program.inputs, inputs, strict=True))}
         for turn, step in self._steps:
             if control.cancelled is not None and control.cancelled():
-                raise CancelledError("the run was stopped between two pieces of a segment")
+                raise errors.CancelledError("the run was stopped between two pieces of a segment")
             results = _computed(turn, step, [read_only(values[operand]) for operand in turn.inputs], control)
             values.update(zip(turn.outputs, results, strict=True))
         return [values[operand] for operand in self._program.outputs]
@@ -260,7 +240,7 @@ class KernelContext(Context):
         if segment is None:
             return self.inner.supported(model)
         verdicts: list[Verdict] = [SUPPORTED] * len(segment.operations)
-        inner_model, positions = without_calls(segment)
+        inner_model, positions = segments.without_calls(segment)
         inner_verdicts = ask_supported(self.inner, inner_model, len(positions)) if positions else ()
         for position, verdict in zip(positions, inner_verdicts, strict=True):
             verdicts[position] = verdict
@@ -273,7 +253,7 @@ class KernelContext(Context):
         segment = self._segment(model)
         if segment is None:
             return self.inner.admit(model)
-        pieces = split(segment)
+        pieces = segments.split(segment)
         answers = [None if piece.model is None else ask_admission(self.inner, piece.model) for piece in pieces]
         for answer in answers:
             if answer is not None and isinstance(answer.verdict, Unsupported):
@@ -306,7 +286,7 @@ class KernelContext(Context):
         """Select kernels from the current table; raises IncompatibleProgramError if none fits."""
         if not _calls_kernels(blob):
             return self.inner.deserialize(blob)
-        stored, blobs = read(blob)
+        stored, blobs = segments.read(blob)
         loaders = [partial(self.inner.deserialize, inner_blob) for inner_blob in blobs]
         return _assembled(stored, loaders, self._rebind(stored.calls))
 
@@ -320,10 +300,10 @@ class KernelContext(Context):
     def close(self) -> None:
         self.inner.close()
 
-    def _segment(self, model: SegmentModel) -> Segment | None:
+    def _segment(self, model: SegmentModel) -> segments.Segment | None:
         """Return the segment if it calls kernels."""
         if isinstance(model, Model):
-            segment = ir_segment(model, self._is_call) if CUSTOM in model.operation_types else None
+            segment = segments.ir_segment(model, self._is_call) if CUSTOM in model.operation_types else None
             return segment if segment is not None and segment.calls else None
         from nnadapter.kernels.segments import has_calls, onnx_segment  # only for devices that take ONNX
 
@@ -334,55 +314,57 @@ class KernelContext(Context):
         call = CustomCall.of(operation.attributes)
         return call.domain not in self._domains or isinstance(self.table.choose(Request.of(call, types)), Choice)
 
-    def _choose(self, operation: SegmentOperation) -> Choice | Unsupported:
+    def _choose(self, operation: segments.SegmentOperation) -> Choice | Unsupported:
         assert operation.called is not None, "it is a call"
         return self.table.choose(Request.of(operation.called.call, operation.called.types))
 
-    def _bind(self, operation: SegmentOperation) -> KernelCall:
+    def _bind(self, operation: segments.SegmentOperation) -> KernelCall:
         choice, called = self._choose(operation), operation.called
         if isinstance(choice, Unsupported):
-            raise CompilationError(f"{choice.detail}; register one")
+            raise errors.CompilationError(f"{choice.detail}; register one")
         assert called is not None, "it is a call"
         types, attributes = tuple(called.call.spread(called.types)), complete(choice.kernel, called.call.attributes)
         return KernelCall(choice.kernel, called.call, types, operation.makes, attributes)
 
     def _rebind(self, calls: Model) -> list[KernelCall]:
-        segment = ir_segment(calls, lambda _, __: True)
+        segment = segments.ir_segment(calls, lambda _, __: True)
         try:
             return [self._bind(operation) for operation in segment.operations]
-        except CompilationError as error:
-            raise IncompatibleProgramError(f"the program calls a kernel that is not registered: {error}") from error
+        except errors.CompilationError as error:
+            raise errors.IncompatibleProgramError(
+                f"the program calls a kernel that is not registered: {error}"
+            ) from error
 
-    def _compiled(self, segment: Segment) -> Program:
-        pieces = split(segment)
+    def _compiled(self, segment: segments.Segment) -> Program:
+        pieces = segments.split(segment)
         bound = [self._bind(segment.operations[piece.operations[0]]) for piece in pieces if piece.model is None]
         compilers = [partial(_compile, self.inner, piece) for piece in pieces if piece.model is not None]
         return _assembled(_stored(segment, pieces), compilers, bound)
 
 
-def _compile(inner: Context, piece: KernelPiece) -> Program:
+def _compile(inner: Context, piece: segments.KernelPiece) -> Program:
     positions = piece.operations
     try:
         return inner.compile(piece.model)
-    except CompilationError as error:  # indices are relative to the piece
+    except errors.CompilationError as error:  # indices are relative to the piece
         blamed = blamed_nodes(error, len(positions))
         if not blamed:
             raise
         refused = {positions[position]: refusal for position, refusal in blamed.items()}
-        raise CompilationError(str(error), refused=refused) from error
+        raise errors.CompilationError(str(error), refused=refused) from error
 
 
 def _calls_kernels(blob: bytes | memoryview) -> bool:
-    return blob[: len(MAGIC)] == MAGIC
+    return blob[: len(segments.MAGIC)] == segments.MAGIC
 
 
-def _stored(segment: Segment, pieces: Sequence[KernelPiece]) -> StoredKernelProgram:
+def _stored(segment: segments.Segment, pieces: Sequence[segments.KernelPiece]) -> segments.StoredKernelProgram:
     driver_pieces = [piece for piece in pieces if piece.model is not None]
     numbers = iter(range(len(driver_pieces)))
-    return StoredKernelProgram(
-        calls=calls_model(segment),
+    return segments.StoredKernelProgram(
+        calls=segments.calls_model(segment),
         pieces=tuple(
-            StoredPiece(piece.inputs, piece.outputs, tuple(map(segment.type_of, piece.outputs)))
+            segments.StoredPiece(piece.inputs, piece.outputs, tuple(map(segment.type_of, piece.outputs)))
             for piece in driver_pieces
         ),
         order=tuple(-1 if piece.model is None else next(numbers) for piece in pieces),
@@ -392,7 +374,7 @@ def _stored(segment: Segment, pieces: Sequence[KernelPiece]) -> StoredKernelProg
 
 
 def _assembled(
-    stored: StoredKernelProgram, loaders: Sequence[Callable[[], Program]], calls: Sequence[KernelCall]
+    stored: segments.StoredKernelProgram, loaders: Sequence[Callable[[], Program]], calls: Sequence[KernelCall]
 ) -> KernelProgram:
     """Assemble a program from `stored`; `loaders` compile or deserialize the driver's, closed if a later one fails."""
     numbers: dict[str, int] = {}
@@ -441,13 +423,13 @@ class _Texts:
         self._calls: Counter[str] = Counter()
         self._programs = 0
 
-    def call(self, piece: KernelPiece, bound: KernelCall) -> None:
+    def call(self, piece: segments.KernelPiece, bound: KernelCall) -> None:
         name = bound.kernel.name
         self._calls[name] += 1
         suffix = f" #{self._calls[name]}" if self._calls[name] > 1 else ""
         self.runs_as[piece.operations[0]] = f"{KERNEL}{name}{suffix}"
 
-    def program(self, piece: KernelPiece, segment: Segment, answer: Admission) -> None:
+    def program(self, piece: segments.KernelPiece, segment: segments.Segment, answer: Admission) -> None:
         number, self._programs = self._programs, self._programs + 1
         labels = answer.runs_as if len(answer.runs_as) == len(piece.operations) else ()
         for place, position in enumerate(piece.operations):

@@ -36,17 +36,6 @@ from nnadapter.drivers.isolation.channels import (
     read_answer,
     written,
 )
-from nnadapter.errors import (
-    DeviceLostError,
-    DeviceTimeoutError,
-    DeviceUnavailableError,
-    DriverError,
-    InvalidOptionError,
-    NNAdapterError,
-    OutOfMemoryError,
-    close_names,
-    located,
-)
 from nnadapter.process.processors import computes_for_this, computes_no_more
 from nnadapter.process.resources import register_after_fork
 
@@ -98,7 +87,7 @@ def read_limits(setting: object, device: str) -> Mapping[str, float] | None:
         return {name: _seconds(name, value, device) for name, value in setting.items()}
     word = str(setting).lower() if isinstance(setting, (bool, int, str)) else ""
     if word not in _WORDS:
-        raise InvalidOptionError(
+        raise errors.InvalidOptionError(
             f"option 'isolate' of device {device!r} is true, false, or seconds by phase such as {{'run': 0.5}}, "
             f"got {setting!r}"
         )
@@ -107,11 +96,11 @@ def read_limits(setting: object, device: str) -> Mapping[str, float] | None:
 
 def _seconds(name: Any, value: Any, device: str) -> float:
     if name not in PHASES:
-        raise InvalidOptionError(
-            f"option 'isolate' of device {device!r} names no phase {name!r}; {close_names(name, PHASES)}"
+        raise errors.InvalidOptionError(
+            f"option 'isolate' of device {device!r} names no phase {name!r}; {errors.close_names(name, PHASES)}"
         )
     if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value < float("inf"):
-        raise InvalidOptionError(
+        raise errors.InvalidOptionError(
             f"option 'isolate' of device {device!r} takes seconds above 0 for {name!r}, got {value!r}"
         )
     return float(value)
@@ -142,7 +131,7 @@ def start(output: BinaryIO) -> Started:
             stack.callback(lifeline.close)
             process = _process(output, other_door, other_lifeline)
         except (OSError, ValueError) as error:
-            raise DeviceUnavailableError(f"the process of a device did not start: {error}") from error
+            raise errors.DeviceUnavailableError(f"the process of a device did not start: {error}") from error
         stack.pop_all()
     return Started(process, door, lifeline)
 
@@ -196,7 +185,7 @@ class Child:
         try:
             self._output: BinaryIO = tempfile.TemporaryFile("a+b")  # noqa: SIM115  closed with the process
         except OSError as error:
-            raise DeviceUnavailableError(f"the process of device {device!r} did not start: {error}") from error
+            raise errors.DeviceUnavailableError(f"the process of device {device!r} did not start: {error}") from error
         self._opening = Lock()
         """Locked until the device is open, or failed."""
         self._opening.acquire()
@@ -240,7 +229,7 @@ class Child:
         `talk` returns the raw answer, or no bytes and the result.
         """
         if self.lost:
-            raise self._lost_error(DeviceLostError, command)
+            raise self._lost_error(errors.DeviceLostError, command)
         lane: Lane | None = None
         try:
             lane = self._lane()
@@ -303,7 +292,7 @@ class Child:
                 self._tidy()
                 continue
             if number is not None:
-                with contextlib.suppress(NNAdapterError):
+                with contextlib.suppress(errors.NNAdapterError):
                     self.ask("close", _CLOSE_S, number=number)
 
     def _begin(self, started: Started) -> None:
@@ -347,26 +336,26 @@ class Child:
                 if reply[0] is True:
                     return reply[1]
                 raise _error(self.device, reply[1])
-            raise DriverError(f"the process of device {self.device!r} returned no answer", device=self.device)
-        except NNAdapterError as error:
-            raise located(error, self.device, PHASE_OF[command]) from error.__cause__
+            raise errors.DriverError(f"the process of device {self.device!r} returned no answer", device=self.device)
+        except errors.NNAdapterError as error:
+            raise errors.located(error, self.device, PHASE_OF[command]) from error.__cause__
 
-    def _lost_error(self, kind: type[DeviceLostError], command: str) -> DeviceLostError:
+    def _lost_error(self, kind: type[errors.DeviceLostError], command: str) -> errors.DeviceLostError:
         text = f"{self.lost}; the next use starts it again"
         return kind(text, device=self.device, phase=PHASE_OF[command])
 
-    def _stopped(self, command: str, limit: str) -> DeviceLostError:
+    def _stopped(self, command: str, limit: str) -> errors.DeviceLostError:
         self.end(f"device {self.device!r} did not answer {command!r} {limit} and was stopped")
-        return self._lost_error(DeviceTimeoutError, command)
+        return self._lost_error(errors.DeviceTimeoutError, command)
 
-    def _died(self, command: str) -> DeviceLostError:
+    def _died(self, command: str) -> errors.DeviceLostError:
         if not self.lost and self._started is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._started.process.wait(5)
             code = self._started.process.poll()
             how = f"killed by signal {-code}" if code is not None and code < 0 else f"with exit code {code}"
             self.end(f"the process of device {self.device!r} ended during {command!r}, {how}{self._last_output()}")
-        return self._lost_error(DeviceLostError, command)
+        return self._lost_error(errors.DeviceLostError, command)
 
     def _last_output(self) -> str:
         with contextlib.suppress(OSError, ValueError):
@@ -391,7 +380,7 @@ def _new_pair(device: str) -> tuple[Channel, End]:
     try:
         return pair()
     except OSError as error:  # the process is fine and must not be restarted
-        raise OutOfMemoryError(
+        raise errors.OutOfMemoryError(
             f"cannot create a channel to the process of device {device!r}: {error}; close files, or raise their limit",
             device=device,
         ) from error
@@ -405,16 +394,16 @@ def _crash(output: str) -> list[str]:
     return [*fatal[-1:], *calls[-1:]]
 
 
-def _error(device: str, payload: Any) -> NNAdapterError:
+def _error(device: str, payload: Any) -> errors.NNAdapterError:
     """Rebuild our errors; turn others into DriverError."""
     if not (isinstance(payload, tuple) and len(payload) == 3 and isinstance(payload[2], Mapping)):
-        return DriverError(f"the process of device {device!r} returned an invalid error", device=device)
+        return errors.DriverError(f"the process of device {device!r} returned an invalid error", device=device)
     kind, message, fields = payload
     error_class = getattr(errors, str(kind), None)
-    if isinstance(error_class, type) and issubclass(error_class, NNAdapterError):
+    if isinstance(error_class, type) and issubclass(error_class, errors.NNAdapterError):
         with contextlib.suppress(TypeError):  # some constructors need more arguments
             return error_class(str(message), **{str(name): value for name, value in fields.items()})
-    return DriverError(f"{kind}: {message}", device=device)
+    return errors.DriverError(f"{kind}: {message}", device=device)
 
 
 def _end_all() -> None:

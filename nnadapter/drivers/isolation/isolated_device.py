@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 from weakref import ReferenceType, WeakMethod, finalize, ref
 
+from nnadapter import errors
 from nnadapter.drivers.capability import Capability, DeviceInfo, DynamicShapes, MemoryStatistics, OptionValues, Profile
 from nnadapter.drivers.interface import (
     UNLIMITED,
@@ -26,15 +27,6 @@ from nnadapter.drivers.interface import (
 )
 from nnadapter.drivers.isolation.channels import Computation, Form, StreamResults, can_share, type_named
 from nnadapter.drivers.isolation.child_process import PHASE_OF, PHASES, Child
-from nnadapter.errors import (
-    ClosedError,
-    DeviceLostError,
-    DeviceTimeoutError,
-    DeviceUnavailableError,
-    DriverError,
-    IncompatibleProgramError,
-    NNAdapterError,
-)
 from nnadapter.ir import Array, Model
 from nnadapter.process.resources import register_after_fork
 from nnadapter.records import dataclass, replace
@@ -83,7 +75,7 @@ class RemoteObject:
     def _create(self) -> RemoteHandle:
         make = self._make()
         if make is None:  # dropped during background creation
-            raise ClosedError("the object in the device's process is no longer in use")
+            raise errors.ClosedError("the object in the device's process is no longer in use")
         return make()
 
     def after_fork(self) -> None:
@@ -108,10 +100,10 @@ class RemoteObject:
             thread.start()
         thread.join(max(end - time.monotonic(), 0.0))
         if thread.is_alive():
-            raise DeviceTimeoutError("the device is still being started again")
+            raise errors.DeviceTimeoutError("the device is still being started again")
 
     def _create_in_background(self) -> None:
-        with contextlib.suppress(NNAdapterError):  # a waiting thread retries and gets the error
+        with contextlib.suppress(errors.NNAdapterError):  # a waiting thread retries and gets the error
             self.locate()
 
 
@@ -252,7 +244,7 @@ class IsolatedProgram(Program):
             location = self.remote.locate()
             answer = location.child.ask("memory", self.context.limit("memory"), program=location.number)
             if not (isinstance(answer, tuple) and len(answer) == 3 and isinstance(answer[2], dict)):
-                raise DriverError(f"device {location.child.device!r} did not report the memory of a program")
+                raise errors.DriverError(f"device {location.child.device!r} did not report the memory of a program")
             self._memory = answer
         return self._memory
 
@@ -277,14 +269,14 @@ class IsolatedProgram(Program):
                 how = recipe.request if recipe.model is None else "deserialize"
                 number = location.child.ask(how, limit, context=location.number, blob=blob)
                 return RemoteHandle(location.child, number)
-            except DeviceLostError:
+            except errors.DeviceLostError:
                 raise
-            except NNAdapterError:
+            except errors.NNAdapterError:
                 if recipe.model is None:
                     raise
                 recipe.blob = None
         if recipe.model is None:
-            raise IncompatibleProgramError("the program has neither a model nor bytes")
+            raise errors.IncompatibleProgramError("the program has neither a model nor bytes")
         return context.compiled(recipe.request, recipe.model)
 
 
@@ -440,7 +432,7 @@ class IsolatedDevice(Device):
         self, name: str, *, time_limit_s: float | None = None, opening_s: float | None = None, stays: bool = True
     ) -> None:
         if not can_share():
-            raise DeviceUnavailableError(
+            raise errors.DeviceUnavailableError(
                 f"device {name!r} cannot be isolated: this system cannot pass descriptors between processes; "
                 "use it without isolation"
             )
@@ -459,7 +451,7 @@ class IsolatedDevice(Device):
         answer = self.child(opening_s).opening_answer
         capability, row = answer if isinstance(answer, tuple) and len(answer) == 2 else (None, None)
         if not isinstance(capability, Capability) or not isinstance(row, DeviceInfo):
-            raise DriverError(f"device {name!r} did not report its capability", device=name, phase="open")
+            raise errors.DriverError(f"device {name!r} did not report its capability", device=name, phase="open")
         ir_sizes = capability.dynamic_shapes if capability.form.value == "onnx" else DynamicShapes.NONE
         self.full_capability = capability
         """Capability without the restrictions of isolation."""
@@ -547,14 +539,16 @@ class IsolatedDevice(Device):
         with self._lock:
             child = self._child
             if self._is_closed:
-                raise DeviceLostError(f"device {self.name!r} was closed; open it again", device=self.name, phase="open")
+                raise errors.DeviceLostError(
+                    f"device {self.name!r} was closed; open it again", device=self.name, phase="open"
+                )
             if child is not None and not child.lost:
                 return child
             if child is not None and not child.is_ended:
                 self._note_loss(child)
             remaining = self._paused_until - time.monotonic()
             if remaining > 0:
-                raise DeviceLostError(
+                raise errors.DeviceLostError(
                     f"device {self.name!r} was lost {self._losses} times without computing anything, and is paused "
                     f"for {remaining:.1f} s; the last time, {child.lost if child is not None else ''}",
                     device=self.name,
@@ -595,6 +589,6 @@ def _numbered(jobs: Sequence[Job]) -> list[tuple[int, list[Array]]]:
     numbered = []
     for execution, inputs in jobs:
         if not isinstance(execution, IsolatedExecution):
-            raise DriverError(f"got {type(execution).__name__}, expected an execution of an isolated device")
+            raise errors.DriverError(f"got {type(execution).__name__}, expected an execution of an isolated device")
         numbered.append((execution.number, list(inputs)))
     return numbered

@@ -14,17 +14,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from nnadapter import errors
 from nnadapter.drivers import Compatibility, DeviceType, DynamicShapes, Reason, Threading
-from nnadapter.errors import (
-    CancelledError,
-    DeviceLostError,
-    DeviceUnavailableError,
-    DriverError,
-    IncompatibleProgramError,
-    NNAdapterError,
-    OutOfMemoryError,
-    TransientError,
-)
 from nnadapter.ir.operand import DataType, Layout, Lifetime
 
 VERSION = (1, 0)
@@ -307,13 +298,13 @@ REASONS: Mapping[int, Reason] = MappingProxyType(
 
 
 MESSAGE_BYTES = 1024
-_ERROR_CLASSES: Mapping[Status, type[NNAdapterError]] = {
-    Status.OUT_OF_MEMORY: OutOfMemoryError,
-    Status.DEVICE_UNAVAILABLE: DeviceUnavailableError,
-    Status.DEVICE_LOST: DeviceLostError,
-    Status.INCOMPATIBLE_PROGRAM: IncompatibleProgramError,
-    Status.CANCELLED: CancelledError,
-    Status.TRANSIENT: TransientError,
+_ERROR_CLASSES: Mapping[Status, type[errors.NNAdapterError]] = {
+    Status.OUT_OF_MEMORY: errors.OutOfMemoryError,
+    Status.DEVICE_UNAVAILABLE: errors.DeviceUnavailableError,
+    Status.DEVICE_LOST: errors.DeviceLostError,
+    Status.INCOMPATIBLE_PROGRAM: errors.IncompatibleProgramError,
+    Status.CANCELLED: errors.CancelledError,
+    Status.TRANSIENT: errors.TransientError,
 }
 """Errors that do not depend on the function."""
 
@@ -356,8 +347,8 @@ class Functions:
         self,
         name: str,
         *arguments: Any,
-        failure: type[NNAdapterError] = DriverError,
-        misuse: type[NNAdapterError] = DriverError,
+        failure: type[errors.NNAdapterError] = errors.DriverError,
+        misuse: type[errors.NNAdapterError] = errors.DriverError,
     ) -> None:
         """Call a function that returns a status.
 
@@ -369,19 +360,19 @@ class Functions:
         if status != _OK:
             raise self._error(name, status, failure, misuse)
 
-    def create_handle(self, name: str, *arguments: Any, **errors: Any) -> int:
+    def create_handle(self, name: str, *arguments: Any, **kinds: Any) -> int:
         """Call a function that outputs a new handle; null is an error."""
-        handle = self.create_handle_or_none(name, *arguments, **errors)
+        handle = self.create_handle_or_none(name, *arguments, **kinds)
         if handle is None:
-            raise DriverError(f"{self.driver}: {name} returned OK with a null handle; report it to the vendor")
+            raise errors.DriverError(f"{self.driver}: {name} returned OK with a null handle; report it to the vendor")
         return handle
 
     def create_handle_or_none(
         self,
         name: str,
         *arguments: Any,
-        failure: type[NNAdapterError] = DriverError,
-        misuse: type[NNAdapterError] = DriverError,
+        failure: type[errors.NNAdapterError] = errors.DriverError,
+        misuse: type[errors.NNAdapterError] = errors.DriverError,
     ) -> int | None:
         handle = ctypes.c_void_p()
         status = self._functions[name](*arguments, ctypes.addressof(handle), _ROOM.cleared())
@@ -390,8 +381,8 @@ class Functions:
         return handle.value
 
     def _error(
-        self, name: str, status: Any, failure: type[NNAdapterError], misuse: type[NNAdapterError]
-    ) -> NNAdapterError:
+        self, name: str, status: Any, failure: type[errors.NNAdapterError], misuse: type[errors.NNAdapterError]
+    ) -> errors.NNAdapterError:
         kinds = {**_ERROR_CLASSES, Status.INVALID_ARGUMENT: misuse}
         return kinds.get(status, failure)(self._sentence(name, status, read_text(_ROOM.message.value)))
 
@@ -448,7 +439,7 @@ def load(driver: str, path: Path) -> Functions:
     functions = _functions("Driver", driver_table)
     missing = [name for name in REQUIRED if name not in functions]
     if missing:
-        raise DeviceUnavailableError(
+        raise errors.DeviceUnavailableError(
             f"{path} lacks the required functions {', '.join(missing)}; its vendor must implement them"
         )
     for member, structure in GROUPS.items():
@@ -458,26 +449,28 @@ def load(driver: str, path: Path) -> Functions:
 
 def _table(path: Path) -> int:
     if not path.is_file():
-        raise DeviceUnavailableError(f"the driver's library {path} does not exist; install the driver again")
+        raise errors.DeviceUnavailableError(f"the driver's library {path} does not exist; install the driver again")
     try:
         missing = missing_bytes(path)
         if missing:
-            raise DeviceUnavailableError(f"the last {missing} bytes of {path} are missing; install the driver again")
+            raise errors.DeviceUnavailableError(
+                f"the last {missing} bytes of {path} are missing; install the driver again"
+            )
         library = ctypes.CDLL(str(path))
     except OSError as error:
-        raise DeviceUnavailableError(
+        raise errors.DeviceUnavailableError(
             f"the driver's library did not load: {' '.join(str(error).split())}; "
             "install its dependencies, or a build for this machine"
         ) from error
     try:
         give = SIGNATURES[SYMBOL]((SYMBOL, library))
     except AttributeError:
-        raise DeviceUnavailableError(
+        raise errors.DeviceUnavailableError(
             f"{path} exports no {SYMBOL}; it is not a driver, or was built with hidden symbols"
         ) from None
     address = give(CODED_VERSION)
     if not address:
-        raise DeviceUnavailableError(
+        raise errors.DeviceUnavailableError(
             f"{path} does not support driver interface {_dotted(VERSION)}; install a driver for {VERSION[0]}.x"
         )
     return int(address)
@@ -487,12 +480,12 @@ def _check_version(path: Path, table: int) -> None:
     size, coded = (ctypes.c_uint32 * 2).from_address(table)
     version = (coded >> 16, coded & 0xFFFF)
     if version[0] != VERSION[0] or version[1] > VERSION[1]:
-        raise DeviceUnavailableError(
+        raise errors.DeviceUnavailableError(
             f"{path} was written for driver interface {_dotted(version)}, this nnadapter has {_dotted(VERSION)}; "
             f"install a driver for {VERSION[0]}.x or another nnadapter"
         )
     if size < _PREAMBLE:
-        raise DeviceUnavailableError(
+        raise errors.DeviceUnavailableError(
             f"the table of {path} has a size of {size} bytes, expected its sizeof; its vendor must set `size`"
         )
 
@@ -510,7 +503,7 @@ def _group(path: Path, member: str, structure: str, address: int | None) -> dict
     functions = _functions(structure, read(structure, address))
     missing = [name for name, _ in STRUCTURES[structure] if name in FUNCTIONS.keys() - LATER and name not in functions]
     if missing:
-        raise DeviceUnavailableError(
+        raise errors.DeviceUnavailableError(
             f"{path} has the group {member!r} without {', '.join(missing)}; its vendor must implement all of it or none"
         )
     return functions

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from nnadapter import errors
 from nnadapter.drivers.capability import (
     Capability,
     DeviceInfo,
@@ -24,22 +25,7 @@ from nnadapter.drivers.capability import (
     Threading,
 )
 from nnadapter.drivers.interface import UNLIMITED, Admission, Compatibility, Context, Control, Device, Driver, Program
-from nnadapter.drivers.native.c_interface import (
-    COMPATIBILITIES,
-    DATA_TYPES,
-    DEVICE_TYPES,
-    DYNAMIC_SHAPES,
-    REASONS,
-    THREADINGS,
-    Functions,
-    Holder,
-    StructPool,
-    load,
-    make,
-    read,
-    read_pointers,
-    read_text,
-)
+from nnadapter.drivers.native import c_interface
 from nnadapter.drivers.native.models import (
     ModelTemplates,
     NumberedSizes,
@@ -65,14 +51,6 @@ from nnadapter.drivers.native.requests import (
     unseal,
     written_by,
 )
-from nnadapter.errors import (
-    CompilationError,
-    DeviceNotFoundError,
-    DeviceUnavailableError,
-    DriverError,
-    IncompatibleProgramError,
-    InvalidOptionError,
-)
 from nnadapter.ir import DataType, Model, Operation, verify
 from nnadapter.ir.structure import SpecializedModel
 from nnadapter.process.resources import ObjectPool, close_all, new_lock
@@ -85,14 +63,14 @@ class VerdictSink:
     """Reusable buffers for verdicts."""
 
     def __init__(self, count: int, *, supported: bool = False) -> None:
-        self._holder = Holder()
+        self._holder = c_interface.Holder()
         self._count = count
         self._details = bytearray(max(count, 1) * DETAIL_BYTES)
         self._nothing = bytes(max(count, 1))
         self._start = ctypes.addressof(ctypes.c_char.from_buffer(self._details))
         places = [{"detail": self._start + index * DETAIL_BYTES, "capacity": DETAIL_BYTES} for index in range(count)]
-        self._room = StructPool("Verdict", [{"supported": int(supported), **place} for place in places])
-        self._all_supported = StructPool("Verdict", [{"supported": 1, **place} for place in places]).bytes
+        self._room = c_interface.StructPool("Verdict", [{"supported": int(supported), **place} for place in places])
+        self._all_supported = c_interface.StructPool("Verdict", [{"supported": 1, **place} for place in places]).bytes
         """Contents if everything is supported, for a fast comparison."""
         self.addresses = self._room.addresses
         self.array = self._holder.pointers(self.addresses)
@@ -111,9 +89,11 @@ class VerdictSink:
         if verdict.supported == 1:
             return SUPPORTED
         room = self._start + index * DETAIL_BYTES  # the driver may have changed its pointer
-        detail = read_text(ctypes.string_at(room, DETAIL_BYTES).partition(b"\0")[0])
-        if verdict.supported == 0 and verdict.reason in REASONS:
-            return Unsupported(REASONS[verdict.reason], detail or "the driver gave no reason; ask its vendor")
+        detail = c_interface.read_text(ctypes.string_at(room, DETAIL_BYTES).partition(b"\0")[0])
+        if verdict.supported == 0 and verdict.reason in c_interface.REASONS:
+            return Unsupported(
+                c_interface.REASONS[verdict.reason], detail or "the driver gave no reason; ask its vendor"
+            )
         answer = f"supported {verdict.supported} with reason {verdict.reason}"
         return Unsupported(
             Reason.DRIVER_ERROR, f"the driver returned an invalid verdict, {answer}: {detail}".rstrip(": ")
@@ -126,26 +106,28 @@ _SMALL = 16
 class _Built(NamedTuple):
     """Model in C; `sizes` is None with static shapes."""
 
-    holder: Holder
+    holder: c_interface.Holder
     address: int
     sizes: NumberedSizes | None = None
 
 
-_NONE_BUILT = None, _Built(Holder(), 0)
+_NONE_BUILT = None, _Built(c_interface.Holder(), 0)
 
 
 class NativeContext(Context):
     """Context of a C driver. A lock serializes calls, as the C interface promises."""
 
-    def __init__(self, functions: Functions, device: int, handle: int) -> None:
+    def __init__(self, functions: c_interface.Functions, device: int, handle: int) -> None:
         self._functions, self._device, self._handle = functions, device, handle
         self._lock = new_lock()
         self._slots = ObjectPool(_new_slot, functions, device)
         self._last: tuple[Model | None, _Built] = _NONE_BUILT
         self._admitted = VerdictSink(1, supported=True)
-        self._admission = StructPool("Admission", [{"verdict": self._admitted.addresses[0]}])
-        self._unlimited = Holder()
-        self._compiling = StructPool("CompileRequest", [{"control": build_control(UNLIMITED, self._unlimited)}])
+        self._admission = c_interface.StructPool("Admission", [{"verdict": self._admitted.addresses[0]}])
+        self._unlimited = c_interface.Holder()
+        self._compiling = c_interface.StructPool(
+            "CompileRequest", [{"control": build_control(UNLIMITED, self._unlimited)}]
+        )
         self._signatures = DynamicSignatures()
         self._sinks: dict[int, VerdictSink] = {}
 
@@ -178,7 +160,7 @@ class NativeContext(Context):
         with self._lock:
             _passing, request = self._request(address, control)
             handle = self._functions.create_handle(
-                "compile", self._handle, request, failure=CompilationError, misuse=CompilationError
+                "compile", self._handle, request, failure=errors.CompilationError, misuse=errors.CompilationError
             )
         dynamic_signature = None if sizes is None else self._signatures.of(model, sizes)
         return self._program(handle, _signature_of(model), holder, dynamic_signature)
@@ -197,7 +179,7 @@ class NativeContext(Context):
         return None if handle is None else self._program(handle, _signature_of(model), holder)
 
     def _program(
-        self, handle: int, signature: CallSignature, holder: Holder, dynamic: RunSignature | None = None
+        self, handle: int, signature: CallSignature, holder: c_interface.Holder, dynamic: RunSignature | None = None
     ) -> NativeProgram:
         return NativeProgram(self._functions, self._device, handle, signature, holder, self._slots, dynamic)
 
@@ -213,17 +195,17 @@ class NativeContext(Context):
 
     def _deserialized(self, blob: bytes | memoryview, *, is_checked: bool = False) -> NativeProgram:
         types, data = unseal(self._functions.driver, blob, is_checked=is_checked)
-        holder = Holder()
+        holder = c_interface.Holder()
         array = holder.keep(np.frombuffer(data, np.uint8))
         control = build_control(UNLIMITED, holder)
-        request = make("DeserializeRequest", data=contents(array), bytes=array.nbytes, control=control)
+        request = c_interface.make("DeserializeRequest", data=contents(array), bytes=array.nbytes, control=control)
         with self._lock:
             handle = self._functions.create_handle(
                 "deserialize",
                 self._handle,
                 ctypes.addressof(request),
-                failure=IncompatibleProgramError,
-                misuse=IncompatibleProgramError,
+                failure=errors.IncompatibleProgramError,
+                misuse=errors.IncompatibleProgramError,
             )
         return self._program(handle, CallSignature(types), holder)
 
@@ -237,12 +219,12 @@ class NativeContext(Context):
         array = np.frombuffer(written, np.uint8)
         with self._lock:
             code = self._functions.plain("check_blob", self._handle, contents(array), array.nbytes)
-        return COMPATIBILITIES.get(code, Compatibility.RECOMPILE) if code else None
+        return c_interface.COMPATIBILITIES.get(code, Compatibility.RECOMPILE) if code else None
 
-    def _request(self, model: int, control: Control) -> tuple[Holder, int]:
+    def _request(self, model: int, control: Control) -> tuple[c_interface.Holder, int]:
         """Return a compile request and its owner, valid while the lock is held."""
         if control is not UNLIMITED:
-            passing = Holder()
+            passing = c_interface.Holder()
             return passing, passing.make("CompileRequest", model=model, control=build_control(control, passing))
         self._compiling.clear()
         self._compiling.structures[0].model = model
@@ -273,7 +255,7 @@ class NativeContext(Context):
         last, built = self._last
         if last is not model:
             verify(model)
-            holder, sizes = Holder(), NumberedSizes(model) if model.has_dynamic_shapes else None
+            holder, sizes = c_interface.Holder(), NumberedSizes(model) if model.has_dynamic_shapes else None
             built = _Built(holder, build(model, holder, sizes), sizes)
             self._last = model, built
         return built
@@ -284,7 +266,7 @@ class NativeContext(Context):
         self._functions.plain("destroy_context", self._handle)
 
 
-def _new_slot(functions: Functions, device: int) -> ExecutionSlot:
+def _new_slot(functions: c_interface.Functions, device: int) -> ExecutionSlot:
     return ExecutionSlot(NativeStream(functions, device) if "create_stream" in functions else None)
 
 
@@ -298,7 +280,7 @@ def _checked_attributes(operation: Operation, verdict: Verdict) -> Verdict:
 def _build_specialized(model: SpecializedModel) -> _Built:
     verify(model)
     templates: ModelTemplates = model.of.group.prepared(ModelTemplates, ModelTemplates)
-    holder = Holder()
+    holder = c_interface.Holder()
     address = templates.build(model, holder)
     return _Built(holder, build(model, holder) if address is None else address)
 
@@ -315,7 +297,7 @@ def _signature_of(model: Model) -> CallSignature:
     )
 
 
-_DATA_TYPES = {code: data_type for data_type, code in DATA_TYPES.items()}
+_DATA_TYPES = {code: data_type for data_type, code in c_interface.DATA_TYPES.items()}
 _PROFILE_NUMBERS = (
     "peak_flops",
     "bandwidth",
@@ -327,7 +309,7 @@ _PROFILE_NUMBERS = (
 _PROFILE_FLAGS = ("channels_last", "host_memory", "simulated")
 
 
-def device_infos(functions: Functions) -> tuple[DeviceInfo, ...]:
+def device_infos(functions: c_interface.Functions) -> tuple[DeviceInfo, ...]:
     """Return the devices that the driver lists; one default entry if it cannot list any."""
     if "list_devices" not in functions:
         return (DeviceInfo(name=functions.driver, vendor=functions.vendor, version=functions.version),)
@@ -336,27 +318,27 @@ def device_infos(functions: Functions) -> tuple[DeviceInfo, ...]:
     return tuple(_info(functions, address) for address in _addresses("device infos", array.value, count.value))
 
 
-def capability_of(functions: Functions, device: int) -> Capability:
+def capability_of(functions: c_interface.Functions, device: int) -> Capability:
     """Return the capability of an opened device."""
-    default = next(code for code, threading in THREADINGS.items() if threading is Threading.SERIAL)
-    capability = make("Capability", threading=default)
+    default = next(code for code, threading in c_interface.THREADINGS.items() if threading is Threading.SERIAL)
+    capability = c_interface.make("Capability", threading=default)
     if "describe_device" in functions:
         functions.call("describe_device", device, ctypes.addressof(capability))
     return Capability(
         form=ModelForm.IR,
-        threading=_enum_value("threading", THREADINGS, capability.threading),
-        dynamic_shapes=_enum_value("dynamic_shapes", DYNAMIC_SHAPES, capability.dynamic_shapes),
+        threading=_enum_value("threading", c_interface.THREADINGS, capability.threading),
+        dynamic_shapes=_enum_value("dynamic_shapes", c_interface.DYNAMIC_SHAPES, capability.dynamic_shapes),
         dimension_bounds=_bounds(capability),
         memory_bytes=capability.memory_bytes or None,
         options=tuple(map(_option, _addresses("options", capability.options, capability.option_count))),
         operations=tuple(map(_operation, _addresses("operations", capability.operations, capability.operation_count))),
-        limits=read_text(capability.limits),
+        limits=c_interface.read_text(capability.limits),
         profile=_profile(capability.profile) if capability.profile else None,
     )
 
 
 def _bounds(capability: Any) -> DimensionBounds | None:
-    if DYNAMIC_SHAPES[capability.dynamic_shapes] is not DynamicShapes.BOUNDED:
+    if c_interface.DYNAMIC_SHAPES[capability.dynamic_shapes] is not DynamicShapes.BOUNDED:
         return None
     return DimensionBounds(
         smallest=capability.smallest_size,
@@ -365,31 +347,35 @@ def _bounds(capability: Any) -> DimensionBounds | None:
     )
 
 
-def _info(functions: Functions, address: int) -> DeviceInfo:
-    device_info = read("DeviceInfo", address)
-    id_ = read_text(device_info.id)
-    versions = (functions.version, read_text(device_info.device_version))
+def _info(functions: c_interface.Functions, address: int) -> DeviceInfo:
+    device_info = c_interface.read("DeviceInfo", address)
+    id_ = c_interface.read_text(device_info.id)
+    versions = (functions.version, c_interface.read_text(device_info.device_version))
     available = bool(device_info.available)
     return DeviceInfo(
         name=functions.driver if id_ in ("", "0") else f"{functions.driver}:{id_}",
-        vendor=read_text(device_info.vendor) or functions.vendor,
-        type=_enum_value("type", DEVICE_TYPES, device_info.type) if device_info.type else DeviceType.ACCELERATOR,
-        sub_type=read_text(device_info.sub_type),
+        vendor=c_interface.read_text(device_info.vendor) or functions.vendor,
+        type=_enum_value("type", c_interface.DEVICE_TYPES, device_info.type)
+        if device_info.type
+        else DeviceType.ACCELERATOR,
+        sub_type=c_interface.read_text(device_info.sub_type),
         version=" / ".join(version for version in versions if version),
         available=available,
-        reason="" if available else read_text(device_info.reason) or "the driver gives no reason; ask its vendor",
+        reason=""
+        if available
+        else c_interface.read_text(device_info.reason) or "the driver gives no reason; ask its vendor",
     )
 
 
 def _option(address: int) -> Option:
-    option = read("Option", address)
+    option = c_interface.read("Option", address)
     if not option.value:
-        raise DriverError("an option has no value, expected an NNAdapterAttribute with its default")
+        raise errors.DriverError("an option has no value, expected an NNAdapterAttribute with its default")
     name, default = read_option(option.value)
     return Option(
         name=name,
         default=default,
-        help=read_text(option.help),
+        help=c_interface.read_text(option.help),
         choices=read_texts(option.choices, option.choice_count),
         minimum=_minimum(default, option.minimum) if option.has_minimum else None,
         affects_speed=bool(option.affects_speed),
@@ -401,12 +387,12 @@ def _minimum(default: object, minimum: float) -> float | int:
 
 
 def _operation(address: int) -> OperationSupport:
-    operation = read("OperationSupport", address)
+    operation = c_interface.read("OperationSupport", address)
     return OperationSupport(
-        type=read_text(operation.type),
+        type=c_interface.read_text(operation.type),
         dtypes=_data_types(operation.data_types, operation.data_type_count),
         ranks=(operation.smallest_rank, operation.largest_rank),
-        limits=read_text(operation.limits),
+        limits=c_interface.read_text(operation.limits),
     )
 
 
@@ -419,23 +405,25 @@ def _data_types(address: int | None, count: int) -> frozenset[DataType]:
 
 
 def _profile(address: int) -> Profile:
-    profile = read("Profile", address)
+    profile = c_interface.read("Profile", address)
     members: dict[str, Any] = {name: getattr(profile, name) for name in _PROFILE_NUMBERS}
     members.update({name: bool(getattr(profile, name)) for name in _PROFILE_FLAGS})
     return Profile(**members)
 
 
 def _addresses(kind: str, array: int | None, count: int) -> tuple[int, ...]:
-    addresses = read_pointers(array, count)
+    addresses = c_interface.read_pointers(array, count)
     valid_addresses = tuple(address for address in addresses if address)
     if len(valid_addresses) < count:
-        raise DriverError(f"of {count} {kind}, {count - len(valid_addresses)} are null; report it to the vendor")
+        raise errors.DriverError(f"of {count} {kind}, {count - len(valid_addresses)} are null; report it to the vendor")
     return valid_addresses
 
 
 def _enum_value(name: str, table: Any, code: int) -> Any:
     if code not in table:
-        raise DriverError(f"{name} is {code}, expected one of {', '.join(map(str, table))}; report it to the vendor")
+        raise errors.DriverError(
+            f"{name} is {code}, expected one of {', '.join(map(str, table))}; report it to the vendor"
+        )
     return table[code]
 
 
@@ -443,18 +431,18 @@ class NativeDriver(Driver):
     """Driver in a shared library."""
 
     def __init__(self, name: str, path: Path) -> None:
-        self._functions = load(name, path)
+        self._functions = c_interface.load(name, path)
         self.library_path = path
 
     def open(self, device_id: str) -> NativeDevice:
         handle = self._functions.create_handle(
-            "open_device", device_id.encode(), failure=DeviceUnavailableError, misuse=DeviceNotFoundError
+            "open_device", device_id.encode(), failure=errors.DeviceUnavailableError, misuse=errors.DeviceNotFoundError
         )
         try:
             return NativeDevice(self._functions, handle)
-        except DriverError as error:
+        except errors.DriverError as error:
             self._functions.plain("close_device", handle)
-            raise DeviceUnavailableError(f"{self._functions.driver}: {error}") from error
+            raise errors.DeviceUnavailableError(f"{self._functions.driver}: {error}") from error
 
     def devices(self) -> Sequence[DeviceInfo]:
         return device_infos(self._functions)
@@ -463,7 +451,7 @@ class NativeDriver(Driver):
 class NativeDevice(Device):
     """Device of a C driver. Memory and streams are optional."""
 
-    def __init__(self, functions: Functions, handle: int) -> None:
+    def __init__(self, functions: c_interface.Functions, handle: int) -> None:
         self._functions, self._handle = functions, handle
         self._capability = capability_of(functions, handle)
 
@@ -472,15 +460,15 @@ class NativeDevice(Device):
         return self._capability
 
     def create_context(self, options: OptionValues) -> NativeContext:
-        holder = Holder()
+        holder = c_interface.Holder()
         array = holder.pointers([option(holder, name, value) for name, value in options.items()])
         handle = self._functions.create_handle(
             "create_context",
             self._handle,
             len(options),
             array,
-            failure=DeviceUnavailableError,
-            misuse=InvalidOptionError,
+            failure=errors.DeviceUnavailableError,
+            misuse=errors.InvalidOptionError,
         )
         return NativeContext(self._functions, self._handle, handle)
 
@@ -530,4 +518,6 @@ class NativeDevice(Device):
 
     def _need(self, feature: str, is_available: bool) -> None:
         if not is_available:
-            raise DriverError(f"driver {self._functions.driver!r} has no functions for {feature}; they are optional")
+            raise errors.DriverError(
+                f"driver {self._functions.driver!r} has no functions for {feature}; they are optional"
+            )

@@ -11,19 +11,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from nnadapter import errors
 from nnadapter.drivers.capability import MemoryStatistics
 from nnadapter.drivers.envelope import ADVICE, PREFIX_BYTES, Envelope
 from nnadapter.drivers.interface import UNLIMITED, Control, DeviceTensor, Event, Execution, Memory, Program, Stream
 from nnadapter.drivers.native.c_interface import CLASSES, DATA_TYPES, SIGNATURES, Functions, Holder, make
 from nnadapter.drivers.native.models import OPEN, NumberedSizes, StructTemplate, aligned, contents
-from nnadapter.errors import (
-    FAILURES,
-    CompilationError,
-    DriverError,
-    ExecutionError,
-    IncompatibleProgramError,
-    InvalidInputError,
-)
 from nnadapter.ir.deferred_arrays import pack, unpack
 from nnadapter.ir.model import Model
 from nnadapter.ir.operand import PACKED, Array, DataType, Layout, OperandType
@@ -43,7 +36,9 @@ class NativeEvent(Event):
         return bool(self._functions.plain("query_event", self.handle))
 
     def synchronize(self) -> None:
-        self._functions.call("synchronize_event", self.handle, failure=ExecutionError, misuse=ExecutionError)
+        self._functions.call(
+            "synchronize_event", self.handle, failure=errors.ExecutionError, misuse=errors.ExecutionError
+        )
 
     def close(self) -> None:
         handle, self.handle = self.handle, None
@@ -67,7 +62,9 @@ class NativeStream(Stream):
         self._functions.call("wait_event", self.handle, event.handle)
 
     def synchronize(self) -> None:
-        self._functions.call("synchronize_stream", self.handle, failure=ExecutionError, misuse=ExecutionError)
+        self._functions.call(
+            "synchronize_stream", self.handle, failure=errors.ExecutionError, misuse=errors.ExecutionError
+        )
 
     def close(self) -> None:
         handle, self.handle = self.handle, None
@@ -79,7 +76,7 @@ def wait_out(stream: NativeStream | None) -> None:
     """Wait for a stream, despite interrupts and failures, because its buffers are freed next."""
     while stream is not None:
         try:
-            with suppress(*FAILURES):
+            with suppress(*errors.FAILURES):
                 stream.synchronize()
             return
         except KeyboardInterrupt:
@@ -102,7 +99,7 @@ class DeviceMemory(Memory):
     def copy_out(self, array: Array, offset: int = 0, stream: NativeStream | None = None) -> None:
         """Copy into a contiguous, writable array. With a stream, it is valid after `synchronize`."""
         if not array.flags.writeable:
-            raise InvalidInputError("the array to copy to is read-only; pass a writable one")
+            raise errors.InvalidInputError("the array to copy to is read-only; pass a writable one")
         self._check("copied out", array, offset)
         self._copy("copy_out", array, offset, stream)
 
@@ -110,7 +107,7 @@ class DeviceMemory(Memory):
         """Copy the first `nbytes`, by default all, from memory of this driver."""
         count = source.nbytes if nbytes is None else nbytes
         if not 0 <= count <= min(self.nbytes, source.nbytes):
-            raise InvalidInputError(f"cannot copy {count} bytes from {source.nbytes} to {self.nbytes} bytes")
+            raise errors.InvalidInputError(f"cannot copy {count} bytes from {source.nbytes} to {self.nbytes} bytes")
         self._functions.call(
             "copy_between", self._open(), 0, source._open(), 0, count, None if stream is None else stream.handle
         )
@@ -128,14 +125,14 @@ class DeviceMemory(Memory):
 
     def _open(self) -> int:
         if self.handle is None:
-            raise DriverError("the device memory was freed; allocate it again")
+            raise errors.DriverError("the device memory was freed; allocate it again")
         return self.handle
 
     def _check(self, action: str, array: Array, offset: int) -> None:
         if not array.flags.c_contiguous:
-            raise InvalidInputError(f"the array to be {action} is not contiguous; use numpy.ascontiguousarray")
+            raise errors.InvalidInputError(f"the array to be {action} is not contiguous; use numpy.ascontiguousarray")
         if offset < 0 or offset + array.nbytes > self.nbytes:
-            raise InvalidInputError(
+            raise errors.InvalidInputError(
                 f"{array.nbytes} bytes at {offset} cannot be {action}, the memory has {self.nbytes} bytes"
             )
 
@@ -186,9 +183,9 @@ def unseal(driver: str, blob: bytes | memoryview, *, is_checked: bool = False) -
         types = NativeSignature(*(tuple(_type(entry) for entry in read[name]) for name in ("inputs", "outputs")))
         writer = read["driver"]
     except (ValueError, KeyError, TypeError) as error:
-        raise IncompatibleProgramError(f"the program's header cannot be read: {error}; {ADVICE}") from error
+        raise errors.IncompatibleProgramError(f"the program's header cannot be read: {error}; {ADVICE}") from error
     if writer != driver:
-        raise IncompatibleProgramError(f"the program was compiled by {writer!r}, expected {driver!r}; {ADVICE}")
+        raise errors.IncompatibleProgramError(f"the program was compiled by {writer!r}, expected {driver!r}; {ADVICE}")
     return types, contents
 
 
@@ -295,10 +292,10 @@ class NativeCall:
         self._words[request.data] = 0
         self._words[request.memory] = [memory.handle or 0 for memory in (*inputs, *outputs)]
 
-    def _other_sizes(self, inputs: Sequence[Array | DeviceMemory]) -> ExecutionError:
+    def _other_sizes(self, inputs: Sequence[Array | DeviceMemory]) -> errors.ExecutionError:
         """Return the error for inputs that the driver would overrun, as in forged files."""
         input_sizes = [buffer.nbytes for buffer in inputs]
-        return ExecutionError(
+        return errors.ExecutionError(
             f"inputs have {input_sizes} bytes, but the program was compiled for {self._request.sizes}"
         )
 
@@ -578,7 +575,9 @@ class NativeExecution(Execution):
         return call
 
     def _compute(self, call: NativeCall) -> None:
-        self._functions.call("compute", self._handle, call.request, failure=ExecutionError, misuse=ExecutionError)
+        self._functions.call(
+            "compute", self._handle, call.request, failure=errors.ExecutionError, misuse=errors.ExecutionError
+        )
 
 
 class _SpecializedExecution(Execution):
@@ -643,17 +642,21 @@ class NativeProgram(Program):
 
     def create_execution(self) -> NativeExecution:
         with self._lock:
-            handle = self.functions.create_handle("create_execution", self._handle, failure=ExecutionError)
+            handle = self.functions.create_handle("create_execution", self._handle, failure=errors.ExecutionError)
         return NativeExecution(self, handle)
 
     def bound(self, request: int) -> int | None:
         """Clone the program; return a handle or None."""
         with self._lock:
             handle = self.functions.create_handle_or_none(
-                "clone_with_constants", self._handle, request, failure=CompilationError, misuse=CompilationError
+                "clone_with_constants",
+                self._handle,
+                request,
+                failure=errors.CompilationError,
+                misuse=errors.CompilationError,
             )
         if handle == self._handle:
-            raise DriverError(
+            raise errors.DriverError(
                 f"{self.functions.driver}: clone_with_constants returned the original program, expected a new "
                 "one; report it to the vendor"
             )

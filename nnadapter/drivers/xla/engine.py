@@ -7,14 +7,8 @@ from contextlib import AbstractContextManager, ExitStack
 from types import MappingProxyType
 from typing import Any
 
+from nnadapter import errors
 from nnadapter.drivers.failures import one_line, translated_as
-from nnadapter.errors import (
-    DeviceLostError,
-    DeviceUnavailableError,
-    MissingDeviceExtraError,
-    MissingExtraError,
-    NNAdapterError,
-)
 from nnadapter.process.packages import has_extra, missing_extra
 from nnadapter.process.resources import Threads, memoize
 
@@ -36,9 +30,9 @@ _SETTINGS: Mapping[str, tuple[Any, ...]] = MappingProxyType(
 """Accepted values of settings that could change results or stop a model; the first replaces others."""
 
 
-def missing(device: str) -> MissingExtraError:
+def missing(device: str) -> errors.MissingExtraError:
     """Return the error for a missing package."""
-    return missing_extra(EXTRA, f"device {device!r}", MissingDeviceExtraError)
+    return missing_extra(EXTRA, f"device {device!r}", errors.MissingDeviceExtraError)
 
 
 @memoize(1)
@@ -55,7 +49,9 @@ def module() -> Any:
         import jax
         import jax.export
     except Exception as error:  # other versions of jaxlib raise RuntimeError, broken ones anything
-        raise DeviceUnavailableError(f"the package jax does not load ({brief(error)}); install it again") from error
+        raise errors.DeviceUnavailableError(
+            f"the package jax does not load ({brief(error)}); install it again"
+        ) from error
     return jax
 
 
@@ -74,7 +70,7 @@ def _threads() -> Threads:
 def own_settings() -> AbstractContextManager[Any]:
     """Return a context manager for JAX's settings in this thread; raise DeviceLostError after a fork."""
     if _threads().are_gone:
-        raise DeviceLostError(
+        raise errors.DeviceLostError(
             "XLA does not work in a process that was forked from one that used it: its threads are not there; "
             "start processes by spawn, or fork before the device is opened"
         )
@@ -95,11 +91,11 @@ def present(kind: str) -> Sequence[Any]:
 
 def default_kind() -> str:
     """Return JAX's default kind of device."""
-    with translated("JAX has no backend", "see JAX_PLATFORMS", DeviceUnavailableError):
+    with translated("JAX has no backend", "see JAX_PLATFORMS", errors.DeviceUnavailableError):
         return str(module().default_backend())
 
 
-def translated(failure: str, advice: str, kind: type[NNAdapterError]) -> AbstractContextManager[None]:
+def translated(failure: str, advice: str, kind: type[errors.NNAdapterError]) -> AbstractContextManager[None]:
     """Translate exceptions of the package into `kind`."""
     return translated_as(failure, advice, kind, brief)
 

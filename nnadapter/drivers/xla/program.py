@@ -11,19 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from nnadapter import errors
 from nnadapter.drivers import Compatibility, Control, DeviceTensor, Event, Execution, Memory, Program, Stream
 from nnadapter.drivers.envelope import ADVICE, PREFIX_BYTES, Envelope
 from nnadapter.drivers.interface import UNLIMITED
 from nnadapter.drivers.xla.compilation import Compiled, Donating, carried, carrier, compiled_again
 from nnadapter.drivers.xla.engine import module, own_settings, translated
-from nnadapter.errors import (
-    CompilationError,
-    DonatedValueError,
-    DriverError,
-    ExecutionError,
-    IncompatibleProgramError,
-    OutOfMemoryError,
-)
 from nnadapter.ir.operand import Array, array_type_of
 
 
@@ -73,13 +66,13 @@ class XlaStream(Stream):
 
     def _open(self) -> list[Any]:
         if self._results is None:
-            raise DriverError("the stream of xla is closed; create another one")
+            raise errors.DriverError("the stream of xla is closed; create another one")
         return self._results
 
 
 def wait_for(results: Sequence[Any]) -> None:
     """Wait for results; raise ExecutionError if one failed."""
-    with translated("XLA failed", "see its message", ExecutionError):
+    with translated("XLA failed", "see its message", errors.ExecutionError):
         for result in results:
             result.block_until_ready()
 
@@ -88,7 +81,7 @@ def with_no_word(result: Any) -> None:
     """Wait for an unused result, ignoring failures."""
     try:
         wait_for((result,))
-    except ExecutionError:
+    except errors.ExecutionError:
         return
 
 
@@ -104,12 +97,12 @@ class XlaMemory(Memory):
         value = carried(array)
         # JAX could alias `array`
         copied = value.copy() if value is array and self._device.platform == "cpu" else value
-        with translated("XLA is out of memory", "free some", OutOfMemoryError), own_settings():
+        with translated("XLA is out of memory", "free some", errors.OutOfMemoryError), own_settings():
             self._value = module().device_put(copied, self._device).block_until_ready()
 
     def copy_out(self, array: Array) -> None:
         # may be donated meanwhile
-        with translated("the tensor is gone", "feed it again", DonatedValueError), own_settings():
+        with translated("the tensor is gone", "feed it again", errors.DonatedValueError), own_settings():
             array[...] = np.asarray(self.value(array.dtype, array.shape)).astype(array.dtype, copy=False)
 
     def value(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
@@ -133,19 +126,19 @@ class XlaMemory(Memory):
 
     def dlpack(self, dtype: np.dtype[Any], shape: tuple[int, ...], **options: Any) -> Any:
         """Export a copy, because JAX cannot mark it read-only."""
-        with translated("XLA is out of memory", "free some", OutOfMemoryError), own_settings():
+        with translated("XLA is out of memory", "free some", errors.OutOfMemoryError), own_settings():
             return self.value(dtype, shape).__dlpack__(copy=True, **options)
 
     def _held(self) -> Any:
         self._check()
         value = self._value
         if value is not None and value.is_deleted():
-            raise DonatedValueError("the tensor was donated to a run, which reused its memory; feed it again")
+            raise errors.DonatedValueError("the tensor was donated to a run, which reused its memory; feed it again")
         return value
 
     def _check(self) -> None:
         if self._is_free:
-            raise DriverError("the device memory was freed; allocate it again")
+            raise errors.DriverError("the device memory was freed; allocate it again")
 
 
 def taken_over(tensor: Any, device: Any) -> DeviceTensor | None:
@@ -153,10 +146,10 @@ def taken_over(tensor: Any, device: Any) -> DeviceTensor | None:
     if not hasattr(tensor, "__dlpack__"):
         return None
     try:
-        with translated("JAX cannot import it", "copy it to the host", DriverError), own_settings():
+        with translated("JAX cannot import it", "copy it to the host", errors.DriverError), own_settings():
             # JAX 0.10 may alias despite copying; a donated alias would be overwritten
             value = module().numpy.from_dlpack(tensor, device=device).copy().block_until_ready()
-    except DriverError:
+    except errors.DriverError:
         return None
     if not value.size or carrier(value.dtype) != value.dtype:
         return None
@@ -184,7 +177,7 @@ class XlaExecution(Execution):
     def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:
         results = self._started(list(map(carried, inputs)))
         to_array = array_over if self._compiled.device.platform == "cpu" else np.array
-        with translated("XLA failed", "see its message", ExecutionError), own_settings():
+        with translated("XLA failed", "see its message", errors.ExecutionError), own_settings():
             arrays = zip(self._compiled.results, map(to_array, results), strict=True)
             return [array.astype(array_type_of(name), copy=False) for name, array in arrays]
 
@@ -215,7 +208,7 @@ class XlaExecution(Execution):
         try:
             results = self._donating.start(values, given_up) if given_up else None
             return self._started(values) if results is None else results
-        except ExecutionError:
+        except errors.ExecutionError:
             for tensor in inputs:
                 if not tensor.is_donated:
                     value_of(tensor)  # raises for an input that another run took
@@ -223,7 +216,7 @@ class XlaExecution(Execution):
 
     def _started(self, inputs: Sequence[Any]) -> Sequence[Any]:
         compiled = self._compiled
-        with translated("XLA failed", "see its message", ExecutionError), own_settings():
+        with translated("XLA failed", "see its message", errors.ExecutionError), own_settings():
             results: Sequence[Any] = compiled.executable(list(inputs), compiled.constants)
             return results
 
@@ -321,17 +314,17 @@ def deserialized(blob: bytes | memoryview, seal: Seal, device: Any, *, is_checke
         recorded, results, exported_bytes = dict(fields["seal"]), fields["results"], int(fields["exported"])
         arrays = list(_constants(fields["constants"], contents[: len(contents) - exported_bytes]))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise IncompatibleProgramError(f"the program's header is damaged; {ADVICE}") from error
+        raise errors.IncompatibleProgramError(f"the program's header is damaged; {ADVICE}") from error
     for name, value in seal.items():
         if recorded.get(name) != value:
-            raise IncompatibleProgramError(
+            raise errors.IncompatibleProgramError(
                 f"the program was compiled with {name} {recorded.get(name)!r}, here is {value!r}; {ADVICE}"
             )
     try:
         exported = bytes(contents[len(contents) - exported_bytes :])
         return XlaProgram(compiled_again(exported, arrays, results, device), seal)
-    except CompilationError as error:
-        raise IncompatibleProgramError(f"JAX cannot import the program ({error}); {ADVICE}") from error
+    except errors.CompilationError as error:
+        raise errors.IncompatibleProgramError(f"JAX cannot import the program ({error}); {ADVICE}") from error
 
 
 def _constants(rows: Sequence[Mapping[str, Any]], contents: memoryview) -> Iterator[Array]:
