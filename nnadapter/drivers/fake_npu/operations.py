@@ -69,18 +69,18 @@ class OperationRow:
         return OperationSupport(type=self.type, dtypes=dtypes, ranks=self.ranks, limits=self.limits_in_words)
 
 
+def _row(type_: str, lower: Lower, dtypes: Types, **limits: Any) -> OperationRow:
+    return OperationRow(type=type_, lower=lower, dtypes=dtypes, **limits)
+
+
 def _rows(types: str, lowering: Callable[[str], Lower], dtypes: Types, **limits: Any) -> Iterator[OperationRow]:
     """Yield rows with equal limits; `lowering` gets the names in lower case."""
     for type_ in types.split():
-        yield OperationRow(type=type_, lower=lowering(type_.lower()), dtypes=dtypes, **limits)
+        yield _row(type_, lowering(type_.lower()), dtypes, **limits)
 
 
-def _row(type_: str, lower: Lower, dtypes: Types, **limits: Any) -> Iterator[OperationRow]:
-    yield OperationRow(type=type_, lower=lower, dtypes=dtypes, **limits)
-
-
-def _moving(type_: str, lower: Lower, other_dtypes: Mapping[int, Types] | None = None) -> Iterator[OperationRow]:
-    yield OperationRow(type=type_, lower=lower, dtypes=HELD, other_dtypes=other_dtypes or {}, moves=True)
+def _moving(type_: str, lower: Lower, other_dtypes: Mapping[int, Types] | None = None) -> OperationRow:
+    return _row(type_, lower, HELD, other_dtypes=other_dtypes or {}, moves=True)
 
 
 def _with(*parameters: str) -> Callable[[str], Lower]:
@@ -90,7 +90,7 @@ def _with(*parameters: str) -> Callable[[str], Lower]:
 def _binary(kernels: str, dtypes: Types) -> Iterator[OperationRow]:
     """Yield rows from pairs such as `ADD:add`."""
     for type_, kernel in (pair.split(":") for pair in kernels.split()):
-        yield OperationRow(type=type_, lower=direct(kernel), dtypes=dtypes)
+        yield _row(type_, direct(kernel), dtypes)
 
 
 def _elementwise() -> Iterator[OperationRow]:
@@ -100,30 +100,30 @@ def _elementwise() -> Iterator[OperationRow]:
     yield from _rows("FLOOR CEIL ROUND", lambda name: d.unless(d.has_integers, unary(name)), ALL_NUMBERS)
     yield from _rows("SWISH LEAKY_RELU ELU CELU THRESHOLDED_RELU", lambda name: unary(name, "alpha"), ALL_FLOATS)
     yield from _rows("HARD_SIGMOID HARD_SWISH", lambda name: unary(name, "alpha", "beta"), ALL_FLOATS)
-    yield from _row("SELU", unary("selu", "alpha", "gamma"), ALL_FLOATS)
-    yield from _row("SHRINK", unary("shrink", "bias", "lambd"), ALL_NUMBERS)
-    yield from _row("IS_INF", unary("is_inf", "detect_negative", "detect_positive"), ALL_FLOATS)
-    yield from _row("GELU", d.chosen_by("approximate", {"none": unary("gelu"), "tanh": unary("gelu_tanh")}), ALL_FLOATS)
-    yield from _row("CLIP", unary("clip", "min", "max"), ALL_NUMBERS)
-    yield from _row("NOT", unary("not"), BOOLEANS)
-    yield from _row("BITWISE_NOT", unary("bitwise_not"), _INTEGERS)
+    yield _row("SELU", unary("selu", "alpha", "gamma"), ALL_FLOATS)
+    yield _row("SHRINK", unary("shrink", "bias", "lambd"), ALL_NUMBERS)
+    yield _row("IS_INF", unary("is_inf", "detect_negative", "detect_positive"), ALL_FLOATS)
+    yield _row("GELU", d.chosen_by("approximate", {"none": unary("gelu"), "tanh": unary("gelu_tanh")}), ALL_FLOATS)
+    yield _row("CLIP", unary("clip", "min", "max"), ALL_NUMBERS)
+    yield _row("NOT", unary("not"), BOOLEANS)
+    yield _row("BITWISE_NOT", unary("bitwise_not"), _INTEGERS)
     yield from _binary("ADD:add SUB:subtract MUL:multiply DIV:divide FLOOR_DIV:floor_divide", ALL_NUMBERS)
     yield from _binary("MAX:maximum MIN:minimum", ALL_NUMBERS)
     yield from _rows("GREATER GREATER_EQUAL LESS LESS_EQUAL", direct, ALL_NUMBERS)
     yield from _rows("EQUAL NOT_EQUAL", direct, HELD)
     yield from _rows("AND OR XOR", direct, BOOLEANS)
     yield from _rows("BITWISE_AND BITWISE_OR BITWISE_XOR", direct, _INTEGERS)
-    yield from _row(
+    yield _row(
         "BIT_SHIFT", d.chosen_by("direction", {"left": direct("shift_left"), "right": direct("shift_right")}), _INTEGERS
     )
-    yield from _row("PRELU", direct("prelu"), ALL_FLOATS)
-    yield from _row("POW", direct("power"), ALL_NUMBERS, other_dtypes={1: ALL_NUMBERS})
-    yield from _row("MOD", d.chosen_by("fmod", {True: direct("float_modulo"), False: direct("modulo")}), ALL_NUMBERS)
-    yield from _row("SUM", d.lower_sum, ALL_FLOATS)
-    yield from _row("SWIGLU", direct("swiglu", "alpha"), ALL_FLOATS)
-    yield from _row("WHERE", direct("where"), HELD, other_dtypes={0: BOOLEANS}, moves=True)
-    yield from _row("CAST", d.lower_cast, HELD)
-    yield from _moving("ASSIGN", d.lower_assign)
+    yield _row("PRELU", direct("prelu"), ALL_FLOATS)
+    yield _row("POW", direct("power"), ALL_NUMBERS, other_dtypes={1: ALL_NUMBERS})
+    yield _row("MOD", d.chosen_by("fmod", {True: direct("float_modulo"), False: direct("modulo")}), ALL_NUMBERS)
+    yield _row("SUM", d.lower_sum, ALL_FLOATS)
+    yield _row("SWIGLU", direct("swiglu", "alpha"), ALL_FLOATS)
+    yield _row("WHERE", direct("where"), HELD, other_dtypes={0: BOOLEANS}, moves=True)
+    yield _row("CAST", d.lower_cast, HELD)
+    yield _moving("ASSIGN", d.lower_assign)
 
 
 _IMAGE, _VOLUME, _MATRIX = {"ranks": (4, 4)}, {"ranks": (5, 5)}, {"ranks": (1, LARGEST_RANK)}
@@ -132,38 +132,36 @@ _FILTER = ("strides", "dilations", "pads", "group")
 
 
 def _images() -> Iterator[OperationRow]:
-    yield from _row("CONV_2D", images.lower_convolution, FLOATS, **_IMAGE)
-    yield from _row("CONV_2D_TRANSPOSE", images.lower_transposed_convolution, FLOATS, **_IMAGE)
-    yield from _row("MAX_POOL_2D", images.pooling("max_pool"), NUMBERS, **_IMAGE)
-    yield from _row("AVERAGE_POOL_2D", images.pooling("average_pool", "count_include_pad"), FLOATS, **_IMAGE)
-    yield from _row("DEPTH_TO_SPACE", images.lower_depth_to_space, HELD, **_IMAGE, moves=True)
-    yield from _row("SPACE_TO_DEPTH", images.lower_space_to_depth, HELD, **_IMAGE, moves=True)
-    yield from _row("LP_POOL_2D", direct("p_norm_pool", *_WINDOW, "p"), FLOATS, **_IMAGE)
+    yield _row("CONV_2D", images.lower_convolution, FLOATS, **_IMAGE)
+    yield _row("CONV_2D_TRANSPOSE", images.lower_transposed_convolution, FLOATS, **_IMAGE)
+    yield _row("MAX_POOL_2D", images.pooling("max_pool"), NUMBERS, **_IMAGE)
+    yield _row("AVERAGE_POOL_2D", images.pooling("average_pool", "count_include_pad"), FLOATS, **_IMAGE)
+    yield _row("DEPTH_TO_SPACE", images.lower_depth_to_space, HELD, **_IMAGE, moves=True)
+    yield _row("SPACE_TO_DEPTH", images.lower_space_to_depth, HELD, **_IMAGE, moves=True)
+    yield _row("LP_POOL_2D", direct("p_norm_pool", *_WINDOW, "p"), FLOATS, **_IMAGE)
     indices = direct("max_pool_with_indices", *_WINDOW, "storage_order")
-    yield from _row("MAX_POOL_2D_WITH_INDICES", indices, NUMBERS, **_IMAGE)
-    yield from _row("MAX_UNPOOL_2D", direct("max_unpool"), NUMBERS, other_dtypes={1: INDICES}, **_IMAGE)
-    yield from _row("CONV_3D", d.by_role("volume_convolution", *_FILTER), FLOATS, **_VOLUME)
-    yield from _row("CONV_3D_TRANSPOSE", d.by_role("transposed_volume_convolution", *_FILTER), FLOATS, **_VOLUME)
-    yield from _row("MAX_POOL_3D", direct("max_pool_axes", *_WINDOW), NUMBERS, **_VOLUME)
+    yield _row("MAX_POOL_2D_WITH_INDICES", indices, NUMBERS, **_IMAGE)
+    yield _row("MAX_UNPOOL_2D", direct("max_unpool"), NUMBERS, other_dtypes={1: INDICES}, **_IMAGE)
+    yield _row("CONV_3D", d.by_role("volume_convolution", *_FILTER), FLOATS, **_VOLUME)
+    yield _row("CONV_3D_TRANSPOSE", d.by_role("transposed_volume_convolution", *_FILTER), FLOATS, **_VOLUME)
+    yield _row("MAX_POOL_3D", direct("max_pool_axes", *_WINDOW), NUMBERS, **_VOLUME)
     average = direct("average_pool_axes", *_WINDOW, "count_include_pad")
-    yield from _row("AVERAGE_POOL_3D", average, FLOATS, **_VOLUME)
-    yield from _row("LP_POOL_3D", direct("p_norm_pool", *_WINDOW, "p"), FLOATS, **_VOLUME)
-    yield from _row("MAX_POOL_3D_WITH_INDICES", indices, NUMBERS, **_VOLUME)
-    yield from _row("COL_TO_IM", direct("columns_to_image", *_WINDOW), FLOATS, ranks=(3, 3))
+    yield _row("AVERAGE_POOL_3D", average, FLOATS, **_VOLUME)
+    yield _row("LP_POOL_3D", direct("p_norm_pool", *_WINDOW, "p"), FLOATS, **_VOLUME)
+    yield _row("MAX_POOL_3D_WITH_INDICES", indices, NUMBERS, **_VOLUME)
+    yield _row("COL_TO_IM", direct("columns_to_image", *_WINDOW), FLOATS, ranks=(3, 3))
     yield from _rows("GRID_SAMPLE", _with("mode", "padding_mode", "align_corners"), FLOATS, ranks=(4, 5))
     yield from _rows("AFFINE_GRID", _with("align_corners"), FLOATS, ranks=(3, 3))
     roi = _with("spatial_scale", "sampling_ratio", "mode", "half_pixel")
     yield from _rows("ROI_ALIGN", roi, FLOATS, other_dtypes={2: INDICES}, **_IMAGE)
     yield from _rows("MAX_ROI_POOL", _with("spatial_scale"), FLOATS, **_IMAGE)
-    yield from _row(
-        "DEFORMABLE_CONV_2D", d.by_role("deformable_convolution", "offset_group", *_FILTER), FLOATS, **_IMAGE
-    )
+    yield _row("DEFORMABLE_CONV_2D", d.by_role("deformable_convolution", "offset_group", *_FILTER), FLOATS, **_IMAGE)
     nearest = _with("scales", "coordinate_transformation_mode", "nearest_mode")
     yield from _rows("RESIZE_NEAREST", nearest, HELD, moves=True)
     yield from _rows("RESIZE_LINEAR", _with("scales", "coordinate_transformation_mode"), FLOATS)
     yield from _rows("FULLY_CONNECTED", direct, ALL_FLOATS, **_MATRIX)
-    yield from _row("MAT_MUL", direct("matmul", "transpose_x", "transpose_y"), ALL_FLOATS | INDICES, **_MATRIX)
-    yield from _row(
+    yield _row("MAT_MUL", direct("matmul", "transpose_x", "transpose_y"), ALL_FLOATS | INDICES, **_MATRIX)
+    yield _row(
         "MAT_MUL_N_BITS",
         composite.lower_mat_mul_n_bits,
         FLOATS,
@@ -171,74 +169,74 @@ def _images() -> Iterator[OperationRow]:
         limits="a constant weight is unpacked when the model is compiled",
         **_MATRIX,
     )
-    yield from _moving("TRILU", direct("triangle", "upper", "k"))
+    yield _moving("TRILU", direct("triangle", "upper", "k"))
     yield from _rows("DETERMINANT", direct, ALL_FLOATS)
-    yield from _row("EINSUM", composite.lower_einsum, ALL_NUMBERS)
+    yield _row("EINSUM", composite.lower_einsum, ALL_NUMBERS)
 
 
 def _normalizations() -> Iterator[OperationRow]:
     channels = {"ranks": (2, LARGEST_RANK)}
-    yield from _row("BATCH_NORMALIZATION", composite.lower_batch_normalization, FLOATS, **channels)
+    yield _row("BATCH_NORMALIZATION", composite.lower_batch_normalization, FLOATS, **channels)
     yield from _rows("LAYER_NORMALIZATION", _with("axis", "epsilon"), ALL_FLOATS, **_MATRIX)
     instance = composite.lower_instance_normalization
-    yield from _row("INSTANCE_NORMALIZATION", instance, FLOATS, ranks=(3, LARGEST_RANK))
+    yield _row("INSTANCE_NORMALIZATION", instance, FLOATS, ranks=(3, LARGEST_RANK))
     local = composite.lower_local_response_normalization
-    yield from _row("LOCAL_RESPONSE_NORMALIZATION", local, FLOATS, **channels)
+    yield _row("LOCAL_RESPONSE_NORMALIZATION", local, FLOATS, **channels)
     yield from _rows("SOFTMAX LOG_SOFTMAX", _with("axis"), FLOATS, **_MATRIX)
     yield from _rows("RMS_NORMALIZATION", _with("axis", "epsilon"), FLOATS)
     yield from _rows("LP_NORMALIZATION", _with("axis", "p"), FLOATS)
     yield from _rows("MEAN_VARIANCE_NORMALIZATION", _with("axes", "epsilon"), FLOATS)
     losses = {"other_dtypes": {1: INDICES}, **channels}
-    yield from _row("NEGATIVE_LOG_LIKELIHOOD_LOSS", composite.lower_likelihood_loss, FLOATS, **losses)
-    yield from _row("SOFTMAX_CROSS_ENTROPY_LOSS", composite.lower_cross_entropy_loss, FLOATS, **losses)
+    yield _row("NEGATIVE_LOG_LIKELIHOOD_LOSS", composite.lower_likelihood_loss, FLOATS, **losses)
+    yield _row("SOFTMAX_CROSS_ENTROPY_LOSS", composite.lower_cross_entropy_loss, FLOATS, **losses)
     yield from _rows("REDUCE_MEAN", _with("axes"), ALL_FLOATS)
     yield from _rows("REDUCE_SUM REDUCE_MAX REDUCE_MIN REDUCE_PROD", _with("axes"), ALL_NUMBERS)
     yield from _rows("ARG_MAX ARG_MIN", _with("axis", "select_last_index"), ALL_NUMBERS)
-    yield from _row("CUM_SUM", direct("running_sum", "axis", "exclusive", "reverse"), ALL_NUMBERS)
-    yield from _row("CUM_PROD", direct("running_product", "axis", "exclusive", "reverse"), ALL_NUMBERS)
+    yield _row("CUM_SUM", direct("running_sum", "axis", "exclusive", "reverse"), ALL_NUMBERS)
+    yield _row("CUM_PROD", direct("running_product", "axis", "exclusive", "reverse"), ALL_NUMBERS)
     yield from _rows("TOP_K", _with("axis", "largest"), ALL_NUMBERS)
     yield from _rows("HARDMAX", _with("axis"), ALL_FLOATS)
-    yield from _row("DFT", direct("fourier_transform", "axis", "length", "inverse", "onesided"), FLOATS)
+    yield _row("DFT", direct("fourier_transform", "axis", "length", "inverse", "onesided"), FLOATS)
     stft = direct("short_time_fourier_transform", "frame_step", "frame_length", "onesided")
-    yield from _row("STFT", stft, FLOATS)
+    yield _row("STFT", stft, FLOATS)
 
 
 def _movements() -> Iterator[OperationRow]:
-    yield from _moving("RESHAPE", d.lower_reshape)
-    yield from _moving("TRANSPOSE", d.lower_transpose)
-    yield from _moving("EXPAND", d.lower_expand)
-    yield from _moving("FILL", d.lower_expand)
-    yield from _moving("TILE", direct("tile", "repeats"))
-    yield from _moving("CONCAT", d.unless(d.has_one_input, direct("concat", "axis")))
-    yield from _moving("SPLIT", direct("split", "axis"))
-    yield from _moving("SLICE", direct("slice", "starts", "ends", "axes", "steps"))
-    yield from _moving("PAD", direct("pad", "mode", "pads", "value"))
-    yield from _moving("EYE_LIKE", d.lower_eye)
-    yield from _row("RANGE", direct("range"), ALL_NUMBERS)
+    yield _moving("RESHAPE", d.lower_reshape)
+    yield _moving("TRANSPOSE", d.lower_transpose)
+    yield _moving("EXPAND", d.lower_expand)
+    yield _moving("FILL", d.lower_expand)
+    yield _moving("TILE", direct("tile", "repeats"))
+    yield _moving("CONCAT", d.unless(d.has_one_input, direct("concat", "axis")))
+    yield _moving("SPLIT", direct("split", "axis"))
+    yield _moving("SLICE", direct("slice", "starts", "ends", "axes", "steps"))
+    yield _moving("PAD", direct("pad", "mode", "pads", "value"))
+    yield _moving("EYE_LIKE", d.lower_eye)
+    yield _row("RANGE", direct("range"), ALL_NUMBERS)
     bytes_of_bool = "bytes that become bool are true unless 0"
-    yield from _row("BIT_CAST", d.unless(d.keeps_type, direct("bit_cast")), HELD, limits=bytes_of_bool, moves=True)
-    yield from _moving("GATHER", direct("gather", "axis"), {1: INDICES})
-    yield from _moving("GATHER_ELEMENTS", direct("gather_elements", "axis"), {1: INDICES})
-    yield from _moving("GATHER_ND", direct("gather_nd", "batch_dims"), {1: INDICES})
+    yield _row("BIT_CAST", d.unless(d.keeps_type, direct("bit_cast")), HELD, limits=bytes_of_bool, moves=True)
+    yield _moving("GATHER", direct("gather", "axis"), {1: INDICES})
+    yield _moving("GATHER_ELEMENTS", direct("gather_elements", "axis"), {1: INDICES})
+    yield _moving("GATHER_ND", direct("gather_nd", "batch_dims"), {1: INDICES})
     yield from _rows("SCATTER_ELEMENTS", _with("axis", "reduction"), HELD, other_dtypes={1: INDICES})
     yield from _rows("SCATTER_ND", _with("reduction"), HELD, other_dtypes={1: INDICES})
-    yield from _moving("TENSOR_SCATTER", direct("tensor_scatter", "axis", "mode"), {2: INDICES})
-    yield from _moving("ONE_HOT", direct("one_hot", "axis"), {0: ALL_NUMBERS})
-    yield from _moving("REVERSE_SEQUENCE", direct("reverse_sequence", "batch_axis", "time_axis"), {1: INDICES})
+    yield _moving("TENSOR_SCATTER", direct("tensor_scatter", "axis", "mode"), {2: INDICES})
+    yield _moving("ONE_HOT", direct("one_hot", "axis"), {0: ALL_NUMBERS})
+    yield _moving("REVERSE_SEQUENCE", direct("reverse_sequence", "batch_axis", "time_axis"), {1: INDICES})
     recurrent = {"other_dtypes": {4: INDICES}, "ranks": (3, 3)}
-    yield from _row("LSTM", d.recurrent("lstm", "input_forget"), FLOATS, **recurrent)
-    yield from _row("GRU", d.recurrent("gru", "linear_before_reset"), FLOATS, **recurrent)
-    yield from _row("RNN", d.recurrent("rnn"), FLOATS, **recurrent)
+    yield _row("LSTM", d.recurrent("lstm", "input_forget"), FLOATS, **recurrent)
+    yield _row("GRU", d.recurrent("gru", "linear_before_reset"), FLOATS, **recurrent)
+    yield _row("RNN", d.recurrent("rnn"), FLOATS, **recurrent)
     masks = ("is_causal", "offset", "left_window", "right_window", "scores", "without_keys")
     attention = d.by_role("attention", "scale", "softcap", *masks)
-    yield from _row("ATTENTION", attention, FLOATS, other_dtypes={3: FLOATS | BOOLEANS, 4: INDICES}, **_IMAGE)
+    yield _row("ATTENTION", attention, FLOATS, other_dtypes={3: FLOATS | BOOLEANS, 4: INDICES}, **_IMAGE)
     yield from _rows("ROTARY_EMBEDDING", _with("interleaved"), FLOATS, **_IMAGE)
     linear = d.by_role("linear_attention", "query_heads", "key_value_heads", "scale", "update_rule")
-    yield from _row("LINEAR_ATTENTION", linear, FLOATS, ranks=(3, 3))
-    yield from _row("CAUSAL_CONV", d.by_role("causal_convolution", "activation"), FLOATS, ranks=(3, 3))
-    yield from _row("QUANTIZE", quantized.lower_quantize, FLOATS, results=EIGHT_BITS | _SIXTEEN_BITS)
-    yield from _row("DEQUANTIZE", quantized.lower_dequantize, _STORED | _SIXTEEN_BITS | _FOUR_BITS, results=FLOATS)
-    yield from _row("STORAGE_CAST", d.lower_assign, _STORED, moves=True)
+    yield _row("LINEAR_ATTENTION", linear, FLOATS, ranks=(3, 3))
+    yield _row("CAUSAL_CONV", d.by_role("causal_convolution", "activation"), FLOATS, ranks=(3, 3))
+    yield _row("QUANTIZE", quantized.lower_quantize, FLOATS, results=EIGHT_BITS | _SIXTEEN_BITS)
+    yield _row("DEQUANTIZE", quantized.lower_dequantize, _STORED | _SIXTEEN_BITS | _FOUR_BITS, results=FLOATS)
+    yield _row("STORAGE_CAST", d.lower_assign, _STORED, moves=True)
 
 
 _QUANTIZED_PRODUCTS = {
