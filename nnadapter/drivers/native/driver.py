@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -298,15 +298,6 @@ def _signature_of(model: Model) -> CallSignature:
 
 
 _DATA_TYPES = {code: data_type for data_type, code in c_interface.DATA_TYPES.items()}
-_PROFILE_NUMBERS = (
-    "peak_flops",
-    "bandwidth",
-    "launch_seconds",
-    "transfer_seconds",
-    "transfer_bandwidth",
-    "operation_seconds",
-)
-_PROFILE_FLAGS = ("channels_last", "host_memory", "simulated")
 
 
 def device_infos(functions: c_interface.Functions) -> tuple[DeviceInfo, ...]:
@@ -406,9 +397,9 @@ def _data_types(address: int | None, count: int) -> frozenset[DataType]:
 
 def _profile(address: int) -> Profile:
     profile = c_interface.read("Profile", address)
-    members: dict[str, Any] = {name: getattr(profile, name) for name in _PROFILE_NUMBERS}
-    members.update({name: bool(getattr(profile, name)) for name in _PROFILE_FLAGS})
-    return Profile(**members)
+    _size, _version, *members = c_interface.STRUCTURES["Profile"]
+    convert: Mapping[str, Callable[[Any], Any]] = {"f64": float, "i32": bool}
+    return Profile(**{name: convert[type_](getattr(profile, name)) for name, type_ in members})
 
 
 def _addresses(kind: str, array: int | None, count: int) -> tuple[int, ...]:

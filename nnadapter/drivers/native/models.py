@@ -22,6 +22,7 @@ from nnadapter.drivers.native.c_interface import (
     DATA_TYPES,
     LAYOUTS,
     LIFETIMES,
+    UNIONS,
     AttributeCode,
     Holder,
     read,
@@ -98,15 +99,8 @@ def symbolic_real_attribute(operation: Operation) -> str:
 
 
 _KINDS = {kind: AttributeCode[f"KIND_{kind.name}"] for kind in AttributeKind}
-_MEMBERS = {
-    AttributeCode.KIND_BOOL: "boolean",
-    AttributeCode.KIND_INT: "integer",
-    AttributeCode.KIND_FLOAT: "real",
-    AttributeCode.KIND_STRING: "string",
-    AttributeCode.KIND_INTS: "integers",
-    AttributeCode.KIND_FLOATS: "reals",
-    AttributeCode.KIND_STRINGS: "strings",
-}
+_MEMBERS = {code: name for code, (name, _) in zip(AttributeCode, UNIONS["AttributeValue"], strict=True)}
+"""Member of the union for each kind; both are in the same order."""
 _ELEMENTS = {AttributeCode.KIND_INTS: "i64", AttributeCode.KIND_FLOATS: "f64"}
 _OPTION_KINDS: dict[type, AttributeCode] = {
     bool: AttributeCode.KIND_BOOL,

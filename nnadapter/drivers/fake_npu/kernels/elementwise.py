@@ -31,31 +31,22 @@ def _power(x: Array, exponent: Array, out: Array) -> None:
         np.copyto(out, np.power(x.astype(np.float64), exponent), casting="unsafe")
 
 
+_NUMPY_NAMES = """
+add bitwise_and bitwise_or bitwise_xor equal floor_divide greater greater_equal less less_equal maximum minimum multiply
+not_equal subtract
+"""
+"""Kernels with the name of the numpy function that computes them."""
 BINARY: Mapping[str, Callable[..., object]] = {
-    "add": np.add,
+    **{name: getattr(np, name) for name in _NUMPY_NAMES.split()},
     "and": np.logical_and,
-    "bitwise_and": np.bitwise_and,
-    "bitwise_or": np.bitwise_or,
-    "bitwise_xor": np.bitwise_xor,
     "divide": _divide,
-    "equal": np.equal,
     "float_modulo": np.fmod,
-    "floor_divide": np.floor_divide,
-    "greater": np.greater,
-    "greater_equal": np.greater_equal,
-    "less": np.less,
-    "less_equal": np.less_equal,
-    "maximum": np.maximum,
-    "minimum": np.minimum,
     "modulo": np.mod,
-    "multiply": np.multiply,
-    "not_equal": np.not_equal,
     "or": np.logical_or,
     "power": _power,
     # As in ONNX, too large or negative shifts keep the sign.
     "shift_left": np.left_shift,
     "shift_right": np.right_shift,
-    "subtract": np.subtract,
     "xor": np.logical_xor,
 }
 """Called as `function(x, y, out=out)`."""

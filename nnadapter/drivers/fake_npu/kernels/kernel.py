@@ -146,7 +146,10 @@ def _shrink(x: Array, bias: float, lambd: float) -> Array:
     return np.where(x < -lambd, low, np.where(x > lambd, high, x.dtype.type(0)))
 
 
+_NUMPY_NAMES = "bitwise_not ceil cos cosh exp floor log reciprocal sign sin sinh sqrt square tan tanh"
+"""Functions with the name of the numpy function that computes them."""
 FUNCTIONS: Mapping[str, Function] = {
+    **{name: getattr(np, name) for name in _NUMPY_NAMES.split()},
     "abs": np.absolute,
     "acos": np.arccos,
     "acosh": np.arccosh,
@@ -155,16 +158,10 @@ FUNCTIONS: Mapping[str, Function] = {
     "asinh": np.arcsinh,
     "atan": np.arctan,
     "atanh": np.arctanh,
-    "bitwise_not": np.bitwise_not,
-    "ceil": np.ceil,
     "celu": lambda x, alpha: _at_least(x, 0) + _at_most(alpha * np.expm1(x / alpha), 0),
     "clip": lambda x, minimum, maximum: _at_most(_at_least(x, minimum), maximum),
-    "cos": np.cos,
-    "cosh": np.cosh,
     "elu": _selu,
     "erf": _erf,
-    "exp": np.exp,
-    "floor": np.floor,
     "gelu": _gelu,
     "gelu_tanh": lambda x: 0.5 * x * (1 + np.tanh(sqrt(2 / pi) * x * (1 + 0.044715 * x * x))),
     "hard_sigmoid": _hard_sigmoid,
@@ -173,11 +170,9 @@ FUNCTIONS: Mapping[str, Function] = {
     "is_nan": np.isnan,
     # x and alpha x cross at 0, so no mask is needed
     "leaky_relu": lambda x, alpha: (np.maximum if alpha <= 1 else np.minimum)(x, alpha * x),
-    "log": np.log,
     "mish": lambda x: x * np.tanh(_softplus(x)),
     "neg": np.negative,
     "not": np.logical_not,
-    "reciprocal": np.reciprocal,
     "relu": lambda x: _at_least(x, 0),
     "round": np.rint,
     "rsqrt": lambda x: 1 / np.sqrt(x),
@@ -185,16 +180,9 @@ FUNCTIONS: Mapping[str, Function] = {
     "selu": _selu,
     "shrink": _shrink,
     "sigmoid": lambda x: _swish(x, 1.0, 1.0),
-    "sign": np.sign,
-    "sin": np.sin,
-    "sinh": np.sinh,
     "softplus": _softplus,
     "softsign": lambda x: x / (1 + np.abs(x)),
-    "sqrt": np.sqrt,
-    "square": np.square,
     "swish": _swish,
-    "tan": np.tan,
-    "tanh": np.tanh,
     "thresholded_relu": lambda x, alpha: np.where(x > alpha, x, x.dtype.type(0)),
 }
 """Rows by name in instructions and fuse codes; parameters are the IR attributes, in order."""
