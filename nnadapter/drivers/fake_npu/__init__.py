@@ -20,7 +20,7 @@ __getattr__ = lazily(
         ".execution": "BLAS_THREADS Resources run_limited",
         ".graph": "NpuGraph",
         ".limits": "Arithmetic HELD LIMITS",
-        ".lowering": "LoweredModel PASSES evaluate evaluator lower prepared",
+        ".lowering": "Lowered PASSES evaluate evaluator lower",
         ".operations": "OPERATIONS judge",
         ".options": "OPTIONS operations_named",
         ".program": "FakeNpuOpenProgram SymbolicGraph",

@@ -11,7 +11,7 @@ from nnadapter.drivers import SUPPORTED, Admission, Program, Reason, Trace, Unsu
 from nnadapter.drivers.fake_npu.clock import simulated_seconds
 from nnadapter.drivers.fake_npu.execution import InstructionEvents, Resources
 from nnadapter.drivers.fake_npu.limits import Arithmetic
-from nnadapter.drivers.fake_npu.lowering import LoweredModel, evaluate, lower, prepared
+from nnadapter.drivers.fake_npu.lowering import Lowered, evaluate, lower
 from nnadapter.drivers.fake_npu.operations import types_needed
 from nnadapter.drivers.fake_npu.options import FakeNpuOptions
 from nnadapter.drivers.fake_npu.program import (
@@ -19,6 +19,7 @@ from nnadapter.drivers.fake_npu.program import (
     FakeNpuProgram,
     ProgramNeeds,
     packed_bytes,
+    weight_bytes,
 )
 from nnadapter.drivers.fake_npu.reuse import Lowerings
 from nnadapter.drivers.invalid_models import blame_invalid_models
@@ -57,7 +58,7 @@ class Compiler:
     def __init__(self, options: FakeNpuOptions, resources: Resources, trace: tuple[Trace, str] | None) -> None:
         self._options, self._resources, self._trace = options, resources, trace
         self._lowerings = Lowerings(options.arithmetic)
-        self._admitted: WeakKeyDictionary[Model, LoweredModel] = WeakKeyDictionary()
+        self._admitted: WeakKeyDictionary[Model, Lowered] = WeakKeyDictionary()
         self._lock = new_lock()
 
     def admit(self, model: Model) -> Admission:
@@ -67,7 +68,8 @@ class Compiler:
             if len(self._admitted) < _ADMITTED:
                 self._admitted[model] = lowered
         memory, profile, arena, boundary = lowered.memory, self._options.profile, 0, 0
-        facts: dict[str, float] = {"weight_bytes": lowered.weight_bytes}
+        weights = weight_bytes(lowered.graph)
+        facts: dict[str, float] = {"weight_bytes": weights}
         if memory is not None:
             arena, boundary = memory.arena_bytes, _boundary_bytes(model)
             facts["arena_bytes"] = arena
@@ -76,8 +78,8 @@ class Compiler:
         facts["instructions"] = len(lowered.graph.instructions)
         if memory is not None and profile is not None:
             facts["simulated_us"] = round(1e6 * simulated_seconds(lowered.graph, profile), 3)
-        verdict = self._check_memory(lowered.weight_bytes, arena, boundary)
-        return Admission(verdict=verdict, runs_as=lowered.runs_as, facts=facts)
+        verdict = self._check_memory(weights, arena, boundary)
+        return Admission(verdict=verdict, runs_as=lowered.runs_as(model), facts=facts)
 
     def compile(self, model: Model) -> Program:
         """Compile a model, with the lowering cached by `admit` if any."""
@@ -102,27 +104,27 @@ class Compiler:
             self._admitted.clear()
         self._lowerings.clear()
 
-    def _prepare(self, model: Model) -> LoweredModel:
+    def _prepare(self, model: Model) -> Lowered:
         options = self._options
         if model.has_dynamic_shapes:
-            return prepared(lower(model, options.arithmetic), model)
+            return lower(model, options.arithmetic)
         check = observer(options.dump_passes, options.check_passes, options.arithmetic)
         with blame_invalid_models(model):
             if check is None:
                 return self._lowerings.prepare(model)
             verify(model)  # no reuse: the observer must see all passes
-            return prepared(lower(model, options.arithmetic, check=check), model)
+            return lower(model, options.arithmetic, check=check)
 
-    def _program(self, model: Model, lowered: LoweredModel) -> Program:
-        graph, memory = lowered.graph, lowered.memory
+    def _program(self, model: Model, lowered: Lowered) -> Program:
+        graph, memory, weights = lowered.graph, lowered.memory, weight_bytes(lowered.graph)
         if memory is None:
             trace = None if self._trace is None else partial(InstructionEvents, *self._trace)
-            available, packed = self._options.memory_bytes - lowered.weight_bytes, packed_bytes(graph, model)
+            available, packed = self._options.memory_bytes - weights, packed_bytes(graph, model)
             return FakeNpuOpenProgram(graph, available, self._resources, packed, trace)
         graph = graph.with_contents()
         needs = ProgramNeeds(
             arithmetic=self._options.arithmetic,
-            memory_bytes=lowered.weight_bytes + memory.arena_bytes + _boundary_bytes(model),
+            memory_bytes=weights + memory.arena_bytes + _boundary_bytes(model),
             operations=tuple(sorted({type_ for operation in model.operations for type_ in types_needed(operation)})),
         )
         events = None if self._trace is None else InstructionEvents(*self._trace, graph)

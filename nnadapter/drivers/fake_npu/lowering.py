@@ -14,7 +14,6 @@ from nnadapter.drivers.fake_npu.graph import Instruction, NpuGraph
 from nnadapter.drivers.fake_npu.limits import USUAL, Arithmetic
 from nnadapter.drivers.fake_npu.memory import MemoryPlan, plan_memory
 from nnadapter.drivers.fake_npu.operations import OPERATIONS, judge
-from nnadapter.drivers.fake_npu.program import weight_bytes
 from nnadapter.drivers.fake_npu.streams import DeviceMemory
 from nnadapter.drivers.interface import NO_OPERATION
 from nnadapter.ir import Array, Model, Operation
@@ -83,9 +82,11 @@ def _driver_passes(arithmetic: Arithmetic) -> Mapping[str, Pass]:
 
 @dataclass(frozen=True, slots=True)
 class Lowered:
-    """Device graph of a model, and the device operations that implement its operations."""
+    """Device graph of a model with its memory plan, and the device operations that implement its operations."""
 
     graph: NpuGraph
+    memory: MemoryPlan | None
+    """None with dynamic shapes."""
     labels: tuple[tuple[str, int], ...]
     """Label of each device operation, and position of the first model operation it implements."""
     chosen: tuple[int, ...]
@@ -107,7 +108,7 @@ class Lowered:
 def lower(
     model: Model, arithmetic: Arithmetic = USUAL, *, passes: Sequence[str] = PASSES, check: Observer | None = None
 ) -> Lowered:
-    """Run the passes over a supported model, then emit instructions."""
+    """Run the passes over a supported model, emit instructions, and plan their memory."""
     # Fusing passes join origins, so positions as origins trace operations.
     operations = tuple(
         Operation(operation.type, operation.inputs, operation.outputs, operation.attributes, (str(position),))
@@ -130,21 +131,5 @@ def lower(
             if score > most[position]:
                 most[position], chosen[position] = score, len(labels)
         labels.append((main.label, positions[0]))
-    return Lowered(graph, tuple(labels), tuple(chosen))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class LoweredModel:
-    """Lowered model with its memory plan, None with dynamic shapes."""
-
-    graph: NpuGraph
-    memory: MemoryPlan | None
-    weight_bytes: int
-    runs_as: tuple[str, ...]
-
-
-def prepared(lowered: Lowered, model: Model) -> LoweredModel:
-    """Plan the memory of a lowered model."""
-    graph = lowered.graph
     memory = None if model.has_dynamic_shapes else plan_memory(graph)
-    return LoweredModel(graph, memory, weight_bytes(graph), lowered.runs_as(model))
+    return Lowered(graph, memory, tuple(labels), tuple(chosen))

@@ -12,15 +12,15 @@ from typing import Any
 
 from nnadapter.drivers.fake_npu.graph import NpuGraph
 from nnadapter.drivers.fake_npu.limits import USUAL, Arithmetic
-from nnadapter.drivers.fake_npu.lowering import LoweredModel, lower, prepared
+from nnadapter.drivers.fake_npu.lowering import Lowered, lower
 from nnadapter.drivers.fake_npu.memory import MemoryPlan, plan_memory
-from nnadapter.drivers.fake_npu.program import SymbolicGraph, weight_bytes
+from nnadapter.drivers.fake_npu.program import SymbolicGraph
 from nnadapter.ir import Array, Model, verify
 from nnadapter.ir.derived import ArrayTrace, TracedArray
 from nnadapter.ir.structure import constants, numbers, with_constants, with_numbers
 from nnadapter.ir.symbolic_numbers import SymbolicTrace
 from nnadapter.process.resources import Cache, new_lock
-from nnadapter.records import dataclass
+from nnadapter.records import dataclass, replace
 
 _CONSTANTS = 64
 """Sets of constants per template. Caches evict the least recently used."""
@@ -121,7 +121,7 @@ class LoweringTemplate:
         self._bound.keep(constants(model), self._fresh)
         self._sized: Cache[Hashable, tuple[NpuGraph, MemoryPlan]] = Cache("fake_npu: sizes", _SIZES)
 
-    def filled(self, model: Model, values: Sequence[Any]) -> LoweredModel | None:
+    def filled(self, model: Model, values: Sequence[Any]) -> Lowered | None:
         """Instantiate the template; return None if a guard fails. Thread-safe."""
         sized = self._specialize(values)
         arrays = None if sized is None else self._contents(constants(model))
@@ -131,7 +131,7 @@ class LoweringTemplate:
         graph, memory = sized
         if self._constants:
             graph = graph.with_values({index: array for (index, _), array in zip(self._constants, arrays, strict=True)})
-        return LoweredModel(graph, memory, weight_bytes(graph), self._lowered.runs_as(model))
+        return replace(self._lowered, graph=graph, memory=memory)
 
     def _contents(self, sources: Sequence[Array]) -> Sequence[Array] | None:
         """Return the template's constants for a model's, or None if a decision differs."""
@@ -148,13 +148,13 @@ class LoweringTemplate:
         key = tuple(_comparable(variables))
         sized = self._sized.get(key)
         if sized is None:
-            graph = self._lowered.graph
+            graph, memory = self._lowered.graph, self._lowered.memory
             if self._graph is not None:
                 replay_values = self._trace.replay(variables)
                 if replay_values is None:
                     return None
                 graph = self._graph.specialize(replay_values)
-            sized = self._sized.put(key, (graph, plan_memory(graph)))
+            sized = self._sized.put(key, (graph, memory or plan_memory(graph)))
         return sized
 
 
@@ -179,7 +179,7 @@ class Lowerings:
     def templates(self) -> int:
         return sum(len(structure.templates) for structure in self._structures.values())
 
-    def prepare(self, model: Model) -> LoweredModel:
+    def prepare(self, model: Model) -> Lowered:
         """Lower a model and plan its memory; raise InvalidModelError if it is invalid."""
         values = numbers(model)
         verify(model)  # passes assume a valid model
@@ -191,12 +191,12 @@ class Lowerings:
             if filled is not None:
                 self._keep(structure, template)
                 return filled
-        return self._traced(model, structure, values) or prepared(lower(model, self._arithmetic), model)
+        return self._traced(model, structure, values) or lower(model, self._arithmetic)
 
     def clear(self) -> None:
         self._structures.clear()
 
-    def _traced(self, model: Model, structure: _Structure, values: Sequence[Any]) -> LoweredModel | None:
+    def _traced(self, model: Model, structure: _Structure, values: Sequence[Any]) -> Lowered | None:
         """Trace a model into a new template; return None if tracing fails or proved useless."""
         if structure.failures >= _MOST_FAILURES or structure.count >= _MOST_TEMPLATES:
             return None

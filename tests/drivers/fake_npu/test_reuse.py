@@ -14,13 +14,11 @@ from onnx.backend.test.loader import load_model_tests
 from nnadapter.candidates import Conversions, converted, prepare, with_atoms
 from nnadapter.drivers.fake_npu import (
     Groups,
-    LoweredModel,
     Lowerings,
     LoweringTemplate,
     NpuGraph,
     judge,
     lower,
-    prepared,
 )
 from nnadapter.errors import NNAdapterError
 from nnadapter.ir import DataType, Lifetime, Model, ModelBuilder, Operand, OperandType
@@ -45,10 +43,6 @@ def convolution(count: int, height: int, width: int) -> Model:
     return builder.finish([total])
 
 
-def plainly(model: Model) -> LoweredModel:
-    return prepared(lower(model), model)
-
-
 def same(graph: NpuGraph, expected: NpuGraph) -> None:
     assert not any(is_symbolic(tensor.type.dimensions) for tensor in graph.tensors)
     assert not any(
@@ -66,7 +60,7 @@ def test_other_sizes(sizes: Sequence[tuple[int, int, int]]) -> None:
     lowerings = Lowerings()
     for size in sizes:
         model = convolution(*size)
-        same(lowerings.prepare(model).graph, plainly(model).graph)
+        same(lowerings.prepare(model).graph, lower(model).graph)
 
 
 def test_sizes_without_guards_are_lowered_once() -> None:
@@ -88,7 +82,7 @@ def test_static_shapes_are_lowered_once() -> None:
 def test_template_in_use_is_not_evicted() -> None:
     lowerings = Lowerings()
     for images in (2, 1, 3, 1, 4, 1, 5):
-        same(lowerings.prepare(convolution(images, 5, 6)).graph, plainly(convolution(images, 5, 6)).graph)
+        same(lowerings.prepare(convolution(images, 5, 6)).graph, lower(convolution(images, 5, 6)).graph)
     assert lowerings.templates <= 3, "one for the first count alone"
 
 
@@ -127,7 +121,7 @@ def test_text_recognition_models(kind: str) -> None:
     for shape in OCR_SHAPES[kind]:
         filled = lowerings.prepare(conversions.of({"x": shape})[1].model)
         specialized = specialize(prepared, {"x": shape})
-        plain = plainly(with_atoms(specialized, converted(specialized))[1].model)
+        plain = lower(with_atoms(specialized, converted(specialized))[1].model)
         same(filled.graph, plain.graph)
         assert filled.runs_as == plain.runs_as
 
@@ -165,13 +159,13 @@ def test_every_lowering_works_with_symbolic_sizes(every: int) -> None:
         template = LoweringTemplate(model, Groups.of(values, list(groups.values())), values)
         filled = template.filled(model, values)
         assert filled is not None, name
-        same(filled.graph, plainly(model).graph)
+        same(filled.graph, lower(model).graph)
         case_count += 1
         other = with_numbers(model, list(map(doubled, values)))
         with suppress(IndexError, ValueError):  # a doubled axis may be out of range: no such model exists
             refilled = template.filled(other, numbers(other))
             if refilled is not None:
-                same(refilled.graph, plainly(other).graph)
+                same(refilled.graph, lower(other).graph)
                 refitted += 1
     assert case_count > 600 / every
     assert refitted > 200 / every
@@ -198,7 +192,7 @@ def test_every_lowering_works_with_traced_constants(every: int) -> None:
         if len(model.inputs) < 2 or not all(judge(first, operation, ()) for operation in first.operations):
             continue
         try:
-            expected = [plainly(variant).graph for variant in (first, second)]
+            expected = [lower(variant).graph for variant in (first, second)]
         except NNAdapterError:
             continue  # the random contents are invalid for this model
         template = LoweringTemplate(first, Groups.of(numbers(first), ()), numbers(first))
@@ -245,7 +239,7 @@ def test_layers_are_lowered_once() -> None:
     lowerings = Lowerings()
     for seed in range(6):
         model = layer(seed)
-        lowered, expected = lowerings.prepare(model), plainly(model)
+        lowered, expected = lowerings.prepare(model), lower(model)
         same(lowered.graph, expected.graph)
         assert (lowered.runs_as, lowered.weight_bytes) == (expected.runs_as, expected.weight_bytes)
     assert lowerings.templates == 1
@@ -263,4 +257,4 @@ def test_constants_that_affect_the_lowering_are_distinguished(rows: list[tuple[i
         products = [builder.add_operation("MUL", (x, constant))[0] for constant in (first, second)]
         (total,) = builder.add_operation("ADD", (builder.add_operation("SUB", products)[0], third))
         model = builder.finish([total])
-        same(lowerings.prepare(model).graph, plainly(model).graph)
+        same(lowerings.prepare(model).graph, lower(model).graph)
