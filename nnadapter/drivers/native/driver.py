@@ -442,6 +442,8 @@ class NativeDriver(Driver):
 class NativeDevice(Device):
     """Device of a C driver. Memory and streams are optional."""
 
+    has_raw_inputs = True
+
     def __init__(self, functions: c_interface.Functions, handle: int) -> None:
         self._functions, self._handle = functions, handle
         self._capability = capability_of(functions, handle)
@@ -466,10 +468,6 @@ class NativeDevice(Device):
     @property
     def has_memory(self) -> bool:
         return "allocate" in self._functions
-
-    @property
-    def has_raw_inputs(self) -> bool:
-        return True
 
     @property
     def has_streams(self) -> bool:

@@ -6,6 +6,7 @@ import ctypes
 import json
 from collections.abc import Sequence
 from contextlib import suppress
+from copy import copy
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -459,50 +460,62 @@ class NativeExecution(Execution):
         self._functions, self._signature, self._slots = program.functions, program.signature, program.slots
         self._calls: dict[object, tuple[CallSignature | None, NativeCall]] = {}
         """Last request per stream, which the driver may still read. The signature is None if it is not reusable."""
-        self._last: tuple[Sequence[int], CallSignature | None] = (), None
+        self._last: tuple[Sequence[int], NativeExecution] | None = None
+        """Last sizes, and the copy for them."""
 
     def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:
-        return self.computed(self._signature, inputs)
+        return self._run(inputs)
 
     def compute_within(self, inputs: Sequence[Array], control: Control) -> Sequence[Array]:
-        return self.computed(self._signature, inputs, control)
+        return self._run(inputs, control)
 
     def compute_into(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> Sequence[Array]:
-        return self.computed(self._signature, inputs, outputs=outputs)
+        return self._run(inputs, outputs=outputs)
 
     def compute_on_device(
         self, inputs: Sequence[DeviceTensor], control: Control = UNLIMITED
     ) -> Sequence[DeviceTensor] | None:
         """Run on device memory; None for empty or packed tensors."""
-        return self.computed_on_device(self._signature, inputs, control)
+        input_memories = _input_memories(self._signature, inputs)
+        if input_memories is None:
+            return None
+        user = object()
+        try:
+            slot = self._slots.acquire(user)
+            call = _request_for_slot(slot, self._signature, control)
+            return self._placed_by(call, input_memories, slot.stream, is_awaited=True)
+        finally:
+            self._slots.users.pop(user, None)
 
     def enqueue(
         self, inputs: Sequence[DeviceTensor], stream: Stream, control: Control = UNLIMITED
     ) -> Sequence[DeviceTensor] | None:
-        return self.enqueued(self._signature, inputs, stream, control)
+        assert isinstance(stream, NativeStream), "streams of a device are its own"
+        input_memories = _input_memories(self._signature, inputs)
+        if input_memories is None:
+            return None
+        return self._placed_by(self._enqueued(stream, control), input_memories, stream, is_awaited=False)
 
     def specialize(self, sizes: Sequence[Any]) -> Execution:
+        """Return a copy with the signature at `sizes`, the last one if it has these sizes."""
         dynamic_signature = self._program.dynamic_signature
         if dynamic_signature is None:
             return super().specialize(sizes)
         numbers = dynamic_signature.sizes.of(sizes)
-        last, signature = self._last
-        if signature is None or last != numbers:
-            signature = dynamic_signature.at(numbers)
-            self._last = numbers, signature
-        return _SpecializedExecution(self, signature)
+        last = self._last
+        if last is None or last[0] != numbers:
+            execution = copy(self)
+            execution._signature, execution._last = dynamic_signature.at(numbers), None
+            last = self._last = numbers, execution
+        return last[1]
 
-    def computed(
-        self,
-        signature: CallSignature,
-        inputs: Sequence[Array],
-        control: Control = UNLIMITED,
-        outputs: Sequence[Array] = (),
+    def _run(
+        self, inputs: Sequence[Array], control: Control = UNLIMITED, outputs: Sequence[Array] = ()
     ) -> Sequence[Array]:
         user = object()
         try:
             slot = self._slots.acquire(user)
-            call = _request_for_slot(slot, signature, control)
+            call = _request_for_slot(slot, self._signature, control)
             call.take(inputs, outputs)
             try:
                 self._compute(call)
@@ -515,34 +528,9 @@ class NativeExecution(Execution):
         finally:
             self._slots.users.pop(user, None)
 
-    def computed_on_device(
-        self, signature: CallSignature, inputs: Sequence[DeviceTensor], control: Control
-    ) -> Sequence[DeviceTensor] | None:
-        input_memories = _input_memories(signature, inputs)
-        if input_memories is None:
-            return None
-        user = object()
-        try:
-            slot = self._slots.acquire(user)
-            call = _request_for_slot(slot, signature, control)
-            return self._placed_by(call, signature, input_memories, slot.stream, is_awaited=True)
-        finally:
-            self._slots.users.pop(user, None)
-
-    def enqueued(
-        self, signature: CallSignature, inputs: Sequence[DeviceTensor], stream: Stream, control: Control
-    ) -> Sequence[DeviceTensor] | None:
-        assert isinstance(stream, NativeStream), "streams of a device are its own"
-        input_memories = _input_memories(signature, inputs)
-        if input_memories is None:
-            return None
-        call = self._enqueued(stream, signature, control)
-        return self._placed_by(call, signature, input_memories, stream, is_awaited=False)
-
     def _placed_by(
         self,
         call: NativeCall,
-        signature: CallSignature,
         input_memories: Sequence[DeviceMemory],
         stream: NativeStream | None,
         *,
@@ -551,13 +539,13 @@ class NativeExecution(Execution):
         """Compute into new memory. On failure, free it only after the stream is done."""
         output_memories: list[DeviceMemory] = []
         try:
-            for nbytes in signature.request.output_sizes:
+            for nbytes in self._signature.request.output_sizes:
                 output_memories.append(DeviceMemory(self._functions, self._program.device, nbytes))
             call.place(input_memories, output_memories)
             self._compute(call)
             if is_awaited and stream is not None:
                 stream.synchronize()
-            return _tensors(signature, output_memories)
+            return _tensors(self._signature, output_memories)
         except BaseException:
             wait_out(stream)
             for memory in output_memories:
@@ -567,8 +555,8 @@ class NativeExecution(Execution):
     def close(self) -> None:
         self._functions.plain("destroy_execution", self._handle)
 
-    def _enqueued(self, stream: NativeStream, signature: CallSignature, control: Control) -> NativeCall:
-        last, call = self._calls.get(stream.handle, (None, None))
+    def _enqueued(self, stream: NativeStream, control: Control) -> NativeCall:
+        signature, (last, call) = self._signature, self._calls.get(stream.handle, (None, None))
         if call is None or last is not signature or control is not UNLIMITED:
             call = NativeCall(signature.request, stream.handle, control, signature.c_sizes)
             self._calls[stream.handle] = signature if control is UNLIMITED else None, call
@@ -578,27 +566,6 @@ class NativeExecution(Execution):
         self._functions.call(
             "compute", self._handle, call.request, failure=errors.ExecutionError, misuse=errors.ExecutionError
         )
-
-
-class _SpecializedExecution(Execution):
-    def __init__(self, execution: NativeExecution, signature: CallSignature) -> None:
-        self._execution, self._signature = execution, signature
-
-    def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:
-        return self._execution.computed(self._signature, inputs)
-
-    def compute_within(self, inputs: Sequence[Array], control: Control) -> Sequence[Array]:
-        return self._execution.computed(self._signature, inputs, control)
-
-    def compute_on_device(
-        self, inputs: Sequence[DeviceTensor], control: Control = UNLIMITED
-    ) -> Sequence[DeviceTensor] | None:
-        return self._execution.computed_on_device(self._signature, inputs, control)
-
-    def enqueue(
-        self, inputs: Sequence[DeviceTensor], stream: Stream, control: Control = UNLIMITED
-    ) -> Sequence[DeviceTensor] | None:
-        return self._execution.enqueued(self._signature, inputs, stream, control)
 
 
 def _request_for_slot(slot: ExecutionSlot, signature: CallSignature, control: Control) -> NativeCall:

@@ -130,6 +130,9 @@ class XlaDriver(TableDriver):
 class XlaDevice(TableDevice):
     """Device of JAX."""
 
+    has_memory = True
+    has_streams = True
+
     def __init__(self, driver_type: type[TableDriver], device: Any) -> None:
         super().__init__(driver_type)
         self._device = device
@@ -137,20 +140,12 @@ class XlaDevice(TableDevice):
     def create_context(self, options: OptionValues) -> Context:
         return XlaContext(self._driver(options), self._device)
 
-    @property
-    def has_memory(self) -> bool:
-        return True
-
     def allocate(self, nbytes: int) -> Memory:
         """Allocate memory; XLA allocates when data is copied in."""
         return XlaMemory(self._device, nbytes)
 
     def from_dlpack(self, tensor: Any) -> DeviceTensor | None:
         return taken_over(tensor, self._device)
-
-    @property
-    def has_streams(self) -> bool:
-        return True
 
     def create_stream(self) -> Stream:
         return XlaStream()
