@@ -19,7 +19,6 @@ from nnadapter.drivers.xla.lowerings.numerics import (
     LAYOUTS,
     MOVED,
     QUANTIZED,
-    SHARED,
     clip,
     computes,
     converted,
@@ -43,10 +42,8 @@ def _shift(x: Any, y: Any, direction: str) -> Any:
     return jax.lax.shift_right_arithmetic(x, y) if signed else jax.lax.shift_right_logical(x, y)
 
 
-FUNCTIONS = shared("BITWISE_AND BITWISE_OR BITWISE_XOR BITWISE_NOT") | {"BIT_SHIFT": _shift}
-
-
-lower_bits = direct(FUNCTIONS, moves, types=INTEGERS, layouts=LAYOUTS)
+_BITWISE = shared("BITWISE_AND BITWISE_OR BITWISE_XOR BITWISE_NOT") | {"BIT_SHIFT": _shift}
+lower_bits = direct(_BITWISE, moves, types=INTEGERS, layouts=LAYOUTS)
 
 
 @lowers("BIT_CAST", types=HELD, layouts=LAYOUTS, limits="bytes that become bool are true unless 0")
@@ -133,8 +130,6 @@ FUNCTIONS_OF_NUMBERS: Mapping[str, Callable[..., Any]] = shared(_NUMBERS) | {
     "POW": _power,
 }
 
-_BOOLEANS = "NOT AND OR XOR"
-
 FUSED = ("none", *ACTIVATIONS)
 
 
@@ -144,14 +139,9 @@ lower_floats = direct(
 lower_numbers = direct(
     FUNCTIONS_OF_NUMBERS, computes, types=ALL_NUMBERS, results="bool", fuse_codes=FUSED, quantized=True, layouts=LAYOUTS
 )
-lower_booleans = direct(shared(_BOOLEANS), moves, types="bool", layouts=LAYOUTS)
-
-
-@lowers("EQUAL", "NOT_EQUAL", "WHERE", types=HELD, layouts=LAYOUTS)
-@lowers("ASSIGN", types=MOVED, layouts=LAYOUTS)
-def lower_elements(operation: NamedOperation) -> Computes:
-    """Lower comparisons, selection and copies."""
-    return moves(operation, SHARED[operation.type])
+lower_booleans = direct(shared("NOT AND OR XOR"), moves, types="bool", layouts=LAYOUTS)
+lower_elements = direct(shared("EQUAL NOT_EQUAL WHERE"), moves, types=HELD, layouts=LAYOUTS)
+lower_assign = direct(shared("ASSIGN"), moves, types=MOVED, layouts=LAYOUTS)
 
 
 @lowers("CAST", types=MOVED, layouts=LAYOUTS)

@@ -36,28 +36,20 @@ def largest(dtype: Any) -> Any:
     return dtype.type(jnp.inf if jnp.issubdtype(dtype, jnp.floating) else jnp.iinfo(dtype).max)
 
 
-def _mean(x: Any, axis: Any, keepdims: bool) -> Any:
+def _mean(x: Any, axes: Any, keepdims: bool) -> Any:
     if jnp.issubdtype(x.dtype, jnp.floating):
-        return x.mean(axis, keepdims=keepdims)
-    return jnp.trunc(x.astype(jnp.float64).mean(axis, keepdims=keepdims))
+        return x.mean(axes, keepdims=keepdims)
+    return jnp.trunc(x.astype(jnp.float64).mean(axes, keepdims=keepdims))
 
 
 _REDUCTIONS: Mapping[str, Callable[..., Any]] = {
     "REDUCE_MEAN": _mean,
-    "REDUCE_SUM": lambda x, axis, keepdims: jnp.sum(x, axis, dtype=x.dtype, keepdims=keepdims),
-    "REDUCE_PROD": lambda x, axis, keepdims: jnp.prod(x, axis, dtype=x.dtype, keepdims=keepdims),
-    "REDUCE_MAX": lambda x, axis, keepdims: x.max(axis, keepdims=keepdims, initial=smallest(x.dtype)),
-    "REDUCE_MIN": lambda x, axis, keepdims: x.min(axis, keepdims=keepdims, initial=largest(x.dtype)),
+    "REDUCE_SUM": lambda x, axes, keepdims: jnp.sum(x, axes, dtype=x.dtype, keepdims=keepdims),
+    "REDUCE_PROD": lambda x, axes, keepdims: jnp.prod(x, axes, dtype=x.dtype, keepdims=keepdims),
+    "REDUCE_MAX": lambda x, axes, keepdims: x.max(axes, keepdims=keepdims, initial=smallest(x.dtype)),
+    "REDUCE_MIN": lambda x, axes, keepdims: x.min(axes, keepdims=keepdims, initial=largest(x.dtype)),
 }
-
-
-@lowers(*_REDUCTIONS, types=ALL_NUMBERS, quantized=True, layouts=LAYOUTS)
-def lower_reduction(operation: NamedOperation) -> Computes:
-    """Lower a reduction."""
-    function = _REDUCTIONS[operation.type]
-    return computes(operation, lambda x, axes, keepdims: function(x, tuple(axes), keepdims))
-
-
+lower_reduction = direct(_REDUCTIONS, computes, types=ALL_NUMBERS, quantized=True, layouts=LAYOUTS)
 lower_place = direct(
     shared("ARG_MAX ARG_MIN"), computes, types=ALL_NUMBERS, results=("int32", "int64"), layouts=LAYOUTS
 )

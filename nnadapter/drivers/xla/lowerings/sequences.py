@@ -8,11 +8,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from nnadapter.drivers.table_lowering import Computes, lowers
-from nnadapter.drivers.xla.lowerings.numerics import ALL_FLOATS, computes
+from nnadapter.drivers.xla.lowerings.numerics import ALL_FLOATS, Function, computes, direct
 from nnadapter.drivers.xla.lowerings.windows import with_bias
 from nnadapter.ir.definition.recurrent import gate_functions
-from nnadapter.ir.named_operation import NamedOperation
 
 
 def _seen(queries: int, keys: int, lengths: Any, attributes: Mapping[str, Any]) -> Any:
@@ -107,19 +105,13 @@ def _causal_convolution(x: Any, weight: Any, bias: Any = None, past: Any = None,
     return [result * jax.nn.sigmoid(result) if activation == "swish" else result, padded[:, :, x.shape[2] :]]
 
 
-FUNCTIONS: Mapping[str, Callable[..., Any]] = {
-    "ATTENTION": _attention,
+lower_attention = direct({"ATTENTION": _attention}, computes, types=(*ALL_FLOATS, "bool", "int32", "int64"))
+_RELATED: Mapping[str, Function] = {
     "ROTARY_EMBEDDING": _rotary,
     "LINEAR_ATTENTION": _linear_attention,
     "CAUSAL_CONV": _causal_convolution,
 }
-
-
-@lowers("ATTENTION", types=(*ALL_FLOATS, "bool", "int32", "int64"))
-@lowers("ROTARY_EMBEDDING", "LINEAR_ATTENTION", "CAUSAL_CONV", types=ALL_FLOATS)
-def lower_attention(operation: NamedOperation) -> Computes:
-    """Lower attention and related layers."""
-    return computes(operation, FUNCTIONS[operation.type])
+lower_related = direct(_RELATED, computes, types=ALL_FLOATS)
 
 
 _Gate = Callable[[Any], Any]
@@ -234,7 +226,4 @@ def _recurrent(type_: str) -> Callable[..., Any]:
     return run
 
 
-@lowers(*_STEPS, types=ALL_FLOATS)
-def lower_recurrent(operation: NamedOperation) -> Computes:
-    """Lower recurrent layers."""
-    return computes(operation, _recurrent(operation.type))
+lower_recurrent = direct({type_: _recurrent(type_) for type_ in _STEPS}, computes, types=ALL_FLOATS)
