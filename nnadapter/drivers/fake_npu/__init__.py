@@ -23,7 +23,7 @@ __getattr__ = lazily(
         ".lowering": "Lowered PASSES evaluate evaluator lower",
         ".operations": "OPERATIONS judge",
         ".options": "OPTIONS operations_named",
-        ".program": "FakeNpuOpenProgram SymbolicGraph",
+        ".program": "FakeNpuOpenProgram SymbolicGraph weight_bytes",
         ".reuse": "BoundConstants Groups LoweringTemplate Lowerings",
         ".streams": "DeviceMemory FakeNpuMemory",
     },

@@ -586,9 +586,11 @@ def _end_if_unused(device: ReferenceType[IsolatedDevice], child: Child) -> None:
 
 def _numbered(jobs: Sequence[Job]) -> list[tuple[int, list[Array]]]:
     """Replace executions by their numbers in the device's process."""
-    numbered = []
-    for execution, inputs in jobs:
-        if not isinstance(execution, IsolatedExecution):
-            raise errors.DriverError(f"got {type(execution).__name__}, expected an execution of an isolated device")
-        numbered.append((execution.number, list(inputs)))
-    return numbered
+    return [(number_of(execution), list(inputs)) for execution, inputs in jobs]
+
+
+def number_of(execution: Execution) -> int:
+    """Return the number of a remote execution."""
+    if not isinstance(execution, IsolatedExecution):
+        raise errors.DriverError(f"got {type(execution).__name__}, expected an execution of an isolated device")
+    return execution.number
