@@ -211,7 +211,7 @@ class KernelExecution(Execution):
         values = {**self._program.constants, **dict(zip(self._program.inputs, inputs, strict=True))}
         for turn, step in self._steps:
             if control.cancelled is not None and control.cancelled():
-                raise errors.CancelledError("the run was stopped between two pieces of a segment")
+                raise errors.CancelledError("the run was cancelled between two programs of a segment with kernels")
             results = _computed(turn, step, [read_only(values[operand]) for operand in turn.inputs], control)
             values.update(zip(turn.outputs, results, strict=True))
         return [values[operand] for operand in self._program.outputs]
@@ -321,7 +321,7 @@ class KernelContext(Context):
     def _bind(self, operation: segments.SegmentOperation) -> KernelCall:
         choice, called = self._choose(operation), operation.called
         if isinstance(choice, Unsupported):
-            raise errors.CompilationError(f"{choice.detail}; register one")
+            raise errors.CompilationError(f"{choice.detail}; register a kernel that fits")
         assert called is not None, "it is a call"
         types, attributes = tuple(called.call.spread(called.types)), complete(choice.kernel, called.call.attributes)
         return KernelCall(choice.kernel, called.call, types, operation.makes, attributes)

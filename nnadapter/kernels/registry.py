@@ -117,7 +117,8 @@ def misfit(kernel: Kernel, request: Request) -> str:
 def _misfits(kernel: Kernel, request: Request) -> Iterator[str]:
     last = kernel.until_version
     if request.version < kernel.since_version or (last is not None and request.version > last):
-        yield f"it is for versions {kernel.since_version} to {last or 'any'}, the op has {request.version}"
+        versions = f"{kernel.since_version} and later" if last is None else f"{kernel.since_version} to {last}"
+        yield f"it supports versions {versions} of the op, the node has {request.version}"
     if kernel.attributes is not None and not request.attributes.keys() <= kernel.attributes.keys():
         unknown = sorted(request.attributes.keys() - kernel.attributes.keys())
         yield f"it does not know the attributes {', '.join(unknown)}"
@@ -126,7 +127,7 @@ def _misfits(kernel: Kernel, request: Request) -> Iterator[str]:
         ("output", kernel.outputs, request.outputs or ()),
     ):
         if types and len(stated) > len(types) and side == "output":
-            yield f"it states {len(stated)} outputs, the op has {len(types)}"
+            yield f"it declares {len(stated)} outputs, the node has {len(types)}"
         for position, (kernel_type, type_) in enumerate(zip(stated, types, strict=False)):
             mismatch = "" if type_ is None else _mismatch(kernel_type, type_)
             if mismatch:
@@ -280,7 +281,7 @@ def _accelerator(device: object) -> str:
     """Check and normalize the name; host devices take no kernels."""
     chosen = canonical(device) if isinstance(device, str) and ":" not in device else device
     if not isinstance(chosen, str) or not chosen:
-        raise InvalidOptionError(f"a kernel is registered for a device by its name, got {device!r}")
+        raise InvalidOptionError(f"a kernel is registered for a device name such as 'fake_npu', got {device!r}")
     if inside(chosen).partition(":")[0] in HOSTS:
         raise InvalidOptionError(
             f"a kernel is registered for device {chosen!r}, which runs nodes that devices refuse; register it for an "

@@ -288,21 +288,22 @@ def read(blob: bytes) -> tuple[StoredKernelProgram, list[bytes]]:
         )
         _check(stored, len(parts) - 2)
     except (ValueError, KeyError, TypeError, IndexError, InvalidModelError, ModelFileError) as error:
-        raise IncompatibleProgramError(f"the program with kernels is inconsistent: {error}; {ADVICE}") from error
+        text = f"the stored program of a segment with kernels is inconsistent: {error}; {ADVICE}"
+        raise IncompatibleProgramError(text) from error
     return stored, parts[2:]
 
 
 def _check(stored: StoredKernelProgram, blobs: int) -> None:
     programs = [number for number in stored.order if number != -1]
     if programs != list(range(len(stored.pieces))) or blobs != len(programs):
-        raise ValueError(f"{blobs} programs and {len(stored.pieces)} pieces, in the order {programs}")
+        raise ValueError(f"it has {blobs} programs for {len(stored.pieces)} pieces, in the order {programs}")
     if stored.order.count(-1) != len(stored.calls.operations):
-        raise ValueError(f"{len(stored.calls.operations)} calls, {stored.order.count(-1)} of them in order")
+        raise ValueError(f"it has {len(stored.calls.operations)} kernel calls, but runs {stored.order.count(-1)}")
 
 
 def _parts(contents: memoryview, lengths: Sequence[int]) -> list[bytes]:
     if sum(lengths) != len(contents) or any(length < 0 for length in lengths):
-        raise ValueError(f"parts of {list(lengths)} bytes in {len(contents)}")
+        raise ValueError(f"its parts have {list(lengths)} bytes, its contents {len(contents)}")
     ends = [sum(lengths[: number + 1]) for number in range(len(lengths))]
     return [bytes(contents[end - length : end]) for end, length in zip(ends, lengths, strict=True)]
 

@@ -78,7 +78,7 @@ def test_supported_op_runs_on_the_device_unless_the_kernel_overrides():
 
 def test_error_has_the_reason_that_no_kernel_fits():
     nna.register_kernel("openvino", "Scale", scale, domain="acme.ops", until_version=1, **SAME)
-    with pytest.raises(InvalidModelError, match="versions 1 to 1, the op has 2"):
+    with pytest.raises(InvalidModelError, match="versions 1 to 1 of the op, the node has 2"):
         nna.InferenceSession(PRIVATE, devices=["openvino", "cpu"]).run(None, {"x": X})
 
 

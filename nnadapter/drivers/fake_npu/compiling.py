@@ -136,8 +136,8 @@ class Compiler:
         if needed <= available:
             return SUPPORTED
         detail = (
-            f"needs {needed} bytes of device memory ({weights} for weights, {arena} for the arena, {boundary} for "
-            f"inputs and outputs), available: {available}; the option memory_bytes sets it"
+            f"the segment needs {needed} bytes of device memory ({weights} for weights, {arena} for the arena, "
+            f"{boundary} for inputs and outputs), available: {available}; the option memory_bytes sets it"
         )
         return Unsupported(Reason.MEMORY_LIMIT, detail)
 

@@ -305,5 +305,5 @@ def _placed(tensor: DeviceTensor) -> Array:
 def _until_cancelled(runs: Sequence[Run], cancelled: Callable[[], bool]) -> Iterator[Run]:
     for position, run in enumerate(runs):
         if cancelled():
-            raise CancelledError(f"fake_npu was stopped before instruction {position} of {len(runs)}")
+            raise CancelledError(f"the run was cancelled on fake_npu before instruction {position} of {len(runs)}")
         yield run

@@ -86,7 +86,8 @@ def read_options(options: OptionValues) -> FakeNpuOptions:
         if folder:  # fail before anything is compiled
             Path(folder).mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InvalidOptionError(f"option dump_passes is {folder!r}, not a usable folder: {error}") from error
+        text = f"option dump_passes is {folder!r}, but this folder cannot be created: {error}; name a writable folder"
+        raise InvalidOptionError(text) from error
     if values["clock"] == "simulated":
         from nnadapter.drivers.fake_npu.clock import simulated_profile  # lazy: few sessions simulate
 
@@ -112,7 +113,7 @@ def operations_named(names: Iterable[str]) -> frozenset[str]:
         if key not in types_by_key:
             types = {type_ for types in types_by_key.values() for type_ in types}
             hint = near_names(name, types) or "`nnadapter ops fake_npu` lists its operations"
-            raise InvalidOptionError(f"option switched_off names {name!r}, which fake_npu does not have; {hint}")
+            raise InvalidOptionError(f"option switched_off has {name!r}, which is no operation of fake_npu; {hint}")
         operation_types.update(types_by_key[key])
     return frozenset(operation_types)
 

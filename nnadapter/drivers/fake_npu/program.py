@@ -263,8 +263,8 @@ class SymbolicGraph:
             room, memory = needed, plan_memory(graph, self.kinds)
         if memory.arena_bytes > available_bytes:
             raise OutOfMemoryError(
-                f"at these sizes the segment needs {memory.arena_bytes} bytes for the arena, available: "
-                f"{available_bytes}; the option memory_bytes sets it"
+                f"for inputs of these sizes the segment needs {memory.arena_bytes} bytes of device memory for the "
+                f"arena, available: {available_bytes}; the option memory_bytes sets it"
             )
         return memory, room
 

@@ -48,7 +48,7 @@ class DeviceMemory:
             available = self._total - self._used
             if not 0 <= nbytes <= available:
                 raise OutOfMemoryError(
-                    f"fake_npu: {nbytes} bytes were requested, available: {available}; free some memory"
+                    f"fake_npu was asked for {nbytes} bytes of device memory, available: {available}; free some memory"
                 )
             self._used += nbytes
             self._peak = max(self._peak, self._used)
@@ -89,7 +89,8 @@ class FakeNpuMemory(Memory):
             raise DriverError("the device memory was freed; allocate it again")
         needed = prod(dimensions) * array_type.itemsize
         if needed > self.nbytes:
-            raise InvalidInputError(f"a tensor needs {needed} bytes, got {self.nbytes} bytes of device memory")
+            text = f"a tensor of shape {dimensions} needs {needed} bytes, but the device memory has {self.nbytes}"
+            raise InvalidInputError(f"{text}; allocate more")
         tensor: Array = contents[:needed].view(array_type).reshape(dimensions)
         return tensor
 

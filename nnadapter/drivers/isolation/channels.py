@@ -195,7 +195,7 @@ class _Unpickler(pickle.Unpickler):
             class_ = super().find_class(module, name)
             if isinstance(class_, type) and (is_dataclass(class_) or issubclass(class_, Enum)):
                 return class_
-        raise pickle.UnpicklingError(f"it names {module}.{name}")
+        raise pickle.UnpicklingError(f"it refers to {module}.{name}, which messages may not contain")
 
 
 def written(message: object, aside: Callable[[pickle.PickleBuffer], Any] | None = None) -> bytes:
@@ -479,10 +479,14 @@ def _result(block: Block, spec: Any, device: str) -> Array:
             raise ValueError("it is outside of the shared memory")
         return block.array(offset, tuple(sizes), dtype).copy()
     except (TypeError, ValueError) as error:
-        raise DriverError(f"the process of device {device!r} returned an invalid result: {error}") from error
+        text = f"the process of device {device!r} returned an invalid result: {error}; report it to the vendor"
+        raise DriverError(text) from error
 
 
 def _checked_byte_count(nbytes: Any, device: str) -> int:
     if type(nbytes) is not int or nbytes < 0:
-        raise DriverError(f"the process of device {device!r} requested {nbytes!r} bytes of memory")
+        raise DriverError(
+            f"the process of device {device!r} requested {nbytes!r} bytes of memory, expected an integer of at least "
+            "0; report it to the vendor"
+        )
     return nbytes

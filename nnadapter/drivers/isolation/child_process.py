@@ -88,8 +88,8 @@ def read_limits(setting: object, device: str) -> Mapping[str, float] | None:
     word = str(setting).lower() if isinstance(setting, (bool, int, str)) else ""
     if word not in _WORDS:
         raise errors.InvalidOptionError(
-            f"option 'isolate' of device {device!r} is true, false, or seconds by phase such as {{'run': 0.5}}, "
-            f"got {setting!r}"
+            f"option 'isolate' of device {device!r} is {setting!r}, expected true, false, or seconds by phase such as "
+            "{'run': 0.5}"
         )
     return {} if _WORDS[word] else None
 
@@ -97,11 +97,11 @@ def read_limits(setting: object, device: str) -> Mapping[str, float] | None:
 def _seconds(name: Any, value: Any, device: str) -> float:
     if name not in PHASES:
         raise errors.InvalidOptionError(
-            f"option 'isolate' of device {device!r} names no phase {name!r}; {errors.close_names(name, PHASES)}"
+            f"option 'isolate' of device {device!r} has the unknown phase {name!r}; {errors.close_names(name, PHASES)}"
         )
     if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value < float("inf"):
         raise errors.InvalidOptionError(
-            f"option 'isolate' of device {device!r} takes seconds above 0 for {name!r}, got {value!r}"
+            f"option 'isolate' of device {device!r} has {value!r} for phase {name!r}, expected seconds above 0"
         )
     return float(value)
 
@@ -336,7 +336,8 @@ class Child:
                 if reply[0] is True:
                     return reply[1]
                 raise _error(self.device, reply[1])
-            raise errors.DriverError(f"the process of device {self.device!r} returned no answer", device=self.device)
+            text = f"the process of device {self.device!r} returned an answer of unknown form; report it to the vendor"
+            raise errors.DriverError(text, device=self.device)
         except errors.NNAdapterError as error:
             raise errors.located(error, self.device, PHASE_OF[command]) from error.__cause__
 
@@ -397,7 +398,8 @@ def _crash(output: str) -> list[str]:
 def _error(device: str, payload: Any) -> errors.NNAdapterError:
     """Rebuild our errors; turn others into DriverError."""
     if not (isinstance(payload, tuple) and len(payload) == 3 and isinstance(payload[2], Mapping)):
-        return errors.DriverError(f"the process of device {device!r} returned an invalid error", device=device)
+        text = f"the process of device {device!r} reported an error of unknown form; report it to the vendor"
+        return errors.DriverError(text, device=device)
     kind, message, fields = payload
     error_class = getattr(errors, str(kind), None)
     if isinstance(error_class, type) and issubclass(error_class, errors.NNAdapterError):

@@ -100,7 +100,7 @@ class RemoteObject:
             thread.start()
         thread.join(max(end - time.monotonic(), 0.0))
         if thread.is_alive():
-            raise errors.DeviceTimeoutError("the device is still being started again")
+            raise errors.DeviceTimeoutError("the process of the device is still being restarted; run again later")
 
     def _create_in_background(self) -> None:
         with contextlib.suppress(errors.NNAdapterError):  # a waiting thread retries and gets the error
@@ -244,7 +244,10 @@ class IsolatedProgram(Program):
             location = self.remote.locate()
             answer = location.child.ask("memory", self.context.limit("memory"), program=location.number)
             if not (isinstance(answer, tuple) and len(answer) == 3 and isinstance(answer[2], dict)):
-                raise errors.DriverError(f"device {location.child.device!r} did not report the memory of a program")
+                device = location.child.device
+                raise errors.DriverError(
+                    f"device {device!r} did not report the memory of a program; report it to the vendor", device=device
+                )
             self._memory = answer
         return self._memory
 
@@ -451,7 +454,8 @@ class IsolatedDevice(Device):
         answer = self.child(opening_s).opening_answer
         capability, row = answer if isinstance(answer, tuple) and len(answer) == 2 else (None, None)
         if not isinstance(capability, Capability) or not isinstance(row, DeviceInfo):
-            raise errors.DriverError(f"device {name!r} did not report its capability", device=name, phase="open")
+            text = f"device {name!r} did not report its capability; report it to the vendor"
+            raise errors.DriverError(text, device=name, phase="open")
         ir_sizes = capability.dynamic_shapes if capability.form.value == "onnx" else DynamicShapes.NONE
         self.full_capability = capability
         """Capability without the restrictions of isolation."""
@@ -556,7 +560,7 @@ class IsolatedDevice(Device):
                 )
             self._unused_since = time.monotonic()
             child = self._child = Child(self.name, limit_s, partial(_end_if_unused, ref(self)))
-            finalize(self, child.end, "nobody holds it any more", on_purpose=True).atexit = False
+            finalize(self, child.end, f"device {self.name!r} was released", on_purpose=True).atexit = False
             return child
 
     def _note_loss(self, child: Child) -> None:

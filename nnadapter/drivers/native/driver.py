@@ -361,7 +361,10 @@ def _info(functions: c_interface.Functions, address: int) -> DeviceInfo:
 def _option(address: int) -> Option:
     option = c_interface.read("Option", address)
     if not option.value:
-        raise errors.DriverError("an option has no value, expected an NNAdapterAttribute with its default")
+        raise errors.DriverError(
+            "an option of the driver has no value, expected an NNAdapterAttribute with its default; report it to the "
+            "vendor"
+        )
     name, default = read_option(option.value)
     return Option(
         name=name,
@@ -406,14 +409,17 @@ def _addresses(kind: str, array: int | None, count: int) -> tuple[int, ...]:
     addresses = c_interface.read_pointers(array, count)
     valid_addresses = tuple(address for address in addresses if address)
     if len(valid_addresses) < count:
-        raise errors.DriverError(f"of {count} {kind}, {count - len(valid_addresses)} are null; report it to the vendor")
+        nulls = count - len(valid_addresses)
+        raise errors.DriverError(
+            f"the driver returned {count} {kind}, of which {nulls} are null; report it to the vendor"
+        )
     return valid_addresses
 
 
 def _enum_value(name: str, table: Any, code: int) -> Any:
     if code not in table:
         raise errors.DriverError(
-            f"{name} is {code}, expected one of {', '.join(map(str, table))}; report it to the vendor"
+            f"the driver's {name} is {code}, expected one of {', '.join(map(str, table))}; report it to the vendor"
         )
     return table[code]
 
@@ -508,5 +514,6 @@ class NativeDevice(Device):
     def _need(self, feature: str, is_available: bool) -> None:
         if not is_available:
             raise errors.DriverError(
-                f"driver {self._functions.driver!r} has no functions for {feature}; they are optional"
+                f"driver {self._functions.driver!r} has no functions for {feature}; they are optional, so check "
+                "has_memory and has_streams first"
             )

@@ -141,7 +141,8 @@ def read_option(address: int) -> tuple[str, OptionValue]:
     }
     if option_attribute.kind not in readers:
         raise DriverError(
-            f"option {name!r} has kind {option_attribute.kind}, expected a bool, int, float, string or strings"
+            f"the driver's option {name!r} has kind {option_attribute.kind}, expected that of a bool, int, float, "
+            "string or strings; report it to the vendor"
         )
     result: OptionValue = readers[option_attribute.kind]()
     return name, result
@@ -220,7 +221,7 @@ def _checked_bytes(operand: Operand) -> int:
     nbytes = operand.type.nbytes
     if nbytes >> 63:
         raise InvalidModelError(
-            f"sizes are too large for a C driver: {operand.name!r} has {nbytes:.3g} bytes; give smaller inputs"
+            f"sizes are too large for a C driver: {operand.name!r} has {nbytes:.3g} bytes; use smaller inputs"
         )
     return nbytes
 
@@ -412,7 +413,7 @@ class ModelTemplates:
         try:
             return joined.write_sizes(replay.replay_values)
         except OverflowError as error:
-            raise InvalidModelError(f"sizes are too large for a C driver: {error}; give smaller inputs") from error
+            raise InvalidModelError(f"sizes are too large for a C driver: {error}; use smaller inputs") from error
 
 
 class _SpecializedStructs(NamedTuple):

@@ -108,7 +108,9 @@ class DeviceMemory(Memory):
         """Copy the first `nbytes`, by default all, from memory of this driver."""
         count = source.nbytes if nbytes is None else nbytes
         if not 0 <= count <= min(self.nbytes, source.nbytes):
-            raise errors.InvalidInputError(f"cannot copy {count} bytes from {source.nbytes} to {self.nbytes} bytes")
+            raise errors.InvalidInputError(
+                f"cannot copy {count} bytes from device memory of {source.nbytes} bytes to one of {self.nbytes} bytes"
+            )
         self._functions.call(
             "copy_between", self._open(), 0, source._open(), 0, count, None if stream is None else stream.handle
         )
@@ -134,7 +136,8 @@ class DeviceMemory(Memory):
             raise errors.InvalidInputError(f"the array to be {action} is not contiguous; use numpy.ascontiguousarray")
         if offset < 0 or offset + array.nbytes > self.nbytes:
             raise errors.InvalidInputError(
-                f"{array.nbytes} bytes at {offset} cannot be {action}, the memory has {self.nbytes} bytes"
+                f"an array of {array.nbytes} bytes cannot be {action} at offset {offset}, because the device memory "
+                f"has {self.nbytes} bytes"
             )
 
     def _copy(self, name: str, array: Array, offset: int, stream: NativeStream | None) -> None:
@@ -209,7 +212,7 @@ def _plain(type_: OperandType) -> list[object]:
 def _type(plain: list[object]) -> OperandType:
     dtype, dimensions, layout = plain
     if not isinstance(dimensions, list) or not all(isinstance(size, int) and size >= 0 for size in dimensions):
-        raise ValueError(f"{dimensions!r} are not dimensions")
+        raise ValueError(f"got dimensions {dimensions!r}, expected a list of integers of at least 0")
     return OperandType(DataType(str(dtype)), tuple(dimensions), Layout(str(layout)))
 
 

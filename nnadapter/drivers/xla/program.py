@@ -102,7 +102,7 @@ class XlaMemory(Memory):
 
     def copy_out(self, array: Array) -> None:
         # may be donated meanwhile
-        with translated("the tensor is gone", "feed it again", errors.DonatedValueError), own_settings():
+        with translated("XLA cannot read the tensor", "feed it again", errors.DonatedValueError), own_settings():
             array[...] = np.asarray(self.value(array.dtype, array.shape)).astype(array.dtype, copy=False)
 
     def value(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
@@ -318,7 +318,7 @@ def deserialized(blob: bytes | memoryview, seal: Seal, device: Any, *, is_checke
     for name, value in seal.items():
         if recorded.get(name) != value:
             raise errors.IncompatibleProgramError(
-                f"the program was compiled with {name} {recorded.get(name)!r}, here is {value!r}; {ADVICE}"
+                f"the program was compiled with {name} {recorded.get(name)!r}, the context has {value!r}; {ADVICE}"
             )
     try:
         exported = bytes(contents[len(contents) - exported_bytes :])

@@ -23,7 +23,7 @@ BAD = {
     "nosize": (["-DTABLE_SIZE=0"], r"has a size of 0 bytes, expected its sizeof"),
     "half": (["-DHALF_GROUP"], r"has the group 'serialization' without deserialize"),
     "threading": (["-DODD_THREADING"], r"threading is 12, expected one of 1, 2, 3"),
-    "nulloption": (["-DNULL_OPTION"], r"of 2 options, 1 are null"),
+    "nulloption": (["-DNULL_OPTION"], r"2 options, of which 1 are null"),
 }
 
 

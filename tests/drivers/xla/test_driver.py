@@ -149,7 +149,7 @@ def test_a_program_of_another_precision_is_compiled_again():
     blob = context().compile(relu()).serialize()
     other = context(precision="bfloat16")
     assert other.check_blob(memoryview(blob)) is Compatibility.RECOMPILE
-    with pytest.raises(IncompatibleProgramError, match="precision 'float32', here is 'bfloat16'"):
+    with pytest.raises(IncompatibleProgramError, match="precision 'float32', the context has 'bfloat16'"):
         other.deserialize(blob)
 
 
