@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class FakeNpuDriver(TableDriver):
-    """Driver with one device that runs on the host."""
+    """Driver of one device, simulated on the host."""
 
     threading = Threading.EXCLUSIVE
     dynamic_shapes = DynamicShapes.ANY

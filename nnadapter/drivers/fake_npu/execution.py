@@ -31,7 +31,7 @@ _UNSETTLED = -1
 
 
 class BlasThreads:
-    """Thread limits of running computations. Thread-safe, also in signal handlers."""
+    """Limits of BLAS threads by running computation. Thread-safe, also in signal handlers."""
 
     def __init__(self) -> None:
         self.limits: dict[object, int] = {}
@@ -42,7 +42,7 @@ class BlasThreads:
         """Threads of each pool before the first limit."""
 
     def settle(self) -> None:
-        """Apply the lowest limit."""
+        """Set the number of BLAS threads to the lowest limit."""
         while self._lowest() != self._number:
             with self._lock:
                 if self._is_setting:  # in a signal handler: the interrupted call repeats
@@ -98,7 +98,7 @@ def run_limited(steps: Iterable[Callable[[], object]], limit: int) -> None:
 
 @memoize(1)
 def _pools() -> list[Any]:
-    """Return pools of the process; OpenMP has one per thread, which others cannot set."""
+    """Return OpenBLAS's thread pools. OpenMP has one pool per thread, which other threads cannot set."""
     from threadpoolctl import ThreadpoolController  # lazy: the search for libraries is slow
 
     libraries = ThreadpoolController().select(internal_api="openblas").lib_controllers
@@ -116,7 +116,7 @@ class Resources(NamedTuple):
 
 _UNBOUND: Run = int
 Bound = tuple[list[Any], list[Run]]
-"""Array of every tensor (None for the caller's), and bound instructions."""
+"""Array of every tensor (None for inputs and outputs), and every instruction as a call without arguments."""
 
 
 class Binding:
@@ -143,7 +143,7 @@ class Binding:
         return [(type_.dimensions, type_.dtype) for type_ in types]
 
     def bound(self, arena: Array) -> Bound:
-        """Bind everything except the caller's arrays."""
+        """Bind all tensors in an arena, and all instructions that use none of the caller's arrays."""
         graph, unbound = self.graph, set(self._rebound)
         arrays = [self._resident(tensor, arena) for tensor in range(len(graph.tensors))]
         return arrays, [
@@ -187,7 +187,7 @@ class Binding:
 
 
 def bind(instruction: Instruction, arrays: Sequence[Any]) -> Run:
-    """Return an instruction as a call without arguments."""
+    """Return an instruction as a call without arguments; `arrays` has one array per tensor."""
     parameters, activation = instruction.parameters, instruction.activation
     outputs, inputs = ([arrays[tensor] for tensor in group] for group in (instruction.outputs, instruction.inputs))
     if activation is not None:
@@ -211,7 +211,7 @@ class InstructionEvents:
         self._notes = [(instruction.kernel, _facts(instruction, graph)) for instruction in graph.instructions]
 
     def of(self, runs: list[Run]) -> list[Run]:
-        """Wrap instructions to record events, if the trace has capacity."""
+        """Return the calls, wrapped to record trace events if the trace has capacity."""
         if not self._trace.reserve_events(len(runs)):
             return runs
         return [partial(self._run, run, *note) for run, note in zip(runs, self._notes, strict=True)]
@@ -239,7 +239,7 @@ class FakeNpuExecution(Execution):
 
     @property
     def _holder(self) -> object:
-        """Key of the bound kernels in an arena."""
+        """Key under which an arena stores the instructions bound to it."""
         return self
 
     def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:

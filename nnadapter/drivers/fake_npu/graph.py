@@ -44,7 +44,7 @@ class NpuTensor:
     value: Array | None = None
     """Constant contents, packed for the kernel; may be deferred (`ir.deferred_arrays`) until compilation."""
     view_of: int | None = None
-    """Tensor whose memory this one shows with other dimensions; None if it owns memory."""
+    """Index of the tensor that owns the memory, if this one only shows it with other dimensions."""
 
 
 class Activation(NamedTuple):
@@ -94,5 +94,5 @@ class NpuGraph:
         return self.with_values({index: contents_of(value) for index, value in deferred.items()})
 
     def owners(self) -> Sequence[int]:
-        """Return the owner of every tensor's memory."""
+        """Return, for each tensor, the index of the tensor that owns its memory."""
         return [position if tensor.view_of is None else tensor.view_of for position, tensor in enumerate(self.tensors)]

@@ -21,10 +21,10 @@ class Home(StrEnum):
 
 
 class MemoryPlan(NamedTuple):
-    """Memory of every tensor."""
+    """Place in memory of every tensor of a device graph."""
 
     homes: tuple[tuple[Home, int], ...]
-    """Kind, and position among inputs or outputs, or byte offset in the arena."""
+    """Per tensor: kind of memory, and position among inputs or outputs, or byte offset in the arena."""
     arena_bytes: int
     arena_lower_bound_bytes: int
     """Most bytes live in the arena at one time."""
@@ -56,7 +56,7 @@ class _Planner:
         self._graph, self._kinds, self._room = graph, kinds, room
         self._owner = graph.owners()
         self._last_use: dict[int, int] = {}
-        """Last reading instruction by memory owner; outputs live forever."""
+        """Memory owner -> last instruction that reads it; outputs live forever."""
         for step, instruction in enumerate(graph.instructions):
             self._last_use.update((self._owner[tensor], step) for tensor in instruction.inputs)
         self._last_use.update((self._owner[tensor], _FOREVER) for tensor in graph.outputs)

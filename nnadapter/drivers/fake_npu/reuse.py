@@ -23,11 +23,11 @@ from nnadapter.process.resources import Cache, new_lock
 from nnadapter.records import dataclass, replace
 
 _CONSTANTS = 64
-"""Sets of constants per template. Caches evict the least recently used."""
+"""Maximum sets of constants per template. Caches evict the least recently used."""
 _STRUCTURES = 64
 _TEMPLATES = 8
 _SIZES = 4
-"""Planned sets of numbers per template."""
+"""Maximum sets of sizes with a cached memory plan, per template."""
 _MOST_FAILURES = 4
 """Failures after which a structure is no longer traced."""
 _MOST_TEMPLATES = 64
@@ -35,7 +35,7 @@ _References = tuple[weakref.ref[Array], ...]
 
 
 class BoundConstants:
-    """Cache of arrays by identity of their sources; weak references, thread-safe."""
+    """Cache of arrays computed from a model's constants, by their identity; weak references, thread-safe."""
 
     def __init__(self) -> None:
         self._arrays: Cache[tuple[int, ...], tuple[_References, _References]] = Cache("fake_npu: constants", _CONSTANTS)
@@ -56,7 +56,7 @@ class BoundConstants:
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """Partition of numbers: constant ones, and groups that were equal in all models seen."""
+    """Partition of a model's numbers by position: those equal in all models seen, and groups that vary together."""
 
     labels: tuple[Hashable, ...]
     """Constant number or group of each position."""
@@ -83,7 +83,7 @@ class Groups:
         return Groups.of(values, list(groups.values()))
 
     def variables(self, values: Sequence[Any]) -> list[Any] | None:
-        """Return one number per group, or None if they do not fit."""
+        """Return one number per group, or None if the numbers of a model do not fit the partition."""
         comparable = _comparable(values)
         if any(comparable[place] != self.labels[place] for place in self.fixed):
             return None
@@ -98,7 +98,7 @@ def _comparable(values: Sequence[Any]) -> Sequence[Hashable]:
 
 
 class LoweringTemplate:
-    """Lowered model with symbolic sizes and traced constants."""
+    """Lowered model with symbolic sizes and traced constants, from which similar models are instantiated."""
 
     def __init__(self, model: Model, groups: Groups, values: Sequence[Any], arithmetic: Arithmetic = USUAL) -> None:
         self._groups, self._trace = groups, SymbolicTrace()
@@ -134,7 +134,7 @@ class LoweringTemplate:
         return replace(self._lowered, graph=graph, memory=memory)
 
     def _contents(self, sources: Sequence[Array]) -> Sequence[Array] | None:
-        """Return the template's constants for a model's, or None if a decision differs."""
+        """Return the template's constants computed from a model's, or None if a decision about their values differs."""
         arrays = self._bound.look_up(sources)
         if arrays is None and (values := self._arrays.replay(sources)) is not None:
             arrays = [values[number] for _, number in self._constants]

@@ -114,18 +114,18 @@ class _Point:
         self.under_way.acquire()
 
     def reached(self, failure: BaseException | None) -> None:
-        """Record the time, and the failure before."""
+        """Record the time, and the failure of earlier work, if any."""
         self.failure, self.happened_ns = failure, time.perf_counter_ns()
         self.under_way.release()
 
     def wait(self) -> BaseException | None:
-        """Wait for the stream; return the failure before."""
+        """Wait for the stream to arrive here; return the failure of earlier work, or None."""
         with self.under_way:
             return self.failure
 
 
 class Waits:
-    """Counter of host waits. Thread-safe."""
+    """Counter of the host's waits for streams and events. Thread-safe."""
 
     def __init__(self) -> None:
         self.number = 0
@@ -163,7 +163,7 @@ class FakeNpuEvent(Event):
 
 
 class _Queue:
-    """Work and failure of a stream. The thread references only this, so streams can be collected."""
+    """Work and failure of a stream. Its thread references only this object, so the stream can be collected."""
 
     def __init__(self) -> None:
         self.work: SimpleQueue[Work | _Point | None] = SimpleQueue()
@@ -183,7 +183,7 @@ class _Queue:
 
 
 class FakeNpuStream(Stream):
-    """Stream: a thread that works in order."""
+    """Stream of work, done in order by a thread."""
 
     def __init__(self, waits: Waits) -> None:
         self._waits, self._queue = waits, _Queue()

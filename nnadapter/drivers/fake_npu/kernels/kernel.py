@@ -39,7 +39,7 @@ def blocks(total: int, step: int) -> Iterator[slice]:
 
 
 def check_indices(indices: Array, size: int) -> None:
-    """Raise InputValueError unless every index is in [-size, size)."""
+    """Raise InputValueError unless every index is in [-size, size), for an axis of `size` elements."""
     if indices.size and not (-size <= int(indices.min()) and int(indices.max()) < size):
         index_range = f"from {indices.min()} to {indices.max()}"
         raise InputValueError(f"an index is out of bounds: got indices {index_range} for an axis of {size} elements")

@@ -23,7 +23,7 @@ def activation_of(operation: Operation) -> Activation | None:
 
 
 def direct(kernel: str, *parameters: str) -> Lower:
-    """Lower to one instruction with the operation's inputs, outputs and these attributes."""
+    """Return a lowering to one instruction with the operation's inputs, outputs and these attributes."""
 
     def lower(emitter: Emitter, operation: Operation) -> None:
         values = {name: operation.attributes[name] for name in parameters}
@@ -33,7 +33,7 @@ def direct(kernel: str, *parameters: str) -> Lower:
 
 
 def unary(function: str, *arguments: str) -> Lower:
-    """Lower to a function of one variable with these attributes."""
+    """Return a lowering to a function of one variable, with these attributes as arguments."""
 
     def lower(emitter: Emitter, operation: Operation) -> None:
         attributes: Mapping[str, Any] = operation.attributes
@@ -49,17 +49,17 @@ def lower_assign(emitter: Emitter, operation: Operation) -> None:
 
 
 def chosen_by(attribute: str, lowerings: Mapping[object, Lower]) -> Lower:
-    """Dispatch on the value of an attribute."""
+    """Return a lowering that selects one of `lowerings` by the value of an attribute."""
     return lambda emitter, operation: lowerings[operation.attributes[attribute]](emitter, operation)
 
 
 def unless(is_unchanged: Callable[[Emitter, Operation], bool], lower: Lower) -> Lower:
-    """Assign the input to the output if the operation changes nothing, otherwise lower it."""
+    """Return a lowering that assigns the input to the output if that changes nothing, and otherwise is `lower`."""
     return lambda emitter, operation: (lower_assign if is_unchanged(emitter, operation) else lower)(emitter, operation)
 
 
 def has_one_input(emitter: Emitter, operation: Operation) -> bool:
-    """Check for an operation of any number of inputs that has one."""
+    """Check whether an operation with any number of inputs has exactly one."""
     return len(operation.inputs) == 1
 
 
@@ -111,7 +111,7 @@ def lower_expand(emitter: Emitter, operation: Operation) -> None:
 
 
 def by_role(kernel: str, *parameters: str) -> Lower:
-    """Lower to a kernel with inputs by role and these attributes."""
+    """Return a lowering to one instruction with inputs by the names of their roles, and these attributes."""
 
     def lower(emitter: Emitter, operation: Operation) -> None:
         _emit_by_role(emitter, operation, kernel, {name: operation.attributes[name] for name in parameters})
@@ -120,7 +120,7 @@ def by_role(kernel: str, *parameters: str) -> Lower:
 
 
 def recurrent(kernel: str, *parameters: str) -> Lower:
-    """Lower a recurrent layer, with the parameters of its activation functions."""
+    """Return a lowering of recurrent layers, with the arguments of their activation functions."""
 
     def lower(emitter: Emitter, operation: Operation) -> None:
         attributes = operation.attributes
