@@ -84,7 +84,7 @@ class Emitter:
         """Return the value of a constant operand, rounded if it has half precision."""
         value, dtype = self.model.operands[operand].value, self.model.operands[operand].type.dtype
         assert value is not None, "a temporary is read before it is set"
-        return derived(_in_cells, value) if self._is_half(dtype) else value
+        return derived(_to_half, value) if self._is_half(dtype) else value
 
     def result_type(self, operand: int) -> TensorType:
         type_ = self.model.operands[operand].type
@@ -169,7 +169,7 @@ def _reshaped(value: Array, *, dimensions: tuple[int, ...]) -> Array:
     return value.reshape(dimensions)
 
 
-def _in_cells(value: Array) -> Array:
+def _to_half(value: Array) -> Array:
     """Round to half precision; finite values saturate.
 
     Masks hide elements by the lowest float32, and infinity times 0 would be NaN.

@@ -36,7 +36,7 @@ def carried(array: Array) -> Array:
     return array.astype(_CARRIERS[name]) if (name := dtype_name(array.dtype)) in _CARRIERS else array
 
 
-def give_back() -> None:
+def trim_heap() -> None:
     """Return free memory to the system if possible; slow."""
     trim = _trim()
     if trim is not None:
@@ -66,7 +66,7 @@ def packs_of(compute: Computes) -> Mapping[int, Pack]:
     return compute.packs if isinstance(compute, Packing) else {}
 
 
-_MOST_FORMS = 16
+_MOST_VARIANTS = 16
 
 
 class Donating:
@@ -75,37 +75,37 @@ class Donating:
     def __init__(self, compiled: Compiled) -> None:
         self._compiled = compiled
         self._lock = new_lock()
-        self._forms: dict[tuple[int, ...], Any] = {}
+        self._variants: dict[tuple[int, ...], Any] = {}
 
-    def start(self, inputs: Sequence[Any], given_up: Sequence[int]) -> Sequence[Any] | None:
-        """Start a run; return pending results, or None if XLA cannot use the memory of donated inputs `given_up`."""
-        key = tuple(given_up)
+    def start(self, inputs: Sequence[Any], donations: Sequence[int]) -> Sequence[Any] | None:
+        """Start a run; return pending results, or None if XLA cannot use the memory of donated inputs `donations`."""
+        key = tuple(donations)
         with translated("XLA failed", "see its message", ExecutionError), own_settings():
             with self._lock:
-                if key not in self._forms and len(self._forms) < _MOST_FORMS:
-                    self._forms[key] = self._form_or_none(key)
-                form = self._forms.get(key)
-            if form is None:
+                if key not in self._variants and len(self._variants) < _MOST_VARIANTS:
+                    self._variants[key] = self._variant_or_none(key)
+                variant = self._variants.get(key)
+            if variant is None:
                 return None
-            executable, donated = form
+            executable, donated = variant
             retained = [value for position, value in enumerate(inputs) if position not in donated]
             results: Sequence[Any] = executable(
                 [inputs[index] for index in donated], retained, self._compiled.constants
             )
             return results
 
-    def _form_or_none(self, given_up: tuple[int, ...]) -> tuple[Any, tuple[int, ...]] | None:
+    def _variant_or_none(self, donations: tuple[int, ...]) -> tuple[Any, tuple[int, ...]] | None:
         with (
             suppress(CompilationError),
             translated("XLA did not compile the segment", "see its message", CompilationError),
         ):
-            return self._form(given_up)
+            return self._variant(donations)
         return None
 
-    def _form(self, given_up: tuple[int, ...]) -> tuple[Any, tuple[int, ...]] | None:
+    def _variant(self, donations: tuple[int, ...]) -> tuple[Any, tuple[int, ...]] | None:
         jax, compiled = module(), self._compiled
         function, inputs, constants = _imported(compiled.exported, compiled.device)
-        donated = usable(given_up, [_kind(spec) for spec in inputs], [_kind(spec) for spec in function.out_avals])
+        donated = usable(donations, [_kind(spec) for spec in inputs], [_kind(spec) for spec in function.out_avals])
         if not donated:
             return None
 
@@ -122,10 +122,10 @@ class Donating:
         return jitted.lower([inputs[index] for index in donated], retained, constants).compile(), donated
 
 
-def usable(given_up: Sequence[int], inputs: Sequence[Any], results: Sequence[Any]) -> tuple[int, ...]:
+def usable(donations: Sequence[int], inputs: Sequence[Any], results: Sequence[Any]) -> tuple[int, ...]:
     """Return the positions of inputs whose memory a result of equal type can reuse, each result once."""
     available, reusable = Counter(results), []
-    for position in given_up:
+    for position in donations:
         if available[inputs[position]]:
             available[inputs[position]] -= 1
             reusable.append(position)
@@ -195,7 +195,7 @@ def _compiled(
     executable: Any, arrays: Sequence[Array], device: Any, results: tuple[str, ...], exported: bytes
 ) -> Compiled:
     """Return the compiled segment, with constants on the device."""
-    give_back()
+    trim_heap()
     constants = tuple(module().device_put(array, device) for array in arrays)
     return Compiled(executable=executable, constants=constants, device=device, results=results, exported=exported)
 
@@ -239,11 +239,11 @@ def _function_of(
 ) -> Callable[[Sequence[Any], Sequence[Any]], list[Any]]:
     def segment(inputs: Sequence[Any], constants: Sequence[Any]) -> list[Any]:
         constant_values = {
-            key: _as_said(model, key[0], value, key[1]) for key, value in zip(keys, constants, strict=True)
+            key: _in_model_type(model, key[0], value, key[1]) for key, value in zip(keys, constants, strict=True)
         }
         values: dict[int, Any] = {ABSENT: None}
         for index, value in zip(model.inputs, inputs, strict=True):
-            values[index] = _as_said(model, index, value)
+            values[index] = _in_model_type(model, index, value)
         for operation, compute in zip(model.operations, closures, strict=True):
             packs = packs_of(compute)
             arguments = (
@@ -264,7 +264,7 @@ def _function_of(
     return segment
 
 
-def _as_said(model: Model, index: int, value: Any, pack: Pack | None = None) -> Any:
+def _in_model_type(model: Model, index: int, value: Any, pack: Pack | None = None) -> Any:
     """Convert an unpacked value from its boundary type to the model's."""
     dtype = model.operands[index].type.dtype.array_type
     return value if pack is not None or carrier(dtype) == dtype else value.astype(dtype)

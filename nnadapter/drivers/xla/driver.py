@@ -10,7 +10,7 @@ from nnadapter.drivers.interface import Compatibility, Context, DeviceTensor, Ev
 from nnadapter.drivers.registry import HardwareNeeds, Machine
 from nnadapter.drivers.table_driver import TableContext, TableDevice, TableDriver
 from nnadapter.drivers.table_lowering import Lowering, rows_of
-from nnadapter.drivers.xla.compilation import compiled, give_back, platform_of, prepared
+from nnadapter.drivers.xla.compilation import compiled, platform_of, prepared, trim_heap
 from nnadapter.drivers.xla.engine import EXTRA, default_kind, missing, present, version
 from nnadapter.drivers.xla.program import (
     XlaEvent,
@@ -18,8 +18,8 @@ from nnadapter.drivers.xla.program import (
     XlaProgram,
     XlaStream,
     compatibility,
+    copied_from_dlpack,
     deserialized,
-    taken_over,
 )
 from nnadapter.errors import DeviceNotFoundError, DeviceUnavailableError
 from nnadapter.ir.model import Model
@@ -69,7 +69,7 @@ class XlaContext(TableContext):
         return compatibility(blob, self._seal())
 
     def close(self) -> None:
-        give_back()
+        trim_heap()
 
     def _seal(self) -> dict[str, str]:
         return {"jax": version(), "platform": platform_of(self._device), "precision": self._precision}
@@ -145,7 +145,7 @@ class XlaDevice(TableDevice):
         return XlaMemory(self._device, nbytes)
 
     def from_dlpack(self, tensor: Any) -> DeviceTensor | None:
-        return taken_over(tensor, self._device)
+        return copied_from_dlpack(tensor, self._device)
 
     def create_stream(self) -> Stream:
         return XlaStream()

@@ -62,7 +62,7 @@ class XlaStream(Stream):
     def close(self) -> None:
         results, self._results = self._results or (), None
         for result in results:
-            with_no_word(result)
+            wait_ignoring_failure(result)
 
     def _open(self) -> list[Any]:
         if self._results is None:
@@ -77,7 +77,7 @@ def wait_for(results: Sequence[Any]) -> None:
             result.block_until_ready()
 
 
-def with_no_word(result: Any) -> None:
+def wait_ignoring_failure(result: Any) -> None:
     """Wait for an unused result, ignoring failures."""
     try:
         wait_for((result,))
@@ -107,7 +107,7 @@ class XlaMemory(Memory):
 
     def value(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
         """Return the contents as a JAX array of this type."""
-        array, dtype = self._held(), carrier(dtype)
+        array, dtype = self._array(), carrier(dtype)
         if array is not None and array.dtype == dtype and array.shape == shape:
             return array
         count = int(np.prod(shape)) * dtype.itemsize
@@ -121,7 +121,7 @@ class XlaMemory(Memory):
         self._value, self._is_free = None, True
 
     def dlpack_device(self) -> tuple[int, int] | None:
-        array = self._held()
+        array = self._array()
         return None if array is None else tuple(map(int, array.__dlpack_device__()))  # type: ignore[return-value]
 
     def dlpack(self, dtype: np.dtype[Any], shape: tuple[int, ...], **options: Any) -> Any:
@@ -129,7 +129,7 @@ class XlaMemory(Memory):
         with translated("XLA is out of memory", "free some", errors.OutOfMemoryError), own_settings():
             return self.value(dtype, shape).__dlpack__(copy=True, **options)
 
-    def _held(self) -> Any:
+    def _array(self) -> Any:
         self._check()
         value = self._value
         if value is not None and value.is_deleted():
@@ -141,7 +141,7 @@ class XlaMemory(Memory):
             raise errors.DriverError("the device memory was freed; allocate it again")
 
 
-def taken_over(tensor: Any, device: Any) -> DeviceTensor | None:
+def copied_from_dlpack(tensor: Any, device: Any) -> DeviceTensor | None:
     """Copy another library's tensor by DLPack; return None if JAX refuses it."""
     if not hasattr(tensor, "__dlpack__"):
         return None
@@ -175,7 +175,7 @@ class XlaExecution(Execution):
         self._compiled, self._donating = compiled, donating
 
     def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:
-        results = self._started(list(map(carried, inputs)))
+        results = self._start(list(map(carried, inputs)))
         to_array = array_over if self._compiled.device.platform == "cpu" else np.array
         with translated("XLA failed", "see its message", errors.ExecutionError), own_settings():
             arrays = zip(self._compiled.results, map(to_array, results), strict=True)
@@ -184,7 +184,7 @@ class XlaExecution(Execution):
     def compute_on_device(
         self, inputs: Sequence[DeviceTensor], control: Control = UNLIMITED
     ) -> Sequence[DeviceTensor] | None:
-        results = self._made(inputs)
+        results = self._start_on_device(inputs)
         wait_for(results)
         return self._tensors(results)
 
@@ -192,7 +192,7 @@ class XlaExecution(Execution):
         self, inputs: Sequence[DeviceTensor], stream: Stream, control: Control = UNLIMITED
     ) -> Sequence[DeviceTensor] | None:
         assert isinstance(stream, XlaStream), "streams of a device are its own"
-        results = self._made(inputs)
+        results = self._start_on_device(inputs)
         stream.add(results)
         return self._tensors(results)
 
@@ -202,26 +202,26 @@ class XlaExecution(Execution):
             tensor_of(result, name, compiled.device) for result, name in zip(results, compiled.results, strict=True)
         ]
 
-    def _made(self, inputs: Sequence[DeviceTensor]) -> Sequence[Any]:
+    def _start_on_device(self, inputs: Sequence[DeviceTensor]) -> Sequence[Any]:
         values = list(map(value_of, inputs))
-        given_up = [position for position, device_tensor in enumerate(inputs) if device_tensor.is_donated]
+        donations = [position for position, device_tensor in enumerate(inputs) if device_tensor.is_donated]
         try:
-            results = self._donating.start(values, given_up) if given_up else None
-            return self._started(values) if results is None else results
+            results = self._donating.start(values, donations) if donations else None
+            return self._start(values) if results is None else results
         except errors.ExecutionError:
             for tensor in inputs:
                 if not tensor.is_donated:
                     value_of(tensor)  # raises for an input that another run took
             raise
 
-    def _started(self, inputs: Sequence[Any]) -> Sequence[Any]:
+    def _start(self, inputs: Sequence[Any]) -> Sequence[Any]:
         compiled = self._compiled
         with translated("XLA failed", "see its message", errors.ExecutionError), own_settings():
             results: Sequence[Any] = compiled.executable(list(inputs), compiled.constants)
             return results
 
 
-class _Held:
+class _CpuBuffer:
     def __init__(self, result: Any) -> None:
         self._result = result.block_until_ready()
         self.__array_interface__ = {
@@ -236,7 +236,7 @@ def array_over(result: Any) -> Array:
     """Return a writable array over a CPU result, which has no other reader."""
     if not result.nbytes:
         return np.array(result)
-    array: Array = np.asarray(_Held(result)).view(result.dtype).reshape(result.shape)
+    array: Array = np.asarray(_CpuBuffer(result)).view(result.dtype).reshape(result.shape)
     return array
 
 

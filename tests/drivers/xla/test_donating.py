@@ -152,8 +152,8 @@ def test_feeding_a_donated_tensor_is_an_error_of_the_caller(during_run, monkeypa
     if during_run:  # another thread takes the memory after this run's check
         array = donated.contents.tensor_on(DEVICE).memory.value(np.dtype(np.float32), (4, 8))
         kind = type(context().compile(relu()).create_execution())
-        started = kind._started
-        monkeypatch.setattr(kind, "_started", lambda run, inputs: (array.delete(), started(run, inputs))[1])
+        started = kind._start
+        monkeypatch.setattr(kind, "_start", lambda run, inputs: (array.delete(), started(run, inputs))[1])
     else:
         session.run_with_iobinding(binding)
     for _ in range(IN_A_ROW + 1):
@@ -180,7 +180,7 @@ def test_value_receives_its_output_if_another_does_not_fit():
 
 
 def test_number_of_donated_sets_per_segment_is_bounded(monkeypatch):
-    monkeypatch.setattr(compilation, "_MOST_FORMS", 1)
+    monkeypatch.setattr(compilation, "_MOST_VARIANTS", 1)
     session = nna.InferenceSession(parse(TWICE), devices=DEVICE)
     first, second = (nna.DeviceValue.from_numpy(numbers(4, 8) * factor, DEVICE) for factor in (1, 3))
     for target in (first, second):
@@ -234,7 +234,7 @@ def test_tensor_shared_by_two_values_is_not_donated(is_replaced):
 
 
 @pytest.mark.parametrize(
-    ("given_up", "inputs", "results", "expected"),
+    ("donations", "inputs", "results", "expected"),
     [
         ([0], ["a", "b"], ["b"], ()),
         ([0, 1], ["a", "a"], ["a"], (0,)),
@@ -242,8 +242,8 @@ def test_tensor_shared_by_two_values_is_not_donated(is_replaced):
         ([0, 2], ["a", "b", "a"], ["a", "a"], (0, 2)),
     ],
 )
-def test_each_result_uses_the_memory_of_one_input(given_up, inputs, results, expected):
-    assert usable(given_up, inputs, results) == expected
+def test_each_result_uses_the_memory_of_one_input(donations, inputs, results, expected):
+    assert usable(donations, inputs, results) == expected
 
 
 def test_failing_donating_program_falls_back_to_the_plain_one(monkeypatch):
