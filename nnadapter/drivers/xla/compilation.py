@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from nnadapter.drivers.table_lowering import Computes
-from nnadapter.drivers.xla.engine import module, own_settings, translated
-from nnadapter.errors import CompilationError, ExecutionError
+from nnadapter.drivers.xla.engine import module, own_settings, run_translated, translated
+from nnadapter.errors import CompilationError
 from nnadapter.ir.model import ABSENT, Model
 from nnadapter.ir.operand import Array, OperandType, dtype_name
 from nnadapter.ir.passes import run_passes
@@ -80,7 +80,7 @@ class Donating:
     def start(self, inputs: Sequence[Any], donations: Sequence[int]) -> Sequence[Any] | None:
         """Start a run; return pending results, or None if XLA cannot use the memory of donated inputs `donations`."""
         key = tuple(donations)
-        with translated("XLA failed", "see its message", ExecutionError), own_settings():
+        with run_translated(), own_settings():
             with self._lock:
                 if key not in self._variants and len(self._variants) < _MOST_VARIANTS:
                     self._variants[key] = self._variant_or_none(key)
@@ -95,10 +95,7 @@ class Donating:
             return results
 
     def _variant_or_none(self, donations: tuple[int, ...]) -> tuple[Any, tuple[int, ...]] | None:
-        with (
-            suppress(CompilationError),
-            translated("XLA did not compile the segment", "see its message", CompilationError),
-        ):
+        with suppress(CompilationError), _translated():
             return self._variant(donations)
         return None
 
@@ -207,7 +204,7 @@ def platform_of(device: Any) -> str:
 
 
 def _translated() -> AbstractContextManager[None]:
-    return translated("XLA did not compile the segment", "switch the device off for it", CompilationError)
+    return translated("XLA did not compile the segment", "choose another device for it", CompilationError)
 
 
 def _shape(typed: Any, device: Any) -> Any:

@@ -100,6 +100,11 @@ def translated(failure: str, advice: str, kind: type[errors.NNAdapterError]) -> 
     return translated_as(failure, advice, kind, brief)
 
 
+def run_translated() -> AbstractContextManager[None]:
+    """Translate exceptions of a run into ExecutionError."""
+    return translated("XLA failed to run the segment", "choose another device for it", errors.ExecutionError)
+
+
 def brief(error: BaseException) -> str:
     """Return the package's message on one line."""
     return one_line(str(error), error)

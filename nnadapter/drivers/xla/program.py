@@ -16,7 +16,7 @@ from nnadapter.drivers import Compatibility, Control, DeviceTensor, Event, Execu
 from nnadapter.drivers.envelope import ADVICE, PREFIX_BYTES, Envelope
 from nnadapter.drivers.interface import UNLIMITED
 from nnadapter.drivers.xla.compilation import Compiled, Donating, carried, carrier, compiled_again
-from nnadapter.drivers.xla.engine import module, own_settings, translated
+from nnadapter.drivers.xla.engine import module, own_settings, run_translated, translated
 from nnadapter.ir.operand import Array, array_type_of
 
 
@@ -72,7 +72,7 @@ class XlaStream(Stream):
 
 def wait_for(results: Sequence[Any]) -> None:
     """Wait for results; raise ExecutionError if one failed."""
-    with translated("XLA failed", "see its message", errors.ExecutionError):
+    with run_translated():
         for result in results:
             result.block_until_ready()
 
@@ -177,7 +177,7 @@ class XlaExecution(Execution):
     def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:
         results = self._start(list(map(carried, inputs)))
         to_array = array_over if self._compiled.device.platform == "cpu" else np.array
-        with translated("XLA failed", "see its message", errors.ExecutionError), own_settings():
+        with run_translated(), own_settings():
             arrays = zip(self._compiled.results, map(to_array, results), strict=True)
             return [array.astype(array_type_of(name), copy=False) for name, array in arrays]
 
@@ -216,7 +216,7 @@ class XlaExecution(Execution):
 
     def _start(self, inputs: Sequence[Any]) -> Sequence[Any]:
         compiled = self._compiled
-        with translated("XLA failed", "see its message", errors.ExecutionError), own_settings():
+        with run_translated(), own_settings():
             results: Sequence[Any] = compiled.executable(list(inputs), compiled.constants)
             return results
 
