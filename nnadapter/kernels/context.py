@@ -51,7 +51,7 @@ _TO_NCHW = (0, 3, 1, 2)
 
 @dataclass(frozen=True, eq=False)
 class KernelCall:
-    """Kernel bound to an operation."""
+    """Kernel with an operation that it computes."""
 
     kernel: Kernel
     call: CustomCall
@@ -207,7 +207,7 @@ class KernelExecution(Execution):
         return self.compute_within(inputs, UNLIMITED)
 
     def compute_within(self, inputs: Sequence[Array], control: Control) -> Sequence[Array]:
-        """Check `control` before every piece."""
+        """Run all steps, and check `control` before each."""
         values = {**self._program.constants, **dict(zip(self._program.inputs, inputs, strict=True))}
         for turn, step in self._steps:
             if control.cancelled is not None and control.cancelled():
@@ -294,14 +294,14 @@ class KernelContext(Context):
         return super().deserialize_view(blob) if _calls_kernels(blob) else self.inner.deserialize_view(blob)
 
     def check_blob(self, blob: memoryview) -> Compatibility | None:
-        """Return None with kernel calls: only deserialization finds out."""
+        """Return None for a program with kernel calls, because only its deserialization finds out."""
         return None if _calls_kernels(blob) else self.inner.check_blob(blob)
 
     def close(self) -> None:
         self.inner.close()
 
     def _segment(self, model: SegmentModel) -> segments.Segment | None:
-        """Return the segment if it calls kernels."""
+        """Return a model as a segment, or None if it calls no kernels."""
         if isinstance(model, Model):
             segment = segments.ir_segment(model, self._is_call) if CUSTOM in model.operation_types else None
             return segment if segment is not None and segment.calls else None
@@ -416,7 +416,7 @@ def _constants(operands: Sequence[Operand], numbers: Mapping[str, int]) -> dict[
 
 
 class _Texts:
-    """Unique texts for `Admission.runs_as`."""
+    """Texts for `Admission.runs_as`, unique per kernel call and per program."""
 
     def __init__(self, count: int) -> None:
         self.runs_as = [""] * count
@@ -438,7 +438,7 @@ class _Texts:
 
 
 def _summed(facts: Sequence[Mapping[str, int | float | str]]) -> dict[str, int | float | str]:
-    """Sum numbers; keep the first text."""
+    """Sum the facts of several programs by name; of texts, the first stays."""
     totals: dict[str, int | float | str] = {}
     for piece_facts in facts:
         for name, value in piece_facts.items():

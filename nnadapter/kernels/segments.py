@@ -34,7 +34,7 @@ Part = Callable[[Sequence[int], Sequence[str], Sequence[str]], SegmentModel]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Constant:
-    """Constant for a kernel."""
+    """Constant that a kernel reads."""
 
     type: OperandType
     value: Array
@@ -42,7 +42,7 @@ class Constant:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Called:
-    """Kernel call."""
+    """Call of a kernel in a segment."""
 
     call: CustomCall
     inputs: tuple[str, ...]
@@ -52,7 +52,7 @@ class Called:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SegmentOperation:
-    """Operation, or ONNX node."""
+    """Operation, or ONNX node, of a segment."""
 
     type: str
     reads: tuple[str, ...]
@@ -133,7 +133,7 @@ def split(segment: Segment) -> tuple[KernelPiece, ...]:
 
 
 def without_calls(segment: Segment) -> tuple[SegmentModel, list[int]]:
-    """Return the driver's part, with gaps at calls, and its operations."""
+    """Return the submodel without kernel calls, which has gaps at them, and the positions of its operations."""
     operations = segment.operations
     positions = [position for position, operation in enumerate(operations) if operation.called is None]
     produced_names = {name for position in positions for name in operations[position].makes}
@@ -143,7 +143,7 @@ def without_calls(segment: Segment) -> tuple[SegmentModel, list[int]]:
 
 
 def _levels(segment: Segment) -> list[int]:
-    """Return levels: even ones are the driver's, odd ones kernel calls."""
+    """Return a level per operation: programs of the driver have even levels, kernel calls odd ones."""
     of_value: dict[str, int] = {}
     levels = []
     for operation in segment.operations:
@@ -158,7 +158,7 @@ def _levels(segment: Segment) -> list[int]:
 
 
 def _read_outside(segment: Segment, levels: Sequence[int]) -> set[str]:
-    """Return values that cross levels, or that kernels or the caller read."""
+    """Return the values that operations of another level, kernels or the caller read."""
     producer_levels = {name: levels[at] for at, operation in enumerate(segment.operations) for name in operation.makes}
     boundary_values = set(segment.outputs)
     for at, operation in enumerate(segment.operations):
@@ -248,7 +248,7 @@ def _operation(operation: SegmentOperation, numbers: Mapping[str, int]) -> Opera
 
 
 def write(stored: StoredKernelProgram, blobs: Sequence[bytes]) -> bytes:
-    """Serialize a program."""
+    """Serialize a program with kernel calls; `blobs` are the driver's serialized programs."""
     from nnadapter.ir.protobuf.serialization import to_bytes
 
     calls, weights = to_bytes(stored.calls)
@@ -324,7 +324,7 @@ _ONNX = "ai.onnx"
 
 @dataclass(frozen=True, eq=False)
 class DeviceCandidate:
-    """Device of a session."""
+    """Kernels of a session's device, and its verdict on every atom."""
 
     table: KernelTable
     verdicts: Sequence[Verdict]
@@ -464,7 +464,7 @@ def has_calls(model: onnx.ModelProto) -> bool:
 def call_node(
     node: onnx.NodeProto, name: str, attributes: Mapping[str, AttributeValue], types: Sequence[OperandType]
 ) -> onnx.NodeProto:
-    """Return the kernel call for a node, with the types of its present inputs."""
+    """Return the node that replaces an ONNX node by a kernel call, with the types of its present inputs."""
     call = CustomCall.of(attributes)
     output_names = [*node.output, *[""] * (len(call.outputs) - len(node.output))]
     return message_of(

@@ -38,12 +38,17 @@ class MemoryPlan(NamedTuple):
 def plan_memory(
     graph: NpuGraph, kinds: Mapping[int, int] = MappingProxyType({}), room: Mapping[int, int] = MappingProxyType({})
 ) -> MemoryPlan:
-    """Assign memory to every tensor.
+    """Assign memory to every tensor of a device graph.
 
     1. A view shares its owner's memory.
     2. Inputs and outputs use the caller's arrays.
-    3. A result overwrites an input read for the last time, if the kernel works in place and their `kinds` agree.
-    4. Any other tensor gets an arena offset from its first write to its last read, and `room` bytes if specified.
+    3. A result overwrites an input read for the last time, if the kernel works in place and their types are equal.
+    4. Any other tensor gets an arena offset from its first write to its last read.
+
+    Args:
+        graph: the device graph, with concrete sizes.
+        kinds: number of the symbolic type of each tensor with a dynamic shape. Types of one kind are always equal.
+        room: bytes to reserve per tensor, by default its size.
     """
     return _Planner(graph, kinds, room).plan()
 

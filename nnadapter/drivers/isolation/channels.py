@@ -87,7 +87,7 @@ class Channel:
         return self._read_message(first, end)
 
     def is_readable(self, seconds: float) -> bool:
-        """Wait until a message arrives or the peer goes."""
+        """Wait up to `seconds`; return True if a message arrived or the peer closed its end."""
         self._socket.settimeout(max(seconds, 0.0))
         try:
             self._socket.recv(1, socket.MSG_PEEK)
@@ -199,7 +199,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def written(message: object, aside: Callable[[pickle.PickleBuffer], Any] | None = None) -> bytes:
-    """Serialize a message; `aside` receives large buffers."""
+    """Serialize a message; `aside` receives large buffers, which are not in the result."""
     contents = io.BytesIO()
 
     def takes(buffer: pickle.PickleBuffer) -> bool:
@@ -213,7 +213,7 @@ def written(message: object, aside: Callable[[pickle.PickleBuffer], Any] | None 
 
 
 def read(contents: bytes, aside: Sequence[memoryview] = ()) -> Any:
-    """Deserialize a message of the trusted host."""
+    """Deserialize a message of the trusted host; `aside` has its large buffers."""
     return pickle.loads(contents, buffers=aside)
 
 
@@ -292,10 +292,10 @@ class Lane:
         self._channel, self._device = channel, device
         self._block: Block | None = None
         self._known_blocks: dict[int, ReferenceType[Block]] = {}
-        """Blocks known to the peer."""
+        """Blocks of shared memory that the peer has mapped, by number."""
 
     def ask(self, contents: bytes, aside: Sequence[memoryview], end: float) -> tuple[bytes, None]:
-        """Send a request with large buffers; return the raw answer."""
+        """Send a request, with large buffers in shared memory; return the raw answer and no value."""
         sizes = [view.nbytes for view in aside]
         if not aside:
             return self._exchange((contents, sizes), (), end), None
@@ -306,7 +306,7 @@ class Lane:
         return self._exchange((contents, sizes), (block.descriptor,), end), None
 
     def compute(self, computation: Computation, end: float) -> tuple[bytes, Any]:
-        """Compute; return the results, or another raw answer.
+        """Send a computation; return no bytes and the results, or a raw answer and None.
 
         Raises:
             TimeoutError, OSError, EOFError: see `Channel`.

@@ -52,7 +52,7 @@ PHASES: Mapping[str, float] = MappingProxyType(
         "close": 30.0,
     }
 )
-"""Default time limits in seconds; vendors' compilers are slow."""
+"""Default time limits in seconds by phase; vendors' compilers are slow."""
 PHASE_OF: Mapping[str, str] = MappingProxyType(
     {
         "open": "open",
@@ -199,7 +199,7 @@ class Child:
         return self._started.process.pid
 
     def wait_until_open(self) -> None:
-        """Wait for the device; raise if it failed."""
+        """Wait until the device is open; raise its error if opening failed."""
         if self._opening.locked():
             with self._opening:
                 pass
@@ -207,7 +207,7 @@ class Child:
             raise self._error
 
     def ask(self, command: str, limit_s: float, **arguments: Any) -> Any:
-        """Send a request and return the result.
+        """Send a request to the process, wait, and return the result.
 
         Raises:
             DeviceTimeoutError: no answer in time; the process is killed.
@@ -224,9 +224,9 @@ class Child:
         return result
 
     def converse(self, command: str, limit_s: float, talk: Callable[[Lane, float], tuple[bytes, Any]]) -> Any:
-        """Talk over an idle lane.
+        """Send a request over an idle lane by `talk`, and return its result.
 
-        `talk` returns the raw answer, or no bytes and the result.
+        `talk` gets the lane and a deadline, and returns the raw answer, or no bytes and the result.
         """
         if self.lost:
             raise self._lost_error(errors.DeviceLostError, command)
@@ -250,7 +250,7 @@ class Child:
         return self._read(command, answer) if answer else value
 
     def end(self, reason: str, *, on_purpose: bool = False) -> None:
-        """Kill the process, once. Thread-safe."""
+        """Kill the process, once; `reason` appears in later errors. Thread-safe."""
         with self._ending:
             if self.lost:
                 return

@@ -34,7 +34,7 @@ from partition.graph import DTYPE_OF_ELEMENT_TYPE, Verdict
 
 
 class RemoteHandle(NamedTuple):
-    """Process and number of a remote object."""
+    """Process that holds an object, and the object's number there."""
 
     child: Child
     number: int
@@ -200,7 +200,7 @@ _SLOW_S = 0.5
 
 @dataclass(slots=True)
 class Recipe:
-    """Inputs for recreating a program."""
+    """Data from which a program can be recreated in a new process."""
 
     request: str
     """Request that created the program; `deserialize_view` also means that the bytes were verified."""
@@ -312,7 +312,7 @@ class IsolatedContext(Context):
         return self._compiled("compile_whole_graph", model)
 
     def clone_with_constants(self, program: Program, model: SegmentModel) -> Program | None:
-        """Clone a program; None if its process is lost."""
+        """Clone a program; return None if the process that held it is lost."""
         assert isinstance(program, IsolatedProgram), "programs of a context are its own"
         program_location, location = program.remote.locate(), self.remote.locate()
         if program_location.child is not location.child:
@@ -372,7 +372,7 @@ class IsolatedContext(Context):
         return RemoteHandle(child, child.ask("create_context", self.limit("create_context"), options=self._options))
 
     def _ask(self, command: str, model: SegmentModel, **arguments: Any) -> tuple[RemoteHandle, Any]:
-        """Send a request about a model; send the model only once."""
+        """Send a request about a model; the model itself is sent only if the process does not have it."""
         location = self.remote.locate()
         child = location.child
         with child.model_lock:
@@ -386,7 +386,7 @@ class IsolatedContext(Context):
 
 TIME_LIMIT_S = 30.0
 _UNUSED_S = 1.0
-"""Lifetime of a process without open contexts."""
+"""Seconds that a process lives without open contexts."""
 _FREE_LOSSES = 3
 """Consecutive losses before pauses between restarts begin."""
 _FIRST_PAUSE_S = 0.1
@@ -402,7 +402,7 @@ Job = tuple[Execution, Sequence[Array]]
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """Resource usage; 0 if unknown."""
+    """Memory and open handles of a process; 0 if unknown."""
 
     resident_bytes: int
     handles: int
@@ -410,7 +410,7 @@ class Footprint:
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """Result of one computation."""
+    """Results of one computation, and which inputs it changed."""
 
     results: list[Array]
     changed_inputs: tuple[int, ...]
@@ -490,7 +490,7 @@ class IsolatedDevice(Device):
         return statistics
 
     def compute(self, jobs: Sequence[Job], *, at_once: bool = False) -> list[Computed]:
-        """Run jobs in sequence or in threads; fetch results at the end."""
+        """Run jobs one after the other, or all at once in threads; fetch results at the end."""
         results, changed = self.ask("compute", jobs=_numbered(jobs), at_once=at_once)
         return [Computed(*outcome) for outcome in zip(results, changed, strict=True)]
 
@@ -522,7 +522,7 @@ class IsolatedDevice(Device):
         return child
 
     def child_for(self, context: RemoteObject, limit_s: float) -> Child:
-        """Return the process and register a user."""
+        """Return the process, and register a context that uses it."""
         while True:
             child = self.child(limit_s)
             with self._lock:
@@ -564,7 +564,7 @@ class IsolatedDevice(Device):
             return child
 
     def _note_loss(self, child: Child) -> None:
-        """Count a loss once, and set the pause."""
+        """Count the loss of a process once, and set the pause before the next start."""
         if child.is_counted:
             return
         child.is_counted = True

@@ -181,7 +181,7 @@ def make(name: str, /, **members: Any) -> Any:
 
 
 class StructPool:
-    """Array of structures for drivers to write into repeatedly."""
+    """Array of C structures that drivers write into repeatedly; `clear` restores the first contents."""
 
     def __init__(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
         contents = [bytes(make(name, **members)) for members in rows]
@@ -205,7 +205,7 @@ def read(name: str, address: int) -> Any:
 
 
 def read_pointers(address: int | None, count: int) -> tuple[int | None, ...]:
-    """Return an array of pointers; empty if null."""
+    """Return the `count` pointers of an array at an address; none if it is null."""
     return tuple((ctypes.c_void_p * count).from_address(address)) if address and count else ()
 
 
@@ -215,7 +215,7 @@ def read_text(value: bytes | None) -> str:
 
 
 class Holder:
-    """Owner of allocated C data."""
+    """Owner of ctypes objects, so that they live as long as C code may use their addresses."""
 
     def __init__(self) -> None:
         self.objects: list[Any] = []
@@ -240,7 +240,7 @@ class Holder:
 
 
 class Status(IntEnum):
-    """NNAdapterStatus."""
+    """Result of a C function, NNAdapterStatus."""
 
     OK = 0
     FAILED = 1
@@ -255,7 +255,7 @@ class Status(IntEnum):
 
 
 class AttributeCode(IntEnum):
-    """Kinds of attributes and options."""
+    """Kind of an attribute or option in C."""
 
     KIND_BOOL = 1
     KIND_INT = 2
@@ -306,11 +306,11 @@ _ERROR_CLASSES: Mapping[Status, type[errors.NNAdapterError]] = {
     Status.CANCELLED: errors.CancelledError,
     Status.TRANSIENT: errors.TransientError,
 }
-"""Errors that do not depend on the function."""
+"""Errors by status, if they do not depend on the function."""
 
 
 class _ErrorBuffer(threading.local):
-    """NNAdapterError of the thread. After nested calls, the last failure remains."""
+    """NNAdapterError structure of a thread, with its message. After nested calls, the last failure remains."""
 
     def __init__(self) -> None:
         self.message = ctypes.create_string_buffer(MESSAGE_BYTES)
@@ -329,7 +329,7 @@ _OK = int(Status.OK)
 
 
 class Functions:
-    """Functions of one driver; missing optional ones are absent."""
+    """C functions of one driver by name; optional ones that it lacks are absent."""
 
     def __init__(self, driver: str, functions: Mapping[str, Any], vendor: str = "", version: str = "") -> None:
         self.driver = driver
@@ -428,7 +428,7 @@ _PREAMBLE = 8  # size and version
 
 
 def load(driver: str, path: Path) -> Functions:
-    """Load a library for good and return its functions.
+    """Load a library, which stays loaded, and return its functions.
 
     Raises:
         DeviceUnavailableError: the library cannot be used.
@@ -497,7 +497,7 @@ def _functions(structure: str, table: Any) -> dict[str, Any]:
 
 
 def _group(path: Path, member: str, structure: str, address: int | None) -> dict[str, Any]:
-    """Return a complete group; only functions in `LATER` may be missing."""
+    """Return the functions of an optional group, such as streams; only those in `LATER` may be missing."""
     if not address:
         return {}
     functions = _functions(structure, read(structure, address))

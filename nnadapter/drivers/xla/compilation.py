@@ -27,17 +27,17 @@ _CARRIERS: Mapping[str, np.dtype[Any]] = {"int4": np.dtype(np.int8), "uint4": np
 
 
 def carrier(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the data type at the boundary."""
+    """Return the data type of arguments and results for tensors of type `dtype`: bytes for 4-bit integers."""
     return _CARRIERS.get(dtype_name(dtype), dtype)
 
 
 def carried(array: Array) -> Array:
-    """Return an array in its boundary data type."""
+    """Convert 4-bit integers to bytes, which JAX accepts as arguments; return other arrays unchanged."""
     return array.astype(_CARRIERS[name]) if (name := dtype_name(array.dtype)) in _CARRIERS else array
 
 
 def trim_heap() -> None:
-    """Return free memory to the system if possible; slow."""
+    """Return unused memory of the heap to the operating system, if possible; slow."""
     trim = _trim()
     if trim is not None:
         trim(0)
@@ -52,7 +52,7 @@ Pack = Callable[[Array], Array]
 
 
 class Packing:
-    """Computation of an operation with packed constants, by input position."""
+    """Compute function that expects some constants packed; `packs` has a packing function by input position."""
 
     def __init__(self, compute: Computes, packs: Mapping[int, Pack]) -> None:
         self._compute, self.packs = compute, packs
@@ -62,7 +62,7 @@ class Packing:
 
 
 def packs_of(compute: Computes) -> Mapping[int, Pack]:
-    """Return the packing functions of constants by input position."""
+    """Return the packing functions that a compute function expects, by input position."""
     return compute.packs if isinstance(compute, Packing) else {}
 
 
@@ -70,7 +70,7 @@ _MOST_VARIANTS = 16
 
 
 class Donating:
-    """Variants of one segment that overwrite donated inputs. Thread-safe."""
+    """Variants of a compiled segment that overwrite donated inputs, one per set of them. Thread-safe."""
 
     def __init__(self, compiled: Compiled) -> None:
         self._compiled = compiled
@@ -78,7 +78,11 @@ class Donating:
         self._variants: dict[tuple[int, ...], Any] = {}
 
     def start(self, inputs: Sequence[Any], donations: Sequence[int]) -> Sequence[Any] | None:
-        """Start a run; return pending results, or None if XLA cannot use the memory of donated inputs `donations`."""
+        """Start a run with donated inputs at the positions `donations`.
+
+        Returns:
+            Pending results; None if XLA cannot reuse the memory of these inputs.
+        """
         key = tuple(donations)
         with run_translated(), own_settings():
             with self._lock:
@@ -152,7 +156,7 @@ class Compiled:
 
 
 def prepared(model: Model) -> Model:
-    """Run the passes before lowering."""
+    """Return the model after the passes that precede lowering."""
     return run_passes(model, PASSES)
 
 
@@ -222,7 +226,7 @@ def _packed(model: Model, key: Key) -> Array:
 
 
 def _keys(model: Model, closures: Sequence[Computes]) -> tuple[Key, ...]:
-    """Return the constants, once per packed form."""
+    """Return the constants that a segment reads, each once per packing function."""
     read: list[Key] = []
     for operation, compute in zip(model.operations, closures, strict=True):
         packs = packs_of(compute)
@@ -262,6 +266,6 @@ def _function_of(
 
 
 def _in_model_type(model: Model, index: int, value: Any, pack: Pack | None = None) -> Any:
-    """Convert an unpacked value from its boundary type to the model's."""
+    """Convert an unpacked value from the data type of arguments to that of the model."""
     dtype = model.operands[index].type.dtype.array_type
     return value if pack is not None or carrier(dtype) == dtype else value.astype(dtype)

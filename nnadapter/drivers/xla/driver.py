@@ -27,7 +27,7 @@ from nnadapter.process.packages import has_extra
 from nnadapter.records import replace
 
 PRECISIONS = {"float32": "highest", "tensorfloat32": "high", "bfloat16": "default"}
-"""Option -> JAX's precision of products; CPUs always use float32."""
+"""Value of the option `precision` -> JAX's name for it; CPUs always use float32."""
 
 OPTIONS = (
     Option(

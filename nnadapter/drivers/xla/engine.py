@@ -27,11 +27,11 @@ _SETTINGS: Mapping[str, tuple[Any, ...]] = MappingProxyType(
         "transfer_guard_host_to_device": ("allow", None),
     }
 )
-"""Accepted values of settings that could change results or stop a model; the first replaces others."""
+"""JAX settings that could change results or stop a model, with their accepted values; the first replaces others."""
 
 
 def missing(device: str) -> errors.MissingExtraError:
-    """Return the error for a missing package."""
+    """Return the error for a device that needs the package `jax`, which is not installed."""
     return missing_extra(EXTRA, f"device {device!r}", errors.MissingDeviceExtraError)
 
 
@@ -56,7 +56,7 @@ def module() -> Any:
 
 
 def version() -> str:
-    """Return the versions of JAX and jaxlib."""
+    """Return the versions of JAX and jaxlib as text."""
     import jaxlib
 
     return f"{module().__version__} ({jaxlib.__version__})"
@@ -68,7 +68,7 @@ def _threads() -> Threads:
 
 
 def own_settings() -> AbstractContextManager[Any]:
-    """Return a context manager for JAX's settings in this thread; raise DeviceLostError after a fork."""
+    """Return a context manager that sets JAX's settings in this thread; raise DeviceLostError after a fork."""
     if _threads().are_gone:
         raise errors.DeviceLostError(
             "XLA does not work in a process that was forked from one that used it: its threads are not there; "
@@ -96,15 +96,15 @@ def default_kind() -> str:
 
 
 def translated(failure: str, advice: str, kind: type[errors.NNAdapterError]) -> AbstractContextManager[None]:
-    """Translate exceptions of the package into `kind`."""
+    """Return a context manager that translates JAX's exceptions into `kind`, with a message of failure and advice."""
     return translated_as(failure, advice, kind, brief)
 
 
 def run_translated() -> AbstractContextManager[None]:
-    """Translate exceptions of a run into ExecutionError."""
+    """Return a context manager that translates JAX's exceptions in a run into ExecutionError."""
     return translated("XLA failed to run the segment", "choose another device for it", errors.ExecutionError)
 
 
 def brief(error: BaseException) -> str:
-    """Return the package's message on one line."""
+    """Return the message of JAX's exception on one line."""
     return one_line(str(error), error)

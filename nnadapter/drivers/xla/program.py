@@ -21,7 +21,7 @@ from nnadapter.ir.operand import Array, array_type_of
 
 
 class XlaEvent(Event):
-    """Event of results pending at its record."""
+    """Event that happens when all results are ready that were pending at its record."""
 
     def __init__(self) -> None:
         self.results: Sequence[Any] = ()
@@ -38,7 +38,7 @@ class XlaEvent(Event):
 
 
 class XlaStream(Stream):
-    """Stream of started results."""
+    """Stream that holds the results that were started and may be pending."""
 
     def __init__(self) -> None:
         self._results: list[Any] | None = []
@@ -78,7 +78,7 @@ def wait_for(results: Sequence[Any]) -> None:
 
 
 def wait_ignoring_failure(result: Any) -> None:
-    """Wait for an unused result, ignoring failures."""
+    """Wait for a result that nobody reads, and ignore its failure."""
     try:
         wait_for((result,))
     except errors.ExecutionError:
@@ -125,7 +125,7 @@ class XlaMemory(Memory):
         return None if array is None else tuple(map(int, array.__dlpack_device__()))  # type: ignore[return-value]
 
     def dlpack(self, dtype: np.dtype[Any], shape: tuple[int, ...], **options: Any) -> Any:
-        """Export a copy, because JAX cannot mark it read-only."""
+        """Export a copy, because JAX cannot mark an array as read-only."""
         with translated("XLA is out of memory", "free some", errors.OutOfMemoryError), own_settings():
             return self.value(dtype, shape).__dlpack__(copy=True, **options)
 
@@ -157,13 +157,13 @@ def copied_from_dlpack(tensor: Any, device: Any) -> DeviceTensor | None:
 
 
 def tensor_of(value: Any, name: str, device: Any) -> DeviceTensor:
-    """Return a result as a device tensor."""
+    """Return a result of XLA as a device tensor of the data type `name`."""
     dtype = array_type_of(name)
     return DeviceTensor(XlaMemory(device, value.size * dtype.itemsize, value), dtype, value.shape)
 
 
 def value_of(tensor: DeviceTensor) -> Any:
-    """Return a tensor as a JAX array."""
+    """Return the contents of a device tensor as a JAX array."""
     assert isinstance(tensor.memory, XlaMemory), "memory of a device is its own"
     return tensor.memory.value(tensor.dtype, tensor.shape)
 
@@ -241,6 +241,7 @@ def array_over(result: Any) -> Array:
 
 
 Seal = Mapping[str, str]
+"""JAX version, platform and precision of a compilation."""
 
 _ENVELOPE = Envelope(magic=b"nna-xla\n", version=1)
 _ALIGNMENT = 64
@@ -291,7 +292,7 @@ def _padded(arrays: Sequence[Array]) -> Iterator[bytes | memoryview]:
 
 
 def compatibility(blob: memoryview, seal: Seal) -> Compatibility:
-    """Compare a serialized program with a context's seal."""
+    """Compare the seal of a serialized program with a context's."""
     header = _ENVELOPE.header_of(blob)
     try:
         recorded = None if header is None else dict(json.loads(header)["seal"])
@@ -328,7 +329,7 @@ def deserialized(blob: bytes | memoryview, seal: Seal, device: Any, *, is_checke
 
 
 def _constants(rows: Sequence[Mapping[str, Any]], contents: memoryview) -> Iterator[Array]:
-    """Yield constants in place; raise ValueError if bytes are missing."""
+    """Yield constants as views of `contents`; raise ValueError if bytes are missing."""
     begin = 0
     for row in rows:
         dtype, shape = array_type_of(row["dtype"]), tuple(map(int, row["shape"]))

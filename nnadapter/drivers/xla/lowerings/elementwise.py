@@ -34,7 +34,7 @@ from nnadapter.ir.named_operation import NamedOperation
 
 
 def _shift(x: Any, y: Any, direction: str) -> Any:
-    """Shift as XLA: too large or negative counts leave 0 or the sign."""
+    """Shift as XLA does: counts that are negative or too large give 0, or the sign bit."""
     x, y = jnp.broadcast_arrays(x, y)
     if direction == "left":
         return jax.lax.shift_left(x, y)
@@ -75,7 +75,7 @@ def _floor_divide(x: Any, y: Any) -> Any:
 
 
 def _zero_by_zero(quotient: Any, divisor: Any) -> Any:
-    """Replace quotients with divisor 0, which vary by device, by 0."""
+    """Replace integer quotients with divisor 0, which vary by device, by 0."""
     return jnp.where(divisor == 0, 0, quotient)
 
 
