@@ -294,14 +294,14 @@ class KernelContext(Context):
         return super().deserialize_view(blob) if _calls_kernels(blob) else self.inner.deserialize_view(blob)
 
     def check_blob(self, blob: memoryview) -> Compatibility | None:
-        """Return None for a program with kernel calls, because only its deserialization finds out."""
+        """Return None with kernel calls, because only deserialization finds out."""
         return None if _calls_kernels(blob) else self.inner.check_blob(blob)
 
     def close(self) -> None:
         self.inner.close()
 
     def _segment(self, model: SegmentModel) -> segments.Segment | None:
-        """Return a model as a segment, or None if it calls no kernels."""
+        """Return a segment if the model calls kernels."""
         if isinstance(model, Model):
             segment = segments.ir_segment(model, self._is_call) if CUSTOM in model.operation_types else None
             return segment if segment is not None and segment.calls else None
@@ -376,7 +376,7 @@ def _stored(segment: segments.Segment, pieces: Sequence[segments.KernelPiece]) -
 def _assembled(
     stored: segments.StoredKernelProgram, loaders: Sequence[Callable[[], Program]], calls: Sequence[KernelCall]
 ) -> KernelProgram:
-    """Assemble a program from `stored`; `loaders` compile or deserialize the driver's, closed if a later one fails."""
+    """Assemble a program from `stored`; `loaders` compile or deserialize the driver's programs."""
     numbers: dict[str, int] = {}
 
     def slots(names: Sequence[str]) -> tuple[int, ...]:
@@ -416,7 +416,7 @@ def _constants(operands: Sequence[Operand], numbers: Mapping[str, int]) -> dict[
 
 
 class _Texts:
-    """Texts for `Admission.runs_as`, unique per kernel call and per program."""
+    """Unique texts for `Admission.runs_as`."""
 
     def __init__(self, count: int) -> None:
         self.runs_as = [""] * count
@@ -438,7 +438,7 @@ class _Texts:
 
 
 def _summed(facts: Sequence[Mapping[str, int | float | str]]) -> dict[str, int | float | str]:
-    """Sum the facts of several programs by name; of texts, the first stays."""
+    """Sum facts of programs by name; texts keep the first."""
     totals: dict[str, int | float | str] = {}
     for piece_facts in facts:
         for name, value in piece_facts.items():

@@ -38,7 +38,7 @@ _ANYTHING = KernelType(target=Target.ANY)
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Request:
-    """ONNX node that needs a kernel: op, version, attributes and types."""
+    """Op, attributes and types of a node that needs a kernel."""
 
     domain: str
     op_type: str
@@ -110,7 +110,7 @@ def warn_of_infer(refusals: Sequence[str]) -> None:
 
 
 def misfit(kernel: Kernel, request: Request) -> str:
-    """Describe the first mismatch of a kernel with a request; empty if it fits."""
+    """Describe the first mismatch; empty if the kernel fits."""
     return next(_misfits(kernel, request), "")
 
 
@@ -145,7 +145,7 @@ def _mismatch(kernel_type: KernelType, type_: OperandType) -> str:
 
 
 def order(kernel: Kernel, request: Request) -> tuple[int, ...]:
-    """Return the sort key of a kernel that fits a request; the first kernel in order is chosen."""
+    """Return the sort key of a kernel; the smallest is chosen."""
     pairs = [*_paired(kernel.inputs, request.inputs), *_paired(kernel.outputs, request.outputs or ())]
     return (
         -kernel.priority,
@@ -167,7 +167,7 @@ def _paired(
 
 
 def turns(kernel_type: KernelType, type_: OperandType | None) -> bool:
-    """Return True if an argument must be transposed on the host, because the kernel has another layout."""
+    """Return True if the host must transpose an argument to the kernel's layout."""
     return (
         kernel_type.layout is not None
         and type_ is not None
@@ -177,7 +177,7 @@ def turns(kernel_type: KernelType, type_: OperandType | None) -> bool:
 
 
 def inferred(infer: InferRule, request: Request, attributes: Mapping[str, Any]) -> tuple[OperandType, ...] | str:
-    """Return the output types that a kernel's `infer` returns, or a description of its failure."""
+    """Return the output types of `infer`, or a description of its failure."""
     try:
         output_types = infer(request.inputs, attributes)
     except FAILURES as error:  # user code may raise anything
@@ -292,7 +292,7 @@ def _accelerator(device: object) -> str:
 
 
 def _warn_of_an_unknown_name(device: str) -> None:
-    """Warn of a device name that no installed driver has; the driver may be installed later."""
+    """Warn of a device without a driver, which may be installed later."""
     driver, driver_names = device.partition(":")[0], sources().keys() - HOSTS
     if driver not in driver_names:
         hint = close_names(driver, driver_names)

@@ -42,7 +42,7 @@ class Constant:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Called:
-    """Call of a kernel in a segment."""
+    """Kernel call of a segment."""
 
     call: CustomCall
     inputs: tuple[str, ...]
@@ -52,7 +52,7 @@ class Called:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SegmentOperation:
-    """Operation, or ONNX node, of a segment."""
+    """Operation or ONNX node of a segment."""
 
     type: str
     reads: tuple[str, ...]
@@ -133,7 +133,7 @@ def split(segment: Segment) -> tuple[KernelPiece, ...]:
 
 
 def without_calls(segment: Segment) -> tuple[SegmentModel, list[int]]:
-    """Return the submodel without kernel calls, which has gaps at them, and the positions of its operations."""
+    """Return the submodel without kernel calls, and the positions of its operations."""
     operations = segment.operations
     positions = [position for position, operation in enumerate(operations) if operation.called is None]
     produced_names = {name for position in positions for name in operations[position].makes}
@@ -143,7 +143,7 @@ def without_calls(segment: Segment) -> tuple[SegmentModel, list[int]]:
 
 
 def _levels(segment: Segment) -> list[int]:
-    """Return a level per operation: programs of the driver have even levels, kernel calls odd ones."""
+    """Return levels of operations: even ones in the driver, odd ones kernel calls."""
     of_value: dict[str, int] = {}
     levels = []
     for operation in segment.operations:
@@ -248,7 +248,7 @@ def _operation(operation: SegmentOperation, numbers: Mapping[str, int]) -> Opera
 
 
 def write(stored: StoredKernelProgram, blobs: Sequence[bytes]) -> bytes:
-    """Serialize a program with kernel calls; `blobs` are the driver's serialized programs."""
+    """Serialize a program; `blobs` are the driver's programs."""
     from nnadapter.ir.protobuf.serialization import to_bytes
 
     calls, weights = to_bytes(stored.calls)
@@ -324,7 +324,7 @@ _ONNX = "ai.onnx"
 
 @dataclass(frozen=True, eq=False)
 class DeviceCandidate:
-    """Kernels of a session's device, and its verdict on every atom."""
+    """Kernels of a device, and its verdicts by atom."""
 
     table: KernelTable
     verdicts: Sequence[Verdict]
@@ -464,7 +464,7 @@ def has_calls(model: onnx.ModelProto) -> bool:
 def call_node(
     node: onnx.NodeProto, name: str, attributes: Mapping[str, AttributeValue], types: Sequence[OperandType]
 ) -> onnx.NodeProto:
-    """Return the node that replaces an ONNX node by a kernel call, with the types of its present inputs."""
+    """Return the kernel call that replaces a node, with the types of its present inputs."""
     call = CustomCall.of(attributes)
     output_names = [*node.output, *[""] * (len(call.outputs) - len(node.output))]
     return message_of(

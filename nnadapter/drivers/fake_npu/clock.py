@@ -22,7 +22,7 @@ _HALF_PRECISION_GAIN = 2.0
 def simulated_profile(
     *, peak_gflops: float, bandwidth_gbs: float, launch_us: float, transfer_gbs: float, half_precision: bool
 ) -> Profile:
-    """Return the profile of hardware with these simulated speeds."""
+    """Return the profile of the simulated hardware."""
     return Profile(
         peak_flops=peak_gflops * 1e9 * (_HALF_PRECISION_GAIN if half_precision else 1.0),
         bandwidth=bandwidth_gbs * 1e9,
@@ -37,7 +37,7 @@ def simulated_profile(
 
 
 def simulated_seconds(graph: NpuGraph, profile: Profile) -> float:
-    """Return the predicted seconds of one run of a device graph, launch and transfers included."""
+    """Return the seconds of one run of a graph, launch and transfers included."""
     boundary = [graph.tensors[tensor].type.nbytes for tensor in (*graph.inputs, *graph.outputs)]
     transfers = len(boundary) * profile.transfer_seconds + sum(boundary) / profile.transfer_bandwidth
     steps = sum(_seconds(graph, instruction, profile) for instruction in graph.instructions)
@@ -53,7 +53,7 @@ def _seconds(graph: NpuGraph, instruction: Instruction, profile: Profile) -> flo
 
 
 def _traffic(instruction: Instruction, inputs: Types, outputs: Types) -> int:
-    """Return the bytes that an instruction reads and writes. Gather-like kernels read no more than they write."""
+    """Return bytes read and written. Gather-like kernels read no more than they write."""
     written = sum(type_.nbytes for type_ in outputs)
     first = inputs[0].nbytes if inputs else 0
     read = min(first, written) if instruction.kernel in _PICKS else first
@@ -77,12 +77,12 @@ def instruction_flops(instruction: Instruction, inputs: Types, outputs: Types) -
 
 
 def _by_filter(inputs: Types, outputs: Types) -> float:
-    """Return the multiply-adds of a convolution or matrix product with output channels on the last axis."""
+    """Return the multiply-adds of a product with output channels on the last axis."""
     return outputs[0].size * inputs[1].size / outputs[0].dimensions[-1]
 
 
 def _by_labels(equation: str, inputs: Types) -> int:
-    """Return the multiply-adds of an einsum as the product of all label sizes, which is exact for two factors."""
+    """Return the multiply-adds of an einsum, which are exact for two factors."""
     sizes: dict[str, int] = {}
     for term, type_ in zip(equation.partition("->")[0].split(","), inputs, strict=True):
         for label, size in zip(term, type_.dimensions, strict=True):

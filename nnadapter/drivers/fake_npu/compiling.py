@@ -28,13 +28,13 @@ from nnadapter.ir.passes import TOLERANCES, Observer, all_of, check_numbers, dum
 from nnadapter.process.resources import new_lock
 
 _HALF = {**TOLERANCES, DataType.FLOAT32: TOLERANCES[DataType.FLOAT16]}
-"""Tolerances of pass checks with half precision, which also rounds folded constants."""
+"""Tolerances with half precision, which also rounds folded constants."""
 _ADMITTED = 64
 """Maximum number of admitted models with a lowering cached for `compile`."""
 
 
 def observer(folder: str, check: bool, arithmetic: Arithmetic) -> Observer | None:
-    """Return the observer that dumps or checks models between passes, or None if the options request neither."""
+    """Return the observer that dumps or checks passes as the options request, or None."""
     observers = [dump_to(_numbered(Path(folder)))] if folder else []
     if check:
         observers.append(check_numbers(evaluate, tolerances=_HALF if arithmetic.half_precision else TOLERANCES))
@@ -62,7 +62,7 @@ class Compiler:
         self._lock = new_lock()
 
     def admit(self, model: Model) -> Admission:
-        """Return the verdict on a segment's memory, and facts; with dynamic shapes, only weights count as memory."""
+        """Return verdict and facts of a segment; with dynamic shapes, only weights count as memory."""
         lowered = self._prepare(model)
         with self._lock:
             if len(self._admitted) < _ADMITTED:

@@ -48,7 +48,7 @@ class Emitter:
         return self._add(NpuTensor(type_, view_of=tensor if source.view_of is None else source.view_of))
 
     def transpose(self, tensor: int, perm: Sequence[int]) -> int:
-        """Return `tensor` with its axes in the order `perm`; a view if only axes of size 1 move."""
+        """Return permuted axes; a view if only axes of size 1 move."""
         dimensions = self.type_of(tensor).dimensions
         result = tuple(dimensions[axis] for axis in perm)
         moved = [axis for axis in perm if dimensions[axis] != 1]
@@ -72,7 +72,7 @@ class Emitter:
         return outputs
 
     def tensor(self, operand: int) -> int:
-        """Return the tensor of an IR operand that is a constant or was assigned."""
+        """Return the tensor of a constant or assigned operand."""
         if operand not in self._tensor_of:
             self._tensor_of[operand] = self.add_constant(self.constant(operand))
         return self._tensor_of[operand]
@@ -81,7 +81,7 @@ class Emitter:
         return self.model.operands[operand].lifetime is Lifetime.CONSTANT
 
     def constant(self, operand: int) -> Array:
-        """Return the value of a constant operand, rounded if it has half precision."""
+        """Return the value of a constant, rounded if it has half precision."""
         value, dtype = self.model.operands[operand].value, self.model.operands[operand].type.dtype
         assert value is not None, "a temporary is read before it is set"
         return derived(_to_half, value) if self._is_half(dtype) else value
@@ -102,7 +102,7 @@ class Emitter:
         activation: Activation | None = None,
         inputs: Sequence[int] | None = None,
     ) -> None:
-        """Emit an operation as one instruction and assign its outputs; by default it reads the operation's inputs."""
+        """Emit an operation as one instruction and assign its outputs; `inputs` defaults to its own."""
         if inputs is None:
             inputs = [self.tensor(operand) for operand in operation.inputs if operand != ABSENT]
         results = [self.result_type(operand) for operand in operation.outputs]
@@ -111,7 +111,7 @@ class Emitter:
             self.assign(operand, tensor)
 
     def round_results(self, operands: Sequence[int]) -> None:
-        """Emit the rounding of operands that have half precision, by their own type or by the context's option."""
+        """Round results if operand or context has half precision."""
         for operand in operands:
             if self._is_half(self.model.operands[operand].type.dtype):
                 self._tensor_of[operand] = self._rounded(self._tensor_of[operand])

@@ -116,7 +116,7 @@ class Resources(NamedTuple):
 
 _UNBOUND: Run = int
 Bound = tuple[list[Any], list[Run]]
-"""Array of every tensor (None for inputs and outputs), and every instruction as a call without arguments."""
+"""Array of every tensor (None for the caller's), and bound instructions."""
 
 
 class Binding:
@@ -143,7 +143,7 @@ class Binding:
         return [(type_.dimensions, type_.dtype) for type_ in types]
 
     def bound(self, arena: Array) -> Bound:
-        """Bind all tensors in an arena, and all instructions that use none of the caller's arrays."""
+        """Bind tensors and instructions, except the caller's arrays and their instructions."""
         graph, unbound = self.graph, set(self._rebound)
         arrays = [self._resident(tensor, arena) for tensor in range(len(graph.tensors))]
         return arrays, [
@@ -187,7 +187,7 @@ class Binding:
 
 
 def bind(instruction: Instruction, arrays: Sequence[Any]) -> Run:
-    """Return an instruction as a call without arguments; `arrays` has one array per tensor."""
+    """Return an instruction as a call; `arrays` has one array per tensor."""
     parameters, activation = instruction.parameters, instruction.activation
     outputs, inputs = ([arrays[tensor] for tensor in group] for group in (instruction.outputs, instruction.inputs))
     if activation is not None:
@@ -211,7 +211,7 @@ class InstructionEvents:
         self._notes = [(instruction.kernel, _facts(instruction, graph)) for instruction in graph.instructions]
 
     def of(self, runs: list[Run]) -> list[Run]:
-        """Return the calls, wrapped to record trace events if the trace has capacity."""
+        """Wrap instructions to record events, if the trace has capacity."""
         if not self._trace.reserve_events(len(runs)):
             return runs
         return [partial(self._run, run, *note) for run, note in zip(runs, self._notes, strict=True)]
@@ -239,7 +239,7 @@ class FakeNpuExecution(Execution):
 
     @property
     def _holder(self) -> object:
-        """Key under which an arena stores the instructions bound to it."""
+        """Key of the bound instructions in an arena."""
         return self
 
     def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:

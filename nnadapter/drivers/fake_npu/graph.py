@@ -94,5 +94,5 @@ class NpuGraph:
         return self.with_values({index: contents_of(value) for index, value in deferred.items()})
 
     def owners(self) -> Sequence[int]:
-        """Return, for each tensor, the index of the tensor that owns its memory."""
+        """Return the tensor that owns each tensor's memory."""
         return [position if tensor.view_of is None else tensor.view_of for position, tensor in enumerate(self.tensors)]

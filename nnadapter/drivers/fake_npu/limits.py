@@ -8,7 +8,7 @@ from nnadapter.ir.operand import DataType
 
 
 class Arithmetic(NamedTuple):
-    """Precision of computation, an option of the context."""
+    """Precision of computation."""
 
     half_precision: bool = False
 

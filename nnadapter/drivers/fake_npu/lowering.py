@@ -71,7 +71,7 @@ def evaluate(model: Model, inputs: Sequence[Array], arithmetic: Arithmetic = USU
 
 @memoize(256)
 def evaluator(arithmetic: Arithmetic) -> Evaluator:
-    """Return `evaluate` with an arithmetic; memoized, because the function is the key of cached folded constants."""
+    """Return `evaluate` with that arithmetic; memoized, because it is a key of folded constants."""
     return partial(evaluate, arithmetic=arithmetic)
 
 

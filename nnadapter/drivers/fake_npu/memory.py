@@ -21,10 +21,10 @@ class Home(StrEnum):
 
 
 class MemoryPlan(NamedTuple):
-    """Place in memory of every tensor of a device graph."""
+    """Place of every tensor in memory."""
 
     homes: tuple[tuple[Home, int], ...]
-    """Per tensor: kind of memory, and position among inputs or outputs, or byte offset in the arena."""
+    """Kind, and position among inputs or outputs, or byte offset in the arena."""
     arena_bytes: int
     arena_lower_bound_bytes: int
     """Most bytes live in the arena at one time."""
@@ -45,10 +45,7 @@ def plan_memory(
     3. A result overwrites an input read for the last time, if the kernel works in place and their types are equal.
     4. Any other tensor gets an arena offset from its first write to its last read.
 
-    Args:
-        graph: the device graph, with concrete sizes.
-        kinds: number of the symbolic type of each tensor with a dynamic shape. Types of one kind are always equal.
-        room: bytes to reserve per tensor, by default its size.
+    For dynamic shapes, `kinds` numbers the symbolic types of tensors, and `room` has the bytes to reserve for them.
     """
     return _Planner(graph, kinds, room).plan()
 

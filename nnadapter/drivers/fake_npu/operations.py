@@ -274,7 +274,7 @@ _PARTS: Mapping[tuple[str, object], tuple[str, ...]] = {
 
 
 class OperationTable:
-    """Operation table of a context, without its switched-off operations."""
+    """Operation table without switched-off operations."""
 
     def __init__(self, switched_off: Collection[str]) -> None:
         self._switched_off = switched_off

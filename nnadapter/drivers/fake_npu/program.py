@@ -59,7 +59,7 @@ class ProgramNeeds(NamedTuple):
 
 
 def packed_bytes(graph: NpuGraph, model: Model) -> Mapping[Hashable, int]:
-    """Return the bytes of packed weights by the id of their array; other weights are arrays of the model."""
+    """Return bytes of packed weights by array identity; other weights belong to the model."""
     unpacked = {id(_base(operand.value)) for operand in model.operands if operand.value is not None}
     bases = [_base(tensor.value) for tensor in graph.tensors if tensor.value is not None]
     return {id(base): base.nbytes for base in bases if id(base) not in unpacked}
@@ -85,7 +85,7 @@ def _place(value: Array) -> tuple[int, int]:
 
 
 class _BoundProgram(Program):
-    """Base of programs. Their memory is bound instructions, which are Python objects, shared weights, and arenas."""
+    """Memory of a program: bound instructions, which are Python objects, shared weights and arenas."""
 
     def __init__(self, graph: NpuGraph, resources: Resources, packed: Mapping[Hashable, int]) -> None:
         self.graph, self._resources, self._packed = graph, resources, packed
@@ -240,7 +240,7 @@ class SymbolicGraph:
         ]
 
     def specialize(self, replay_values: Sequence[Any]) -> NpuGraph:
-        """Return the graph with concrete sizes; `replay_values` has the values of all symbolic numbers."""
+        """Return the graph at concrete sizes, from the values of all symbolic numbers."""
         numbers = self._numbers.substitute_sizes(replay_values)
         types = [TensorType(dtype, numbers[dimensions]) for dtype, dimensions in self._types]
         tensors, instructions = list(self.graph.tensors), list(self.graph.instructions)

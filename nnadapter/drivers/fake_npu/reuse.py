@@ -27,7 +27,7 @@ _CONSTANTS = 64
 _STRUCTURES = 64
 _TEMPLATES = 8
 _SIZES = 4
-"""Maximum sets of sizes with a cached memory plan, per template."""
+"""Maximum planned sets of numbers per template."""
 _MOST_FAILURES = 4
 """Failures after which a structure is no longer traced."""
 _MOST_TEMPLATES = 64
@@ -35,7 +35,7 @@ _References = tuple[weakref.ref[Array], ...]
 
 
 class BoundConstants:
-    """Cache of arrays computed from a model's constants, by their identity; weak references, thread-safe."""
+    """Cache of arrays by the identity of the constants they follow from; weak references, thread-safe."""
 
     def __init__(self) -> None:
         self._arrays: Cache[tuple[int, ...], tuple[_References, _References]] = Cache("fake_npu: constants", _CONSTANTS)
@@ -56,7 +56,7 @@ class BoundConstants:
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """Partition of a model's numbers by position: those equal in all models seen, and groups that vary together."""
+    """Partition of a model's numbers: constant ones, and groups that are equal in all models seen."""
 
     labels: tuple[Hashable, ...]
     """Constant number or group of each position."""
@@ -83,7 +83,7 @@ class Groups:
         return Groups.of(values, list(groups.values()))
 
     def variables(self, values: Sequence[Any]) -> list[Any] | None:
-        """Return one number per group, or None if the numbers of a model do not fit the partition."""
+        """Return one number per group, or None if a model's numbers do not fit."""
         comparable = _comparable(values)
         if any(comparable[place] != self.labels[place] for place in self.fixed):
             return None
@@ -98,7 +98,7 @@ def _comparable(values: Sequence[Any]) -> Sequence[Hashable]:
 
 
 class LoweringTemplate:
-    """Lowered model with symbolic sizes and traced constants, from which similar models are instantiated."""
+    """Lowered model with symbolic sizes and traced constants."""
 
     def __init__(self, model: Model, groups: Groups, values: Sequence[Any], arithmetic: Arithmetic = USUAL) -> None:
         self._groups, self._trace = groups, SymbolicTrace()
@@ -134,7 +134,7 @@ class LoweringTemplate:
         return replace(self._lowered, graph=graph, memory=memory)
 
     def _contents(self, sources: Sequence[Array]) -> Sequence[Array] | None:
-        """Return the template's constants computed from a model's, or None if a decision about their values differs."""
+        """Return the template's constants for a model's, or None if a decision about them differs."""
         arrays = self._bound.look_up(sources)
         if arrays is None and (values := self._arrays.replay(sources)) is not None:
             arrays = [values[number] for _, number in self._constants]

@@ -114,18 +114,18 @@ class _Point:
         self.under_way.acquire()
 
     def reached(self, failure: BaseException | None) -> None:
-        """Record the time, and the failure of earlier work, if any."""
+        """Record the time, and the failure of earlier work."""
         self.failure, self.happened_ns = failure, time.perf_counter_ns()
         self.under_way.release()
 
     def wait(self) -> BaseException | None:
-        """Wait for the stream to arrive here; return the failure of earlier work, or None."""
+        """Wait for the stream; return the failure of earlier work."""
         with self.under_way:
             return self.failure
 
 
 class Waits:
-    """Counter of the host's waits for streams and events. Thread-safe."""
+    """Counter of the host's waits. Thread-safe."""
 
     def __init__(self) -> None:
         self.number = 0
@@ -163,7 +163,7 @@ class FakeNpuEvent(Event):
 
 
 class _Queue:
-    """Work and failure of a stream. Its thread references only this object, so the stream can be collected."""
+    """Work and failure of a stream. The thread references only this, so streams can be collected."""
 
     def __init__(self) -> None:
         self.work: SimpleQueue[Work | _Point | None] = SimpleQueue()

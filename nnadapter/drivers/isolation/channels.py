@@ -87,7 +87,7 @@ class Channel:
         return self._read_message(first, end)
 
     def is_readable(self, seconds: float) -> bool:
-        """Wait up to `seconds`; return True if a message arrived or the peer closed its end."""
+        """Wait for a message; return True if one arrived or the peer is gone."""
         self._socket.settimeout(max(seconds, 0.0))
         try:
             self._socket.recv(1, socket.MSG_PEEK)
@@ -199,7 +199,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def written(message: object, aside: Callable[[pickle.PickleBuffer], Any] | None = None) -> bytes:
-    """Serialize a message; `aside` receives large buffers, which are not in the result."""
+    """Serialize a message, except large buffers, which `aside` receives."""
     contents = io.BytesIO()
 
     def takes(buffer: pickle.PickleBuffer) -> bool:
@@ -213,7 +213,7 @@ def written(message: object, aside: Callable[[pickle.PickleBuffer], Any] | None 
 
 
 def read(contents: bytes, aside: Sequence[memoryview] = ()) -> Any:
-    """Deserialize a message of the trusted host; `aside` has its large buffers."""
+    """Deserialize a message of the trusted host and its large buffers."""
     return pickle.loads(contents, buffers=aside)
 
 
@@ -292,10 +292,10 @@ class Lane:
         self._channel, self._device = channel, device
         self._block: Block | None = None
         self._known_blocks: dict[int, ReferenceType[Block]] = {}
-        """Blocks of shared memory that the peer has mapped, by number."""
+        """Blocks that the peer has mapped."""
 
     def ask(self, contents: bytes, aside: Sequence[memoryview], end: float) -> tuple[bytes, None]:
-        """Send a request, with large buffers in shared memory; return the raw answer and no value."""
+        """Send a request, with large buffers in shared memory; return the raw answer."""
         sizes = [view.nbytes for view in aside]
         if not aside:
             return self._exchange((contents, sizes), (), end), None
@@ -462,7 +462,7 @@ class _Request:
 
 
 def aligned_offsets(sizes: Iterable[int], start: int = 0) -> tuple[list[int], int]:
-    """Return the offsets of buffers that lie one after the other, each aligned, and the end of the last."""
+    """Return aligned offsets of consecutive buffers, and the end of the last."""
     *offsets, end = accumulate((size + -size % ALIGNMENT for size in sizes), initial=start)
     return offsets, end
 

@@ -199,7 +199,7 @@ class Child:
         return self._started.process.pid
 
     def wait_until_open(self) -> None:
-        """Wait until the device is open; raise its error if opening failed."""
+        """Wait until the device is open; raise if it failed."""
         if self._opening.locked():
             with self._opening:
                 pass
@@ -224,9 +224,9 @@ class Child:
         return result
 
     def converse(self, command: str, limit_s: float, talk: Callable[[Lane, float], tuple[bytes, Any]]) -> Any:
-        """Send a request over an idle lane by `talk`, and return its result.
+        """Send a request by `talk` over an idle lane, and return the result.
 
-        `talk` gets the lane and a deadline, and returns the raw answer, or no bytes and the result.
+        `talk` returns the raw answer, or no bytes and the result.
         """
         if self.lost:
             raise self._lost_error(errors.DeviceLostError, command)
@@ -250,7 +250,7 @@ class Child:
         return self._read(command, answer) if answer else value
 
     def end(self, reason: str, *, on_purpose: bool = False) -> None:
-        """Kill the process, once; `reason` appears in later errors. Thread-safe."""
+        """Kill the process, once; later errors have the reason. Thread-safe."""
         with self._ending:
             if self.lost:
                 return

@@ -34,7 +34,7 @@ from partition.graph import DTYPE_OF_ELEMENT_TYPE, Verdict
 
 
 class RemoteHandle(NamedTuple):
-    """Process that holds an object, and the object's number there."""
+    """Process and number of a remote object."""
 
     child: Child
     number: int
@@ -200,7 +200,7 @@ _SLOW_S = 0.5
 
 @dataclass(slots=True)
 class Recipe:
-    """Data from which a program can be recreated in a new process."""
+    """Inputs for recreating a program in a new process."""
 
     request: str
     """Request that created the program; `deserialize_view` also means that the bytes were verified."""
@@ -312,7 +312,7 @@ class IsolatedContext(Context):
         return self._compiled("compile_whole_graph", model)
 
     def clone_with_constants(self, program: Program, model: SegmentModel) -> Program | None:
-        """Clone a program; return None if the process that held it is lost."""
+        """Clone a program; return None if its process is lost."""
         assert isinstance(program, IsolatedProgram), "programs of a context are its own"
         program_location, location = program.remote.locate(), self.remote.locate()
         if program_location.child is not location.child:
@@ -372,7 +372,7 @@ class IsolatedContext(Context):
         return RemoteHandle(child, child.ask("create_context", self.limit("create_context"), options=self._options))
 
     def _ask(self, command: str, model: SegmentModel, **arguments: Any) -> tuple[RemoteHandle, Any]:
-        """Send a request about a model; the model itself is sent only if the process does not have it."""
+        """Send a request about a model, and the model if the process lacks it."""
         location = self.remote.locate()
         child = location.child
         with child.model_lock:
@@ -397,12 +397,11 @@ _NO_LIMITS: Mapping[str, float] = MappingProxyType({})
 
 
 Job = tuple[Execution, Sequence[Array]]
-"""Execution of this device, and its inputs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """Memory and open handles of a process; 0 if unknown."""
+    """Resources of a process; 0 if unknown."""
 
     resident_bytes: int
     handles: int
@@ -410,7 +409,7 @@ class Footprint:
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """Results of one computation, and which inputs it changed."""
+    """Result of one computation."""
 
     results: list[Array]
     changed_inputs: tuple[int, ...]
@@ -490,7 +489,7 @@ class IsolatedDevice(Device):
         return statistics
 
     def compute(self, jobs: Sequence[Job], *, at_once: bool = False) -> list[Computed]:
-        """Run jobs one after the other, or all at once in threads; fetch results at the end."""
+        """Run jobs in sequence or in threads; fetch results at the end."""
         results, changed = self.ask("compute", jobs=_numbered(jobs), at_once=at_once)
         return [Computed(*outcome) for outcome in zip(results, changed, strict=True)]
 
@@ -522,7 +521,7 @@ class IsolatedDevice(Device):
         return child
 
     def child_for(self, context: RemoteObject, limit_s: float) -> Child:
-        """Return the process, and register a context that uses it."""
+        """Return the process, and register `context` as a user."""
         while True:
             child = self.child(limit_s)
             with self._lock:
@@ -564,7 +563,7 @@ class IsolatedDevice(Device):
             return child
 
     def _note_loss(self, child: Child) -> None:
-        """Count the loss of a process once, and set the pause before the next start."""
+        """Count the loss of a process once, and set the pause after it."""
         if child.is_counted:
             return
         child.is_counted = True
@@ -582,14 +581,13 @@ class IsolatedDevice(Device):
 
 
 def _end_if_unused(device: ReferenceType[IsolatedDevice], child: Child) -> None:
-    """End the process if it is unused; a bound method would keep the device alive."""
+    """End an unused process; a bound method would keep the device alive."""
     living_device = device()
     if living_device is not None:
         living_device.end_if_unused(child)
 
 
 def _numbered(jobs: Sequence[Job]) -> list[tuple[int, list[Array]]]:
-    """Replace executions by their numbers in the device's process."""
     return [(number_of(execution), list(inputs)) for execution, inputs in jobs]
 
 

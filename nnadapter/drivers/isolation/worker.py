@@ -53,7 +53,7 @@ Job = tuple[int, Sequence[Array]]
 SizedJob = tuple[int, Sequence[int], Sequence[Array]]
 """Execution, symbolic sizes in trace order, inputs."""
 Results = tuple[list[list[Array]], list[tuple[int, ...]]]
-"""Results, and positions of overwritten inputs, per job."""
+"""Results and overwritten inputs per job."""
 
 
 class _ObjectTable:
@@ -201,7 +201,7 @@ class DeviceServer:
         return pages * os.sysconf("SC_PAGE_SIZE"), len(list((process / "fd").iterdir()))
 
     def _call(self, method: str, number: int, *arguments: Any) -> Any:
-        """Call a method of the driver's object with this number, under a name for crash traces."""
+        """Call a method of an object by a name for crash traces."""
         return self._calls[method](getattr(self._objects[number], method), *arguments)
 
     def _received_model(self, number: int) -> Any:
@@ -218,7 +218,7 @@ class DeviceServer:
 
 
 def _computed_all(tasks: Sequence[tuple[Any, Sequence[Array]]], at_once: bool) -> Results:
-    """Run tasks, keep all results until the end, and find inputs that the driver overwrote."""
+    """Run tasks; return all results, and overwritten inputs."""
     copied_tasks = [(execution, [read_only(np.array(array)) for array in inputs]) for execution, inputs in tasks]
     if at_once:
         with ThreadPoolExecutor(len(copied_tasks)) as pool:
@@ -348,7 +348,7 @@ class LaneServer:
     def __init__(self, channel: Channel, served: DeviceServer) -> None:
         self._channel, self._served = channel, served
         self._blocks: dict[int, tuple[mmap.mmap, mmap.mmap]] = {}
-        """Block number -> its read-only and its writable mapping."""
+        """Read-only and writable mappings, by block number."""
 
     def answer(self) -> None:
         """Answer one message."""
@@ -443,7 +443,7 @@ class LaneServer:
 
 
 def _pieces(sizes: Sequence[int], descriptors: Sequence[int]) -> list[memoryview]:
-    """Map a message's large buffers, which lie in one block of shared memory, read-only."""
+    """Map a message's large buffers read-only."""
     if not descriptors:
         return []
     starts, total = aligned_offsets(sizes)

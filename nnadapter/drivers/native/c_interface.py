@@ -181,7 +181,7 @@ def make(name: str, /, **members: Any) -> Any:
 
 
 class StructPool:
-    """Array of C structures that drivers write into repeatedly; `clear` restores the first contents."""
+    """Array of C structures that drivers overwrite; `clear` restores them."""
 
     def __init__(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
         contents = [bytes(make(name, **members)) for members in rows]
@@ -205,7 +205,7 @@ def read(name: str, address: int) -> Any:
 
 
 def read_pointers(address: int | None, count: int) -> tuple[int | None, ...]:
-    """Return the `count` pointers of an array at an address; none if it is null."""
+    """Return an array of pointers; empty if null."""
     return tuple((ctypes.c_void_p * count).from_address(address)) if address and count else ()
 
 
@@ -215,7 +215,7 @@ def read_text(value: bytes | None) -> str:
 
 
 class Holder:
-    """Owner of ctypes objects, so that they live as long as C code may use their addresses."""
+    """Owner of ctypes objects while C code uses their addresses."""
 
     def __init__(self) -> None:
         self.objects: list[Any] = []
@@ -240,7 +240,7 @@ class Holder:
 
 
 class Status(IntEnum):
-    """Result of a C function, NNAdapterStatus."""
+    """Status of a C function: NNAdapterStatus."""
 
     OK = 0
     FAILED = 1
@@ -306,11 +306,11 @@ _ERROR_CLASSES: Mapping[Status, type[errors.NNAdapterError]] = {
     Status.CANCELLED: errors.CancelledError,
     Status.TRANSIENT: errors.TransientError,
 }
-"""Errors by status, if they do not depend on the function."""
+"""Errors that do not depend on the function."""
 
 
 class _ErrorBuffer(threading.local):
-    """NNAdapterError structure of a thread, with its message. After nested calls, the last failure remains."""
+    """NNAdapterError of the thread. After nested calls, the last failure remains."""
 
     def __init__(self) -> None:
         self.message = ctypes.create_string_buffer(MESSAGE_BYTES)
@@ -329,7 +329,7 @@ _OK = int(Status.OK)
 
 
 class Functions:
-    """C functions of one driver by name; optional ones that it lacks are absent."""
+    """C functions of one driver; missing optional ones are absent."""
 
     def __init__(self, driver: str, functions: Mapping[str, Any], vendor: str = "", version: str = "") -> None:
         self.driver = driver
@@ -497,7 +497,7 @@ def _functions(structure: str, table: Any) -> dict[str, Any]:
 
 
 def _group(path: Path, member: str, structure: str, address: int | None) -> dict[str, Any]:
-    """Return the functions of an optional group, such as streams; only those in `LATER` may be missing."""
+    """Return a complete group of functions, or none; only functions in `LATER` may be missing."""
     if not address:
         return {}
     functions = _functions(structure, read(structure, address))

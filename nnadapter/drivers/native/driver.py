@@ -60,7 +60,7 @@ DETAIL_BYTES = 512
 
 
 class VerdictSink:
-    """Reusable structures into which a driver writes one verdict per operation."""
+    """Reusable structures into which drivers write verdicts."""
 
     def __init__(self, count: int, *, supported: bool = False) -> None:
         self._holder = c_interface.Holder()
@@ -71,7 +71,7 @@ class VerdictSink:
         places = [{"detail": self._start + index * DETAIL_BYTES, "capacity": DETAIL_BYTES} for index in range(count)]
         self._room = c_interface.StructPool("Verdict", [{"supported": int(supported), **place} for place in places])
         self._all_supported = c_interface.StructPool("Verdict", [{"supported": 1, **place} for place in places]).bytes
-        """Contents of the structures if everything is supported, for a fast comparison."""
+        """Contents if everything is supported, for a fast comparison."""
         self.addresses = self._room.addresses
         self.array = self._holder.pointers(self.addresses)
 
@@ -104,7 +104,7 @@ _SMALL = 16
 
 
 class _Built(NamedTuple):
-    """Model as C structures, with their owner and address; `sizes` is None with static shapes."""
+    """Model in C; `sizes` is None with static shapes."""
 
     holder: c_interface.Holder
     address: int
@@ -210,7 +210,7 @@ class NativeContext(Context):
         return self._program(handle, CallSignature(types), holder)
 
     def check_blob(self, blob: memoryview) -> Compatibility | None:
-        """Ask the driver about a serialized program. Unknown answers become RECOMPILE, which is always safe."""
+        """Map unknown answers of the driver to RECOMPILE, which is always safe."""
         if "check_blob" not in self._functions:
             return None
         written = written_by(self._functions.driver, blob)
@@ -222,7 +222,7 @@ class NativeContext(Context):
         return c_interface.COMPATIBILITIES.get(code, Compatibility.RECOMPILE) if code else None
 
     def _request(self, model: int, control: Control) -> tuple[c_interface.Holder, int]:
-        """Return the owner and the address of a compile request, valid while the lock is held."""
+        """Return the owner and address of a compile request, valid while the lock is held."""
         if control is not UNLIMITED:
             passing = c_interface.Holder()
             return passing, passing.make("CompileRequest", model=model, control=build_control(control, passing))
@@ -286,7 +286,7 @@ def _build_specialized(model: SpecializedModel) -> _Built:
 
 
 def _signature_of(model: Model) -> CallSignature:
-    """Return the types of a model's inputs and outputs; specialized models share equal signatures."""
+    """Return the types of inputs and outputs; specialized models share equal ones."""
     if isinstance(model, SpecializedModel):
         signature: CallSignature = model.prepare_signature(
             CallSignature, lambda types: CallSignature(NativeSignature(*types))
@@ -477,7 +477,7 @@ class NativeDevice(Device):
 
     @property
     def has_streams(self) -> bool:
-        """True if the driver has streams with `synchronize_event`, which older drivers lack."""
+        """True with streams and `synchronize_event`, which older drivers lack."""
         return self._knows_streams and "synchronize_event" in self._functions
 
     @property

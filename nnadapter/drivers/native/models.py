@@ -76,7 +76,7 @@ class NumberedSizes:
         return self._array(*numbers)
 
     def positions_of(self, values: Sequence[Any]) -> list[int]:
-        """Return the number of each symbolic size, and `OPEN` for static values."""
+        """Return the numbers of symbolic sizes; `OPEN` for static values."""
         return [self._place[value.number] if isinstance(value, SymbolicNumber) else OPEN for value in values]
 
     def address_of_places(self, holder: Holder, values: Sequence[Any]) -> int | None:
@@ -100,7 +100,7 @@ def symbolic_real_attribute(operation: Operation) -> str:
 
 _KINDS = {kind: AttributeCode[f"KIND_{kind.name}"] for kind in AttributeKind}
 _MEMBERS = {code: name for code, (name, _) in zip(AttributeCode, UNIONS["AttributeValue"], strict=True)}
-"""Member of the union for each kind; both are in the same order."""
+"""Member of the union by kind; the orders are equal."""
 _ELEMENTS = {AttributeCode.KIND_INTS: "i64", AttributeCode.KIND_FLOATS: "f64"}
 _OPTION_KINDS: dict[type, AttributeCode] = {
     bool: AttributeCode.KIND_BOOL,
@@ -114,7 +114,7 @@ _OPTION_KINDS: dict[type, AttributeCode] = {
 def attribute(
     holder: Holder, name: str, kind: AttributeKind, value: AttributeValue, sizes: NumberedSizes | None = None
 ) -> int:
-    """Allocate an NNAdapterAttribute for an attribute of an operation, and return its address."""
+    """Return the address of a new NNAdapterAttribute."""
     places = None
     if sizes is not None:
         numbers = value if isinstance(value, tuple) else (value,)
@@ -124,12 +124,12 @@ def attribute(
 
 
 def option(holder: Holder, name: str, value: OptionValue) -> int:
-    """Allocate an NNAdapterAttribute for an option, and return its address."""
+    """Return the address of a new NNAdapterAttribute for an option."""
     return _written(holder, name, _OPTION_KINDS[type(value)], value)
 
 
 def read_option(address: int) -> tuple[str, OptionValue]:
-    """Return the name and the default of an option at an address."""
+    """Return name and default of an option."""
     option_attribute = read("Attribute", address)
     name, value = read_text(option_attribute.name), option_attribute.value
     readers: dict[int, Any] = {
@@ -149,7 +149,7 @@ def read_option(address: int) -> tuple[str, OptionValue]:
 
 
 def read_texts(address: int | None, count: int) -> tuple[str, ...]:
-    """Return the `count` strings of an array at an address."""
+    """Return an array of strings."""
     pointers = read_pointers(address, count)
     return tuple(read_text(ctypes.c_char_p(pointer).value) for pointer in pointers)
 
@@ -170,7 +170,7 @@ def _written(holder: Holder, name: str, kind: AttributeCode, value: Any, places:
 
 
 def build(model: Model, holder: Holder, sizes: NumberedSizes | None = None) -> int:
-    """Allocate C structures for a model, and return its address. Only packed and unaligned constants are copied."""
+    """Return the address of a model in C. Only packed and unaligned constants are copied."""
     operands = [_operand(holder, operand, sizes) for operand in model.operands]
     operations = [_operation(holder, operation, sizes) for operation in model.operations]
     return holder.make(
@@ -194,7 +194,7 @@ def contents(array: Array) -> int | None:
 
 
 def aligned(array: Array) -> Array:
-    """Return the array, copied if it is not contiguous or not aligned."""
+    """Return a contiguous, aligned array."""
     # ascontiguousarray would give a scalar an axis
     return array if array.flags.c_contiguous and array.flags.aligned else array.copy(order="C")
 
@@ -291,7 +291,7 @@ class StructTemplate:
         return len(self.words)
 
     def word_of(self, address: int, member: str = "", structure: str = "") -> int:
-        """Return the index of the word for an address in the holder, or for a member of the structure there."""
+        """Return the word index for an address in the holder, or for a member of the structure there."""
         offset = getattr(CLASSES[structure], member).offset if member else 0
         return self._starts[address] + int(offset) // WORD
 
@@ -303,7 +303,7 @@ class StructTemplate:
         return other
 
     def copied(self) -> tuple[Array, int]:
-        """Return a copy of the block and the address of its main structure."""
+        """Return a copy and the address of its main structure."""
         words = self.words.copy()
         return words, _relocate(words, self.moves) + self.root
 
@@ -424,7 +424,7 @@ class _SpecializedStructs(NamedTuple):
 
 
 class _Joined:
-    """Concatenated templates by group index, copied and specialized together."""
+    """Concatenated templates, copied and specialized together."""
 
     def __init__(self, templates: Mapping[int, _Template]) -> None:
         starts = list(accumulate((len(template.block) for template in templates.values()), initial=0))
@@ -441,7 +441,7 @@ class _Joined:
         self._products = _Products((start, product) for start, template in moved for product in template.bytes)
 
     def write_sizes(self, values: Sequence[Any]) -> _SpecializedStructs:
-        """Copy the templates, and write the symbolic sizes of a replay into the copy."""
+        """Return a copy with the values of a replay."""
         words = self._words.copy()
         self._integers.write(words, values)
         self._reals.write(words.view(np.float64), values)

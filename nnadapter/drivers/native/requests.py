@@ -147,7 +147,7 @@ class DeviceMemory(Memory):
 
 
 def statistics_of(functions: Functions, device: int) -> MemoryStatistics:
-    """Return the usage of a device's memory."""
+    """Return the memory usage of a device."""
     statistics = make("MemoryStatistics")
     functions.call("statistics", device, ctypes.addressof(statistics))
     return MemoryStatistics(
@@ -166,7 +166,7 @@ class NativeSignature(NamedTuple):
 
 
 def seal(driver: str, types: NativeSignature, parts: Sequence[bytes]) -> bytes:
-    """Return the bytes of a serialized program, with a header of driver name and signature."""
+    """Return a serialized program with a header of driver name and signature."""
     header = {
         "driver": driver,
         "inputs": [_plain(type_) for type_ in types.inputs],
@@ -246,7 +246,7 @@ class Request:
         self.types = types
         self.output_forms = [(type_.dimensions, type_.dtype.array_type) for type_ in types.outputs]
         self.is_packed = any(type_.dtype in PACKED for type_ in all_types)
-        """True if some tensor has a data type that is packed in C, but not in numpy."""
+        """True if some data type is packed in C only."""
         self.may_lie_on_device = not self.is_packed and all(type_.size for type_ in all_types)
         """True if all tensors are nonempty and unpacked."""
         sizes = [size for type_ in all_types for size in type_.dimensions]
@@ -320,7 +320,7 @@ def _packed(types: NativeSignature, inputs: Sequence[Array]) -> tuple[list[Array
 
 
 class CallSignature:
-    """Types and sizes of a run, and its cached requests."""
+    """Types, sizes and cached requests of a run."""
 
     def __init__(self, types: NativeSignature, sizes: Any = None) -> None:
         self.types, self.c_sizes = types, sizes
@@ -348,7 +348,7 @@ _Kind = tuple[DataType, int]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Pattern:
-    """Request for certain data types and ranks, and the words that hold its sizes and addresses, tensor by tensor."""
+    """Request for certain data types and ranks, and the words of its sizes and addresses, tensor by tensor."""
 
     block: StructTemplate
     sizes: Array
@@ -414,7 +414,7 @@ class _DynamicSignature:
 
 
 class RunSignature(NamedTuple):
-    """Signature of a program with dynamic shapes, which gets the values of its sizes in each run."""
+    """Signature of a program that gets sizes per run."""
 
     sizes: NumberedSizes
     signature: _DynamicSignature
@@ -500,7 +500,7 @@ class NativeExecution(Execution):
         return self._placed_by(self._enqueued(stream, control), input_memories, stream, is_awaited=False)
 
     def specialize(self, sizes: Sequence[Any]) -> Execution:
-        """Return a copy with the signature at `sizes`, the last one if it has these sizes."""
+        """Return a copy for `sizes`, cached for equal ones."""
         dynamic_signature = self._program.dynamic_signature
         if dynamic_signature is None:
             return super().specialize(sizes)
@@ -616,7 +616,7 @@ class NativeProgram(Program):
         return NativeExecution(self, handle)
 
     def bound(self, request: int) -> int | None:
-        """Clone the program with other constants; return the clone's handle, or None if the driver declines."""
+        """Return the handle of a clone with other constants, or None if the driver declines."""
         with self._lock:
             handle = self.functions.create_handle_or_none(
                 "clone_with_constants",

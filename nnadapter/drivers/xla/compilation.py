@@ -27,17 +27,17 @@ _CARRIERS: Mapping[str, np.dtype[Any]] = {"int4": np.dtype(np.int8), "uint4": np
 
 
 def carrier(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the data type of arguments and results for tensors of type `dtype`: bytes for 4-bit integers."""
+    """Return the data type of arguments and results: bytes for 4-bit integers."""
     return _CARRIERS.get(dtype_name(dtype), dtype)
 
 
 def carried(array: Array) -> Array:
-    """Convert 4-bit integers to bytes, which JAX accepts as arguments; return other arrays unchanged."""
+    """Convert 4-bit integers to bytes, which JAX accepts."""
     return array.astype(_CARRIERS[name]) if (name := dtype_name(array.dtype)) in _CARRIERS else array
 
 
 def trim_heap() -> None:
-    """Return unused memory of the heap to the operating system, if possible; slow."""
+    """Return free heap memory to the system if possible; slow."""
     trim = _trim()
     if trim is not None:
         trim(0)
@@ -62,7 +62,7 @@ class Packing:
 
 
 def packs_of(compute: Computes) -> Mapping[int, Pack]:
-    """Return the packing functions that a compute function expects, by input position."""
+    """Return the packing functions of constants by input position."""
     return compute.packs if isinstance(compute, Packing) else {}
 
 
@@ -70,7 +70,7 @@ _MOST_VARIANTS = 16
 
 
 class Donating:
-    """Variants of a compiled segment that overwrite donated inputs, one per set of them. Thread-safe."""
+    """Variants of one segment that overwrite donated inputs. Thread-safe."""
 
     def __init__(self, compiled: Compiled) -> None:
         self._compiled = compiled
@@ -78,11 +78,7 @@ class Donating:
         self._variants: dict[tuple[int, ...], Any] = {}
 
     def start(self, inputs: Sequence[Any], donations: Sequence[int]) -> Sequence[Any] | None:
-        """Start a run with donated inputs at the positions `donations`.
-
-        Returns:
-            Pending results; None if XLA cannot reuse the memory of these inputs.
-        """
+        """Start a run; return pending results, or None if XLA cannot use the memory of the inputs at `donations`."""
         key = tuple(donations)
         with run_translated(), own_settings():
             with self._lock:
@@ -156,7 +152,7 @@ class Compiled:
 
 
 def prepared(model: Model) -> Model:
-    """Return the model after the passes that precede lowering."""
+    """Return a model after the passes before lowering."""
     return run_passes(model, PASSES)
 
 
@@ -195,7 +191,6 @@ def _imported(exported: bytes, device: Any) -> tuple[Any, Any, Any]:
 def _compiled(
     executable: Any, arrays: Sequence[Array], device: Any, results: tuple[str, ...], exported: bytes
 ) -> Compiled:
-    """Return the compiled segment, with constants on the device."""
     trim_heap()
     constants = tuple(module().device_put(array, device) for array in arrays)
     return Compiled(executable=executable, constants=constants, device=device, results=results, exported=exported)
@@ -226,7 +221,7 @@ def _packed(model: Model, key: Key) -> Array:
 
 
 def _keys(model: Model, closures: Sequence[Computes]) -> tuple[Key, ...]:
-    """Return the constants that a segment reads, each once per packing function."""
+    """Return the constants, once per packing function."""
     read: list[Key] = []
     for operation, compute in zip(model.operations, closures, strict=True):
         packs = packs_of(compute)
@@ -266,6 +261,6 @@ def _function_of(
 
 
 def _in_model_type(model: Model, index: int, value: Any, pack: Pack | None = None) -> Any:
-    """Convert an unpacked value from the data type of arguments to that of the model."""
+    """Convert an unpacked value from the data type of arguments to the model's."""
     dtype = model.operands[index].type.dtype.array_type
     return value if pack is not None or carrier(dtype) == dtype else value.astype(dtype)

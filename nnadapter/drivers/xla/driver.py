@@ -27,7 +27,7 @@ from nnadapter.process.packages import has_extra
 from nnadapter.records import replace
 
 PRECISIONS = {"float32": "highest", "tensorfloat32": "high", "bfloat16": "default"}
-"""Value of the option `precision` -> JAX's name for it; CPUs always use float32."""
+"""Option -> JAX's name; CPUs always use float32."""
 
 OPTIONS = (
     Option(

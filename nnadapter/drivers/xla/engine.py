@@ -31,7 +31,7 @@ _SETTINGS: Mapping[str, tuple[Any, ...]] = MappingProxyType(
 
 
 def missing(device: str) -> errors.MissingExtraError:
-    """Return the error for a device that needs the package `jax`, which is not installed."""
+    """Return the error for a missing package `jax`."""
     return missing_extra(EXTRA, f"device {device!r}", errors.MissingDeviceExtraError)
 
 
@@ -56,7 +56,7 @@ def module() -> Any:
 
 
 def version() -> str:
-    """Return the versions of JAX and jaxlib as text."""
+    """Return the versions of JAX and jaxlib."""
     import jaxlib
 
     return f"{module().__version__} ({jaxlib.__version__})"
@@ -96,12 +96,12 @@ def default_kind() -> str:
 
 
 def translated(failure: str, advice: str, kind: type[errors.NNAdapterError]) -> AbstractContextManager[None]:
-    """Return a context manager that translates JAX's exceptions into `kind`, with a message of failure and advice."""
+    """Translate JAX's exceptions into `kind`; the message has `failure` and `advice`."""
     return translated_as(failure, advice, kind, brief)
 
 
 def run_translated() -> AbstractContextManager[None]:
-    """Return a context manager that translates JAX's exceptions in a run into ExecutionError."""
+    """Translate JAX's exceptions of a run into ExecutionError."""
     return translated("XLA failed to run the segment", "choose another device for it", errors.ExecutionError)
 
 

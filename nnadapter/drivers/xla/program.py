@@ -21,7 +21,7 @@ from nnadapter.ir.operand import Array, array_type_of
 
 
 class XlaEvent(Event):
-    """Event that happens when all results are ready that were pending at its record."""
+    """Event of results that were pending at its record."""
 
     def __init__(self) -> None:
         self.results: Sequence[Any] = ()
@@ -38,7 +38,7 @@ class XlaEvent(Event):
 
 
 class XlaStream(Stream):
-    """Stream that holds the results that were started and may be pending."""
+    """Stream of pending results."""
 
     def __init__(self) -> None:
         self._results: list[Any] | None = []
@@ -78,7 +78,7 @@ def wait_for(results: Sequence[Any]) -> None:
 
 
 def wait_ignoring_failure(result: Any) -> None:
-    """Wait for a result that nobody reads, and ignore its failure."""
+    """Wait for an unused result, ignoring failures."""
     try:
         wait_for((result,))
     except errors.ExecutionError:
@@ -125,7 +125,7 @@ class XlaMemory(Memory):
         return None if array is None else tuple(map(int, array.__dlpack_device__()))  # type: ignore[return-value]
 
     def dlpack(self, dtype: np.dtype[Any], shape: tuple[int, ...], **options: Any) -> Any:
-        """Export a copy, because JAX cannot mark an array as read-only."""
+        """Export a copy, because JAX cannot mark it read-only."""
         with translated("XLA is out of memory", "free some", errors.OutOfMemoryError), own_settings():
             return self.value(dtype, shape).__dlpack__(copy=True, **options)
 
@@ -157,13 +157,13 @@ def copied_from_dlpack(tensor: Any, device: Any) -> DeviceTensor | None:
 
 
 def tensor_of(value: Any, name: str, device: Any) -> DeviceTensor:
-    """Return a result of XLA as a device tensor of the data type `name`."""
+    """Return a result as a device tensor of the data type `name`."""
     dtype = array_type_of(name)
     return DeviceTensor(XlaMemory(device, value.size * dtype.itemsize, value), dtype, value.shape)
 
 
 def value_of(tensor: DeviceTensor) -> Any:
-    """Return the contents of a device tensor as a JAX array."""
+    """Return a device tensor as a JAX array."""
     assert isinstance(tensor.memory, XlaMemory), "memory of a device is its own"
     return tensor.memory.value(tensor.dtype, tensor.shape)
 

@@ -111,7 +111,7 @@ def _rotary_embedding(out: Array, x: Array, cosine: Array, sine: Array, *, inter
 def _linear_attention(
     out: Array, state: Array, *, query_heads: int, key_value_heads: int, scale: float, update_rule: str, **inputs: Array
 ) -> None:
-    """Decay, correct, extend and read a state [D, E] per head at every step, as LINEAR_ATTENTION defines it."""
+    """Decay, correct, extend and read a state [D, E] per head at every step."""
     queries, results = (_by_head(array, query_heads) for array in (inputs["query"], out))
     keys, values = (_by_head(inputs[name], key_value_heads) for name in ("key", "value"))
     fading = np.exp(_by_head(inputs["decay"], key_value_heads))[..., None] if "decay" in inputs else None

@@ -39,7 +39,7 @@ def blocks(total: int, step: int) -> Iterator[slice]:
 
 
 def check_indices(indices: Array, size: int) -> None:
-    """Raise InputValueError unless every index is in [-size, size), for an axis of `size` elements."""
+    """Raise InputValueError unless every index is in [-size, size)."""
     if indices.size and not (-size <= int(indices.min()) and int(indices.max()) < size):
         index_range = f"from {indices.min()} to {indices.max()}"
         raise InputValueError(f"an index is out of bounds: got indices {index_range} for an axis of {size} elements")
@@ -147,7 +147,7 @@ def _shrink(x: Array, bias: float, lambd: float) -> Array:
 
 
 _NUMPY_NAMES = "bitwise_not ceil cos cosh exp floor log reciprocal sign sin sinh sqrt square tan tanh"
-"""Functions with the name of the numpy function that computes them."""
+"""Functions with numpy's names."""
 FUNCTIONS: Mapping[str, Function] = {
     **{name: getattr(np, name) for name in _NUMPY_NAMES.split()},
     "abs": np.absolute,

@@ -269,7 +269,7 @@ _Samples = tuple[Neighbors, int]
 
 
 def _samples(start: np.float32, length: np.float32, bins: int, size: int, sampling_ratio: int) -> _Samples:
-    """Return the neighbors of samples along a region's side, and their number per bin; far outside they weigh 0."""
+    """Place samples along a region's side; far outside the image they weigh 0."""
     step = length / np.float32(bins)
     count = sampling_ratio or max(0, int(np.ceil(step)))
     inner = (np.arange(count, dtype=np.float32) + np.float32(0.5)) * step / np.float32(max(count, 1))

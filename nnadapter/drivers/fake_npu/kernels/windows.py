@@ -42,7 +42,7 @@ class Window(NamedTuple):
         return product(*map(range, self.kernel_shape))
 
     def reach(self, result: Sequence[int]) -> tuple[int, ...]:
-        """Return the padded sizes that windows read if there are `result` positions per axis."""
+        """Return the padded sizes that windows at `result` positions read."""
         axes = zip(result, self.kernel_shape, self.strides, self.dilations, strict=True)
         return tuple((count - 1) * stride + (kernel - 1) * dilation + 1 for count, kernel, stride, dilation in axes)
 
@@ -53,7 +53,7 @@ class Window(NamedTuple):
         return slice(start, start + (count - 1) * stride + 1, stride)
 
     def pad(self, x: Array, first: int, result: Sequence[int], fill: float = 0) -> Array:
-        """Return the array, padded as far as windows at `result` positions read; spatial axes begin at `first`."""
+        """Return the array with the padding that windows read; spatial axes begin at `first`."""
         image, reach = x.shape[first : first + self.rank], self.reach(result)
         if not any(self.begins) and all(far <= size for far, size in zip(reach, image, strict=True)):
             return x
@@ -73,7 +73,7 @@ class Window(NamedTuple):
         return as_strided(padded, shape, (batch, *positions, *taps, channel), writeable=False)
 
     def shares(self, image: Sequence[int], result: Sequence[int], *, include_pad: bool) -> Array:
-        """Return 1 / (number of elements that an average counts) per window."""
+        """Return 1 / (number of counted elements) per window."""
         counts = np.ones((1,) * len(result), np.int64)
         for axis, (size, count) in enumerate(zip(image, result, strict=True)):
             begin, end = self.pads[axis], self.pads[axis + len(result)]

@@ -33,7 +33,7 @@ def direct(kernel: str, *parameters: str) -> Lower:
 
 
 def unary(function: str, *arguments: str) -> Lower:
-    """Return a lowering to a function of one variable, with these attributes as arguments."""
+    """Return a lowering to a function of one variable with these attributes."""
 
     def lower(emitter: Emitter, operation: Operation) -> None:
         attributes: Mapping[str, Any] = operation.attributes
@@ -49,17 +49,17 @@ def lower_assign(emitter: Emitter, operation: Operation) -> None:
 
 
 def chosen_by(attribute: str, lowerings: Mapping[object, Lower]) -> Lower:
-    """Return a lowering that selects one of `lowerings` by the value of an attribute."""
+    """Return a lowering that dispatches on an attribute."""
     return lambda emitter, operation: lowerings[operation.attributes[attribute]](emitter, operation)
 
 
 def unless(is_unchanged: Callable[[Emitter, Operation], bool], lower: Lower) -> Lower:
-    """Return a lowering that assigns the input to the output if that changes nothing, and otherwise is `lower`."""
+    """Return a lowering that assigns the input to the output if nothing changes, otherwise `lower`."""
     return lambda emitter, operation: (lower_assign if is_unchanged(emitter, operation) else lower)(emitter, operation)
 
 
 def has_one_input(emitter: Emitter, operation: Operation) -> bool:
-    """Check whether an operation with any number of inputs has exactly one."""
+    """Check whether an operation has one input."""
     return len(operation.inputs) == 1
 
 
@@ -111,7 +111,7 @@ def lower_expand(emitter: Emitter, operation: Operation) -> None:
 
 
 def by_role(kernel: str, *parameters: str) -> Lower:
-    """Return a lowering to one instruction with inputs by the names of their roles, and these attributes."""
+    """Return a lowering to one instruction with inputs by role and these attributes."""
 
     def lower(emitter: Emitter, operation: Operation) -> None:
         _emit_by_role(emitter, operation, kernel, {name: operation.attributes[name] for name in parameters})
@@ -120,7 +120,7 @@ def by_role(kernel: str, *parameters: str) -> Lower:
 
 
 def recurrent(kernel: str, *parameters: str) -> Lower:
-    """Return a lowering of recurrent layers, with the arguments of their activation functions."""
+    """Return a lowering of recurrent layers with the arguments of activation functions."""
 
     def lower(emitter: Emitter, operation: Operation) -> None:
         attributes = operation.attributes

@@ -38,14 +38,14 @@ def pack_filter(emitter: Emitter, kernel: str, weight: Array | int, group: Any) 
 
 
 def convolution_kernel(weight: tuple[int, ...], group: int, window: Window) -> str:
-    """Return the kernel for a convolution with a filter of dimensions `weight`."""
+    """Return the kernel for a filter of dimensions `weight`."""
     if group == weight[0] and weight[1] == 1 and group != 1:
         return "depthwise_convolution"
     return "pointwise_convolution" if group == 1 and window.is_pointwise else "convolution"
 
 
 def image_of(emitter: Emitter, operand: int) -> int:
-    """Return the tensor of an image operand as [N, H, W, C]."""
+    """Return the tensor of an image as [N, H, W, C]."""
     tensor = emitter.tensor(operand)
     is_last = emitter.model.operands[operand].type.layout is Layout.NHWC
     return tensor if is_last else emitter.transpose(tensor, _TO_CHANNELS_LAST)
@@ -60,13 +60,13 @@ def image_type(emitter: Emitter, operand: int) -> TensorType:
 
 
 def set_image(emitter: Emitter, operand: int, tensor: int) -> None:
-    """Assign `tensor` [N, H, W, C] to an output, transposed if the operand's layout is NCHW."""
+    """Assign `tensor` [N, H, W, C] to an output of either layout."""
     is_last = emitter.model.operands[operand].type.layout is Layout.NHWC
     emitter.assign(operand, tensor if is_last else emitter.transpose(tensor, _TO_CHANNELS_FIRST))
 
 
 def window_parameters(operation: Operation, kernel_shape: object) -> Parameters:
-    """Return the geometry of an operation's windows as parameters of a kernel."""
+    """Return window geometry as parameters of a kernel."""
     return {"kernel_shape": kernel_shape} | {
         name: operation.attributes[name] for name in ("strides", "dilations", "pads")
     }
@@ -96,7 +96,7 @@ def _emit_convolution(emitter: Emitter, operation: Operation, kernel: str, param
 
 
 def pooling(kernel: str, *more: str) -> Lower:
-    """Return a lowering of 2-D pools to `kernel`, with the window's attributes and `more` as parameters."""
+    """Return a lowering of 2-D pools with window geometry and more attributes."""
 
     def lower(emitter: Emitter, operation: Operation) -> None:
         parameters = {

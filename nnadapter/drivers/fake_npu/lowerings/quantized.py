@@ -98,7 +98,7 @@ def _sum_of_magnitudes(weight: Array, *, zero_points: tuple[int, ...], axis: int
 
 
 def _sum_type(most: int) -> str:
-    """Return the float type that is exact for sums of magnitude up to `most`."""
+    """Return the type that is exact for sums up to `most`."""
     return "float32" if most < _EXACT_IN_FLOAT32 else "float64"
 
 
@@ -225,7 +225,7 @@ def lower_matmul(emitter: Emitter, operation: Operation) -> None:
 
 
 def by_table(plain: Lower) -> Lower:
-    """Return a lowering that looks up results in a table if input and result are quantized, otherwise `plain`."""
+    """Return a lowering by table if input and result are quantized, otherwise `plain`."""
 
     def lower(emitter: Emitter, operation: Operation) -> None:
         operands = emitter.model.operands

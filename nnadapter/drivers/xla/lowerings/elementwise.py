@@ -34,7 +34,7 @@ from nnadapter.ir.named_operation import NamedOperation
 
 
 def _shift(x: Any, y: Any, direction: str) -> Any:
-    """Shift as XLA does: counts that are negative or too large give 0, or the sign bit."""
+    """Shift as XLA: too large or negative counts leave 0 or the sign."""
     x, y = jnp.broadcast_arrays(x, y)
     if direction == "left":
         return jax.lax.shift_left(x, y)

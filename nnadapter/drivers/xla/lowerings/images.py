@@ -210,7 +210,7 @@ def _roi_align(
     mode: str,
     half_pixel: bool,
 ) -> Any:
-    """Pool samples in regions, in a loop over samples up to the largest count of any region."""
+    """Loop over samples up to the largest count of any region."""
     sizes, (height, width), rows = x.shape[2:], output_shape, rows_of(x)
     corners = regions * spatial_scale - (0.5 if half_pixel else 0)
     least = -jnp.inf if half_pixel else 1.0

@@ -43,7 +43,7 @@ def within(indices: Any, size: int) -> Any:
 
 
 def take(x: Any, indices: Any, axis: int) -> Any:
-    """Take slices at `indices` along an axis; those outside are clamped."""
+    """Take slices along an axis; indices are clamped."""
     return jnp.take(x, within(indices, x.shape[axis]), axis, mode="clip")
 
 
@@ -61,7 +61,7 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
 
 @lowers(*FUNCTIONS, types=MOVED, quantized=True, layouts=LAYOUTS)
 def lower_movement(operation: NamedOperation) -> Computes:
-    """Lower movement of elements; CONCAT requantizes inputs with other scales than its result."""
+    """Lower movement; CONCAT requantizes inputs with other scales."""
     quantized = operation.output.type.quantized
     if operation.type == "CONCAT" and any(
         operand and operand.type.quantized != quantized for operand in operation.inputs

@@ -137,7 +137,7 @@ def _saturated(rounded: Any, zero_point: Array, type_: OperandType) -> Any:
 
 
 def is_quantized(operand: Operand | None) -> bool:
-    """Check whether an operand is present and quantized."""
+    """Check for a quantized operand."""
     return operand is not None and operand.type.quantization is not None
 
 
@@ -157,7 +157,7 @@ def of_reals(operation: NamedOperation, function: Callable[..., Any]) -> Callabl
 
 
 def _magnitude(type_: OperandType) -> int:
-    """Return the largest magnitude of an integer of a quantized type minus its zero point."""
+    """Return the largest magnitude of an integer minus its zero point."""
     smallest, largest = integer_range(type_.dtype)
     assert type_.quantization is not None
     return max(max(largest - point, point - smallest) for point in type_.quantization.zero_point)
@@ -213,7 +213,7 @@ def of_products(
 
 
 def is_product(operation: NamedOperation) -> bool:
-    """Check whether an operation is a product of quantized operands."""
+    """Check for a product of quantized operands."""
     return operation.type in PRODUCTS and is_quantized(operation.inputs[0])
 
 
@@ -253,7 +253,7 @@ def computes(operation: NamedOperation, function: Function, pack: Pack | None = 
 
 
 def moves(operation: NamedOperation, function: Function) -> Computes:
-    """Return the computation of an operation that only moves elements, without conversions."""
+    """Return the computation of an operation that moves elements, without conversions."""
     attributes = dict(operation.attributes)
 
     def compute(*inputs: Any) -> Any:
@@ -290,7 +290,7 @@ def widened(value: Any) -> Any:
 
 
 def activation(operation: NamedOperation) -> Function:
-    """Return the fused activation of an operation as a function of its result."""
+    """Return an operation's fused activation."""
     code = str(operation.attributes.get("fuse_code", "none"))
     if code == "none":
         return jnp.asarray

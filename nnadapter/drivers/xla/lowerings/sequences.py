@@ -174,7 +174,7 @@ _STEPS: Mapping[str, tuple[Callable[..., _Step], str, int, int]] = {
     "GRU": (_gru, "linear_before_reset", 1, 2),
     "RNN": (_rnn, "", 1, 1),
 }
-"""Step, its attribute, and the numbers of states and of activation functions per direction."""
+"""Step, its attribute, and numbers of states and activation functions."""
 
 
 def _along(step: _Step, x: Any, first: Sequence[Any], lengths: Any, backwards: bool) -> tuple[Sequence[Any], Any]:

@@ -158,7 +158,7 @@ lower_transposed_volume_convolution = direct({"CONV_3D_TRANSPOSE": _transposed_c
 
 
 class _Windows:
-    """Windows of a pool as arguments of `jax.lax.reduce_window`, in the layout of its input."""
+    """Arguments of `jax.lax.reduce_window` for a pool, in its input's layout."""
 
     def __init__(self, operation: NamedOperation) -> None:
         last = operation.input.type.layout is Layout.NHWC
