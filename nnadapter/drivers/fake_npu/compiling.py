@@ -143,4 +143,4 @@ class Compiler:
 
 
 def _boundary_bytes(model: Model) -> int:
-    return sum(model.operands[operand].type.nbytes for operand in {*model.inputs, *model.outputs})
+    return sum(model.type_at(operand).nbytes for operand in {*model.inputs, *model.outputs})

@@ -82,12 +82,12 @@ class Emitter:
 
     def constant(self, operand: int) -> Array:
         """Return the value of a constant, rounded if it has half precision."""
-        value, dtype = self.model.operands[operand].value, self.model.operands[operand].type.dtype
+        value = self.model.operands[operand].value
         assert value is not None, "a temporary is read before it is set"
-        return derived(_to_half, value) if self._is_half(dtype) else value
+        return derived(_to_half, value) if self._is_half(operand) else value
 
     def result_type(self, operand: int) -> TensorType:
-        type_ = self.model.operands[operand].type
+        type_ = self.model.type_at(operand)
         return TensorType("float32" if type_.dtype is DataType.FLOAT16 else type_.dtype.value, type_.dimensions)
 
     def assign(self, operand: int, tensor: int) -> None:
@@ -113,7 +113,7 @@ class Emitter:
     def round_results(self, operands: Sequence[int]) -> None:
         """Round results if operand or context has half precision."""
         for operand in operands:
-            if self._is_half(self.model.operands[operand].type.dtype):
+            if self._is_half(operand):
                 self._tensor_of[operand] = self._rounded(self._tensor_of[operand])
 
     def finish(self) -> NpuGraph:
@@ -126,7 +126,7 @@ class Emitter:
         return NpuGraph(tuple(self._tensors), tuple(self.instructions), self._inputs, tuple(outputs))
 
     def _output(self, operand: int, owners: set[int]) -> int:
-        tensor, type_ = self.tensor(operand), self.model.operands[operand].type
+        tensor, type_ = self.tensor(operand), self.model.type_at(operand)
         result = TensorType(type_.dtype.value, type_.dimensions)
         if self.type_of(tensor) != result:
             return self.emit("cast", (tensor,), (result,))[0]
@@ -136,11 +136,11 @@ class Emitter:
         return tensor
 
     def _add_input(self, operand: int) -> int:
-        type_ = self.model.operands[operand].type
+        type_ = self.model.type_at(operand)
         tensor = self._tensor_of[operand] = self._add(NpuTensor(TensorType(type_.dtype.value, type_.dimensions)))
         if type_.dtype is DataType.FLOAT16:
             self._tensor_of[operand] = self.emit("cast", (tensor,), (self.result_type(operand),))[0]
-        elif self._is_half(type_.dtype):
+        elif self._is_half(operand):
             self._tensor_of[operand] = self._rounded(tensor)
         return tensor
 
@@ -152,7 +152,8 @@ class Emitter:
         view_of = self._tensors[tensor].view_of
         return tensor if view_of is None else view_of
 
-    def _is_half(self, dtype: DataType) -> bool:
+    def _is_half(self, operand: int) -> bool:
+        dtype = self.model.type_at(operand).dtype
         return dtype is DataType.FLOAT16 or (self._half_precision and dtype is DataType.FLOAT32)
 
     def _rounded(self, tensor: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from copy import copy
 from functools import partial
 from pickle import PickleBuffer
 from threading import RLock, Thread
@@ -141,6 +142,7 @@ class IsolatedExecution(Execution):
     def __init__(self, program: RemoteObject, forms: Sequence[Form] | None, limit: Callable[[str], float]) -> None:
         self._program, self._forms, self._limit = program, forms, limit
         self._limit_s = limit("compute")
+        self._sizes: Sequence[Any] | None = None
         self.remote = RemoteObject(self._create)
         self.remote.locate()
 
@@ -149,31 +151,29 @@ class IsolatedExecution(Execution):
         return self.remote.locate().number
 
     def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:
-        return self.computed(inputs)
+        return self._run(inputs)
 
     def compute_within(self, inputs: Sequence[Array], control: Control) -> Sequence[Array]:
         """Compute; kill the process if the driver does not stop in time."""
-        return self.computed(inputs, control=control)
+        return self._run(inputs, control=control)
 
     def compute_into(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> Sequence[Array]:
-        return self.computed(inputs, outputs)
+        return self._run(inputs, outputs)
 
     def specialize(self, sizes: Sequence[Any]) -> Execution:
-        return _SpecializedExecution(self, sizes)
+        execution = copy(self)
+        execution._sizes = sizes
+        return execution
 
     def close(self) -> None:
         self.remote.close(self._limit("close"))
 
-    def computed(
-        self,
-        inputs: Sequence[Array],
-        into: Sequence[Array] = (),
-        control: Control = UNLIMITED,
-        sizes: Sequence[Any] | None = None,
+    def _run(
+        self, inputs: Sequence[Array], into: Sequence[Array] = (), control: Control = UNLIMITED
     ) -> Sequence[Array]:
         seconds = control.deadline_seconds
         location = self.remote.locate(time.monotonic() + seconds if seconds else None)
-        computation = Computation(location.number, inputs, self._forms, into, sizes, control)
+        computation = Computation(location.number, inputs, self._forms, into, self._sizes, control)
         results: Sequence[Array] = location.child.run(computation, self._limit_s)
         return results
 
@@ -181,17 +181,6 @@ class IsolatedExecution(Execution):
         location = self._program.locate()
         number = location.child.ask("create_execution", self._limit("create_execution"), program=location.number)
         return RemoteHandle(location.child, number)
-
-
-class _SpecializedExecution(Execution):
-    def __init__(self, execution: IsolatedExecution, sizes: Sequence[Any]) -> None:
-        self._execution, self._sizes = execution, sizes
-
-    def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:
-        return self._execution.computed(inputs, sizes=self._sizes)
-
-    def compute_within(self, inputs: Sequence[Array], control: Control) -> Sequence[Array]:
-        return self._execution.computed(inputs, control=control, sizes=self._sizes)
 
 
 _SLOW_S = 0.5

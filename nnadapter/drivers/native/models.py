@@ -353,7 +353,7 @@ class _Template:
         self.bytes, self.data = list[_Bytes](), dict[int, int]()
         for index, address in enumerate(read_pointers(model_struct.operands, model_struct.operand_count)):
             assert address is not None, "built above"
-            operand, type_ = CLASSES["Operand"].from_address(address), traced.operands[index].type
+            operand, type_ = CLASSES["Operand"].from_address(address), traced.type_at(index)
             if is_symbolic(type_.dimensions):
                 integers += _of_list(self.block.word_of(operand.dimensions), type_.dimensions)
                 self.bytes.append(_bytes(self.block.word_of(address, "bytes", "Operand"), type_))
@@ -477,7 +477,7 @@ def _has_packed_sizes(of: SpecializableModel) -> bool:
     """Return whether byte counts are no plain products, because packed tensors have dynamic shapes or contents."""
     packed = (operand.type for operand in of.model.operands if operand.type.dtype in PACKED)
     return any(is_symbolic(type_.dimensions) for type_ in packed) or any(
-        of.model.operands[index].type.dtype in PACKED for index in of.given
+        of.model.type_at(index).dtype in PACKED for index in of.given
     )
 
 

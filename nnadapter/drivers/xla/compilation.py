@@ -162,12 +162,12 @@ def compiled(model: Model, closures: Sequence[Computes], device: Any, precision:
     arrays = [_packed(model, key) for key in keys]
     with _translated(), own_settings(), jax.default_matmul_precision(precision):
         jitted = jax.jit(_function_of(model, closures, keys))
-        inputs = [_shape(model.operands[index].type, device) for index in model.inputs]
+        inputs = [_shape(model.type_at(index), device) for index in model.inputs]
         constants = tuple(_shape(array, device) for array in arrays)
         exported = jax.export.export(jitted, platforms=[platform_of(device)])(inputs, constants)
         # compiling the exported function leaks memory in JAX 0.10
         executable = jitted.lower(inputs, constants).compile()
-        results = tuple(model.operands[index].type.dtype.value for index in model.outputs)
+        results = tuple(model.type_at(index).dtype.value for index in model.outputs)
         return _compiled(executable, arrays, device, results, bytes(exported.serialize()))
 
 
@@ -262,5 +262,5 @@ def _function_of(
 
 def _in_model_type(model: Model, index: int, value: Any, pack: Pack | None = None) -> Any:
     """Convert an unpacked value from the data type of arguments to the model's."""
-    dtype = model.operands[index].type.dtype.array_type
+    dtype = model.type_at(index).dtype.array_type
     return value if pack is not None or carrier(dtype) == dtype else value.astype(dtype)

@@ -15,7 +15,7 @@ from nnadapter.ir.operations.equation import read_equation
 
 
 def _channel_axis(emitter: Emitter, operand: int) -> int:
-    type_ = emitter.model.operands[operand].type
+    type_ = emitter.model.type_at(operand)
     return type_.rank - 1 if type_.layout is Layout.NHWC else 1
 
 
@@ -54,7 +54,7 @@ def _factors_and_offsets(
 
 def lower_instance_normalization(emitter: Emitter, operation: Operation) -> None:
     """Lower INSTANCE_NORMALIZATION over spatial axes."""
-    channel, rank = _channel_axis(emitter, operation.inputs[0]), emitter.model.operands[operation.inputs[0]].type.rank
+    channel, rank = _channel_axis(emitter, operation.inputs[0]), emitter.model.type_at(operation.inputs[0]).rank
     axes = tuple(axis for axis in range(1, rank) if axis != channel)
     parameters = {"axes": axes, "channel_axis": channel, "epsilon": operation.attributes["epsilon"]}
     emitter.emit_operation(operation, "instance_normalization", parameters)
@@ -90,7 +90,7 @@ def _emit_loss(emitter: Emitter, operation: Operation, logarithms: int) -> None:
 
 def lower_einsum(emitter: Emitter, operation: Operation) -> None:
     """Lower EINSUM, with one letter per label."""
-    ranks = [emitter.model.operands[operand].type.rank for operand in operation.inputs]
+    ranks = [emitter.model.type_at(operand).rank for operand in operation.inputs]
     equation = read_equation(str(operation.attributes["equation"]), ranks)
     letters = dict(zip(equation.labels, ascii_letters, strict=False))
     *factors, result = ("".join(letters[label] for label in term) for term in (*equation.terms, equation.result))

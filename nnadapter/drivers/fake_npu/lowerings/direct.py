@@ -65,12 +65,12 @@ def has_one_input(emitter: Emitter, operation: Operation) -> bool:
 
 def has_integers(emitter: Emitter, operation: Operation) -> bool:
     """Check whether the first input is not floating-point."""
-    return not emitter.model.operands[operation.inputs[0]].type.dtype.is_floating
+    return not emitter.model.type_at(operation.inputs[0]).dtype.is_floating
 
 
 def keeps_type(emitter: Emitter, operation: Operation) -> bool:
     """Check whether input and output have the same data type."""
-    types = [emitter.model.operands[operand].type for operand in (*operation.inputs, *operation.outputs)]
+    types = [emitter.model.type_at(operand) for operand in (*operation.inputs, *operation.outputs)]
     return types[0].dtype is types[1].dtype
 
 

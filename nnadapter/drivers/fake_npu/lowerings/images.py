@@ -47,21 +47,21 @@ def convolution_kernel(weight: tuple[int, ...], group: int, window: Window) -> s
 def image_of(emitter: Emitter, operand: int) -> int:
     """Return the tensor of an image as [N, H, W, C]."""
     tensor = emitter.tensor(operand)
-    is_last = emitter.model.operands[operand].type.layout is Layout.NHWC
+    is_last = emitter.model.type_at(operand).layout is Layout.NHWC
     return tensor if is_last else emitter.transpose(tensor, _TO_CHANNELS_LAST)
 
 
 def image_type(emitter: Emitter, operand: int) -> TensorType:
     """Return an output's type as [N, H, W, C]."""
     type_ = emitter.result_type(operand)
-    if emitter.model.operands[operand].type.layout is Layout.NHWC:
+    if emitter.model.type_at(operand).layout is Layout.NHWC:
         return type_
     return TensorType(type_.dtype, tuple(type_.dimensions[axis] for axis in _TO_CHANNELS_LAST))
 
 
 def set_image(emitter: Emitter, operand: int, tensor: int) -> None:
     """Assign `tensor` [N, H, W, C] to an output of either layout."""
-    is_last = emitter.model.operands[operand].type.layout is Layout.NHWC
+    is_last = emitter.model.type_at(operand).layout is Layout.NHWC
     emitter.assign(operand, tensor if is_last else emitter.transpose(tensor, _TO_CHANNELS_FIRST))
 
 
@@ -74,7 +74,7 @@ def window_parameters(operation: Operation, kernel_shape: object) -> Parameters:
 
 def lower_convolution(emitter: Emitter, operation: Operation) -> None:
     """Lower CONV_2D to the pointwise, depthwise or general kernel."""
-    weight = emitter.model.operands[operation.inputs[1]].type.dimensions
+    weight = emitter.model.type_at(operation.inputs[1]).dimensions
     parameters = window_parameters(operation, weight[2:])
     group: Any = operation.attributes["group"]
     _emit_convolution(emitter, operation, convolution_kernel(weight, group, Window(**parameters)), parameters)
@@ -82,7 +82,7 @@ def lower_convolution(emitter: Emitter, operation: Operation) -> None:
 
 def lower_transposed_convolution(emitter: Emitter, operation: Operation) -> None:
     """Lower CONV_2D_TRANSPOSE."""
-    kernel_shape = emitter.model.operands[operation.inputs[1]].type.dimensions[2:]
+    kernel_shape = emitter.model.type_at(operation.inputs[1]).dimensions[2:]
     _emit_convolution(emitter, operation, "transposed_convolution", window_parameters(operation, kernel_shape))
 
 

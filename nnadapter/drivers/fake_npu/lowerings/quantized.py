@@ -44,7 +44,7 @@ def on_integers(plain: Lower, quantized: Lower) -> Lower:
     """Return a lowering that is `quantized` if the first input is quantized, otherwise `plain`."""
 
     def lower(emitter: Emitter, operation: Operation) -> None:
-        is_quantized = emitter.model.operands[operation.inputs[0]].type.quantization is not None
+        is_quantized = emitter.model.type_at(operation.inputs[0]).quantization is not None
         (quantized if is_quantized else plain)(emitter, operation)
 
     return lower
@@ -52,7 +52,7 @@ def on_integers(plain: Lower, quantized: Lower) -> Lower:
 
 def lower_quantize(emitter: Emitter, operation: Operation) -> None:
     """Lower QUANTIZE."""
-    type_ = emitter.model.operands[operation.outputs[0]].type
+    type_ = emitter.model.type_at(operation.outputs[0])
     quantization = _quantization(type_)
     minimum, maximum = integer_range(type_.dtype)
     parameters = {"axis": _axis(quantization), "minimum": minimum, "maximum": maximum}
@@ -62,7 +62,7 @@ def lower_quantize(emitter: Emitter, operation: Operation) -> None:
 
 def lower_dequantize(emitter: Emitter, operation: Operation) -> None:
     """Lower DEQUANTIZE."""
-    quantization = _quantization(emitter.model.operands[operation.inputs[0]].type)
+    quantization = _quantization(emitter.model.type_at(operation.inputs[0]))
     constants = _constants(emitter, quantization.zero_point, quantization.scale)
     inputs = [emitter.tensor(operation.inputs[0]), *constants]
     emitter.emit_operation(operation, "dequantize", {"axis": _axis(quantization)}, inputs=inputs)
@@ -198,7 +198,7 @@ class _Product:
 
 def lower_convolution(emitter: Emitter, operation: Operation) -> None:
     """Lower CONV_2D."""
-    dimensions = emitter.model.operands[operation.inputs[1]].type.dimensions
+    dimensions = emitter.model.type_at(operation.inputs[1]).dimensions
     product = _Product(emitter, operation, prod(dimensions[1:]), 0)
     group: Any = operation.attributes["group"]
     parameters = window_parameters(operation, dimensions[2:])
@@ -211,13 +211,13 @@ def lower_convolution(emitter: Emitter, operation: Operation) -> None:
 
 def lower_fully_connected(emitter: Emitter, operation: Operation) -> None:
     """Lower FULLY_CONNECTED."""
-    depth = emitter.model.operands[operation.inputs[1]].type.dimensions[1]
+    depth = emitter.model.type_at(operation.inputs[1]).dimensions[1]
     _Product(emitter, operation, depth, 0).lower_matrices("fully_connected")
 
 
 def lower_matmul(emitter: Emitter, operation: Operation) -> None:
     """Lower MAT_MUL."""
-    x, y = (emitter.model.operands[operand].type for operand in operation.inputs)
+    x, y = (emitter.model.type_at(operand) for operand in operation.inputs)
     parameters: dict[str, Any] = {name: operation.attributes[name] for name in ("transpose_x", "transpose_y")}
     depth = x.dimensions[-2 if parameters["transpose_x"] and x.rank > 1 else -1]
     output_axis = (-2 if parameters["transpose_y"] else -1) if y.rank == 2 else None
