@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from functools import cached_property
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from nnadapter.converters.custom import Answer, KernelCalls, attributes_of
@@ -304,8 +305,7 @@ def _check(stored: StoredKernelProgram, blobs: int) -> None:
 def _parts(contents: memoryview, lengths: Sequence[int]) -> list[bytes]:
     if sum(lengths) != len(contents) or any(length < 0 for length in lengths):
         raise ValueError(f"its parts have {list(lengths)} bytes, its contents {len(contents)}")
-    ends = [sum(lengths[: number + 1]) for number in range(len(lengths))]
-    return [bytes(contents[end - length : end]) for end, length in zip(ends, lengths, strict=True)]
+    return [bytes(contents[end - length : end]) for end, length in zip(accumulate(lengths), lengths, strict=True)]
 
 
 def _type(type_: OperandType) -> list[object]:

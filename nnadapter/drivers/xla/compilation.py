@@ -234,28 +234,20 @@ def _function_of(
     model: Model, closures: Sequence[Computes], keys: Sequence[Key]
 ) -> Callable[[Sequence[Any], Sequence[Any]], list[Any]]:
     def segment(inputs: Sequence[Any], constants: Sequence[Any]) -> list[Any]:
-        constant_values = {
-            key: _in_model_type(model, key[0], value, key[1]) for key, value in zip(keys, constants, strict=True)
+        values: dict[Key, Any] = {
+            (index, pack): _in_model_type(model, index, value, pack)
+            for (index, pack), value in zip(keys, constants, strict=True)
         }
-        values: dict[int, Any] = {ABSENT: None}
+        values[ABSENT, None] = None
         for index, value in zip(model.inputs, inputs, strict=True):
-            values[index] = _in_model_type(model, index, value)
+            values[index, None] = _in_model_type(model, index, value)
         for operation, compute in zip(model.operations, closures, strict=True):
             packs = packs_of(compute)
-            arguments = (
-                constant_values[index, packs.get(position)]
-                if (index, packs.get(position)) in constant_values
-                else values[index]
-                for position, index in enumerate(operation.inputs)
-            )
-            results = compute(*arguments)
+            results = compute(*(values[index, packs.get(position)] for position, index in enumerate(operation.inputs)))
             outputs = results if isinstance(results, (list, tuple)) else [results]
-            values.update(zip(operation.outputs, outputs, strict=True))
-        results = [
-            constant_values[index, None] if (index, None) in constant_values else values[index]
-            for index in model.outputs
-        ]
-        return [result.astype(carrier(result.dtype)) for result in results]
+            values.update(zip(((index, None) for index in operation.outputs), outputs, strict=True))
+        model_outputs = (values[index, None] for index in model.outputs)
+        return [result.astype(carrier(result.dtype)) for result in model_outputs]
 
     return segment
 
