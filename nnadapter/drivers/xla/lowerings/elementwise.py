@@ -19,6 +19,7 @@ from nnadapter.drivers.xla.lowerings.numerics import (
     LAYOUTS,
     MOVED,
     QUANTIZED,
+    Function,
     clip,
     computes,
     converted,
@@ -109,7 +110,7 @@ _FLOATS = """
 EXP LOG SQRT RECIPROCAL SIN COS TAN TANH ACOS ACOSH ASIN ASINH ATAN ATANH COSH SINH SOFTPLUS SOFTSIGN MISH HARD_SIGMOID
 HARD_SWISH LEAKY_RELU ELU SELU CELU THRESHOLDED_RELU PRELU SUM IS_NAN IS_INF
 """
-FUNCTIONS_OF_FLOATS: Mapping[str, Callable[..., Any]] = shared(_FLOATS) | {
+FUNCTIONS_OF_FLOATS: Mapping[str, Function] = shared(_FLOATS) | {
     "RSQRT": jax.lax.rsqrt,
     "ERF": jax.lax.erf,
     "SIGMOID": jax.nn.sigmoid,
@@ -119,7 +120,7 @@ FUNCTIONS_OF_FLOATS: Mapping[str, Callable[..., Any]] = shared(_FLOATS) | {
 }
 
 _NUMBERS = "ABS NEG SIGN RELU SQUARE ADD SUB MUL MOD MAX MIN GREATER GREATER_EQUAL LESS LESS_EQUAL"
-FUNCTIONS_OF_NUMBERS: Mapping[str, Callable[..., Any]] = shared(_NUMBERS) | {
+FUNCTIONS_OF_NUMBERS: Mapping[str, Function] = shared(_NUMBERS) | {
     "FLOOR": _rounding(jnp.floor),
     "CEIL": _rounding(jnp.ceil),
     "ROUND": _rounding(jnp.rint),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -52,7 +52,7 @@ def _gather_elements(x: Any, indices: Any, axis: int) -> Any:
     return jnp.take_along_axis(x[reached], within(indices, x.shape[axis]), axis, mode="clip")
 
 
-FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+FUNCTIONS: Mapping[str, Function] = {
     **shared("RESHAPE TRANSPOSE EXPAND TILE CONCAT FILL"),
     "GATHER": take,
     "GATHER_ELEMENTS": _gather_elements,

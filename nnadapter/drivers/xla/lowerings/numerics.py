@@ -21,10 +21,12 @@ from nnadapter.ir.definition.models import functions_over
 from nnadapter.ir.operand_checks import integer_range
 from nnadapter.ir.operations.quantization import PRODUCTS
 
+Function = Callable[..., Any]
+"""Inputs (None if absent) and named attributes -> results."""
 SHARED = functions_over(jnp)
 
 
-def shared(types: str) -> dict[str, Callable[..., Any]]:
+def shared(types: str) -> dict[str, Function]:
     """Return the shared definitions of operations, whose names are in `types`, separated by spaces."""
     return {type_: SHARED[type_] for type_ in types.split()}
 
@@ -75,7 +77,7 @@ def _within(value: float, smallest: int, largest: int) -> int:
     return smallest if value <= smallest else largest if value >= largest else int(value)
 
 
-ACTIVATIONS: Mapping[str, Callable[..., Any]] = {
+ACTIVATIONS: Mapping[str, Function] = {
     "relu": SHARED["RELU"],
     "clip": clip,
     "sigmoid": jax.nn.sigmoid,
@@ -141,7 +143,7 @@ def is_quantized(operand: Operand | None) -> bool:
     return operand is not None and operand.type.quantization is not None
 
 
-def of_reals(operation: NamedOperation, function: Callable[..., Any]) -> Callable[..., Any]:
+def of_reals(operation: NamedOperation, function: Function) -> Function:
     """Return a function of quantized operands from one of reals."""
     types = [None if operand is None else operand.type for operand in operation.inputs]
     result = operation.output.type
@@ -176,9 +178,7 @@ def _largest_sum(operation: NamedOperation) -> int:
     return depth * _magnitude(first) * _magnitude(second) + more
 
 
-def of_products(
-    operation: NamedOperation, function: Callable[..., Any], finish: Callable[..., Any], pack: Pack | None
-) -> Computes:
+def of_products(operation: NamedOperation, function: Function, finish: Function, pack: Pack | None) -> Computes:
     """Return a computation of sums of integer products, requantized if needed."""
     first, second = (operand.type for operand in operation.inputs[:2])  # type: ignore[union-attr]
     result = operation.output.type
@@ -216,9 +216,6 @@ def is_product(operation: NamedOperation) -> bool:
     """Check for a product of quantized operands."""
     return operation.type in PRODUCTS and is_quantized(operation.inputs[0])
 
-
-Function = Callable[..., Any]
-"""Inputs (None if absent) and named attributes -> results."""
 
 ALL_FLOATS = ("float16", "bfloat16", "float32", "float64")
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")

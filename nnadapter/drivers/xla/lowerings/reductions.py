@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -42,7 +42,7 @@ def _mean(x: Any, axes: Any, keepdims: bool) -> Any:
     return jnp.trunc(x.astype(jnp.float64).mean(axes, keepdims=keepdims))
 
 
-_REDUCTIONS: Mapping[str, Callable[..., Any]] = {
+_REDUCTIONS: Mapping[str, Function] = {
     "REDUCE_MEAN": _mean,
     "REDUCE_SUM": lambda x, axes, keepdims: jnp.sum(x, axes, dtype=x.dtype, keepdims=keepdims),
     "REDUCE_PROD": lambda x, axes, keepdims: jnp.prod(x, axes, dtype=x.dtype, keepdims=keepdims),
@@ -55,7 +55,7 @@ lower_place = direct(
 )
 
 
-def _running(function: Callable[..., Any], first: int) -> Function:
+def _running(function: Function, first: int) -> Function:
     """Return a cumulative operation; exclusive results start with `first`."""
 
     def run(x: Any, axis: int, exclusive: bool, reverse: bool) -> Any:
@@ -110,7 +110,7 @@ def _hardmax(x: Any, axis: int) -> Any:
 _SHARED = """
 LAYER_NORMALIZATION INSTANCE_NORMALIZATION SOFTMAX LOG_SOFTMAX RMS_NORMALIZATION MEAN_VARIANCE_NORMALIZATION
 """
-FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+FUNCTIONS: Mapping[str, Function] = {
     **shared(_SHARED),
     "LOCAL_RESPONSE_NORMALIZATION": _local_response,
     "HARDMAX": _hardmax,

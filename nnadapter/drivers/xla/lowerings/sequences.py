@@ -199,7 +199,7 @@ def _along(step: _Step, x: Any, first: Sequence[Any], lengths: Any, backwards: b
     return jax.lax.scan(padded, tuple(first), (x, jnp.arange(len(x))), reverse=backwards)  # type: ignore[no-any-return]
 
 
-def _recurrent(type_: str) -> Callable[..., Any]:
+def _recurrent(type_: str) -> Function:
     make, flag, states_count, gates_count = _STEPS[type_]
 
     def run(
