@@ -73,18 +73,12 @@ def _row(type_: str, lower: Lower, dtypes: Types, **limits: Any) -> OperationRow
     return OperationRow(type=type_, lower=lower, dtypes=dtypes, **limits)
 
 
-def _rows(types: str, lowering: Callable[[str], Lower], dtypes: Types, **limits: Any) -> Iterator[OperationRow]:
-    """Yield rows with equal limits; `lowering` gets the names in lower case."""
+def _rows(
+    types: str, dtypes: Types, attributes: str = "", how: Callable[..., Lower] = direct, **limits: Any
+) -> Iterator[OperationRow]:
+    """Yield rows with equal limits; `how` gets the kernel, named as the operation, and its attributes."""
     for type_ in types.split():
-        yield _row(type_, lowering(type_.lower()), dtypes, **limits)
-
-
-def _moving(type_: str, lower: Lower, other_dtypes: Mapping[int, Types] | None = None) -> OperationRow:
-    return _row(type_, lower, HELD, other_dtypes=other_dtypes or {}, moves=True)
-
-
-def _with(*parameters: str) -> Callable[[str], Lower]:
-    return lambda name: direct(name, *parameters)
+        yield _row(type_, how(type_.lower(), *attributes.split()), dtypes, **limits)
 
 
 def _binary(kernels: str, dtypes: Types) -> Iterator[OperationRow]:
@@ -94,39 +88,42 @@ def _binary(kernels: str, dtypes: Types) -> Iterator[OperationRow]:
 
 
 def _elementwise() -> Iterator[OperationRow]:
-    yield from _rows("ACOS ACOSH ASIN ASINH ATAN ATANH COS COSH SIN SINH TAN TANH", unary, ALL_FLOATS)
-    yield from _rows("EXP LOG SQRT RSQRT RECIPROCAL ERF SIGMOID SOFTPLUS SOFTSIGN MISH IS_NAN", unary, ALL_FLOATS)
-    yield from _rows("ABS NEG SIGN RELU SQUARE", unary, ALL_NUMBERS)
-    yield from _rows("FLOOR CEIL ROUND", lambda name: d.unless(d.has_integers, unary(name)), ALL_NUMBERS)
-    yield from _rows("SWISH LEAKY_RELU ELU CELU THRESHOLDED_RELU", lambda name: unary(name, "alpha"), ALL_FLOATS)
-    yield from _rows("HARD_SIGMOID HARD_SWISH", lambda name: unary(name, "alpha", "beta"), ALL_FLOATS)
-    yield _row("SELU", unary("selu", "alpha", "gamma"), ALL_FLOATS)
-    yield _row("SHRINK", unary("shrink", "bias", "lambd"), ALL_NUMBERS)
-    yield _row("IS_INF", unary("is_inf", "detect_negative", "detect_positive"), ALL_FLOATS)
+    yield from _rows("ACOS ACOSH ASIN ASINH ATAN ATANH COS COSH SIN SINH TAN TANH", ALL_FLOATS, how=unary)
+    yield from _rows("EXP LOG SQRT RSQRT RECIPROCAL ERF SIGMOID SOFTPLUS SOFTSIGN MISH IS_NAN", ALL_FLOATS, how=unary)
+    yield from _rows("ABS NEG SIGN RELU SQUARE", ALL_NUMBERS, how=unary)
+    yield from _rows("FLOOR CEIL ROUND", ALL_NUMBERS, how=lambda name: d.unless(d.has_integers, unary(name)))
+    yield from _rows("SWISH LEAKY_RELU ELU CELU THRESHOLDED_RELU", ALL_FLOATS, "alpha", unary)
+    yield from _rows("HARD_SIGMOID HARD_SWISH", ALL_FLOATS, "alpha beta", unary)
+    yield from _rows("SELU", ALL_FLOATS, "alpha gamma", unary)
+    yield from _rows("SHRINK", ALL_NUMBERS, "bias lambd", unary)
+    yield from _rows("IS_INF", ALL_FLOATS, "detect_negative detect_positive", unary)
     yield _row("GELU", d.chosen_by("approximate", {"none": unary("gelu"), "tanh": unary("gelu_tanh")}), ALL_FLOATS)
-    yield _row("CLIP", unary("clip", "min", "max"), ALL_NUMBERS)
-    yield _row("NOT", unary("not"), BOOLEANS)
-    yield _row("BITWISE_NOT", unary("bitwise_not"), _INTEGERS)
+    yield from _rows("CLIP", ALL_NUMBERS, "min max", unary)
+    yield from _rows("NOT", BOOLEANS, how=unary)
+    yield from _rows("BITWISE_NOT", _INTEGERS, how=unary)
     yield from _binary("ADD:add SUB:subtract MUL:multiply DIV:divide FLOOR_DIV:floor_divide", ALL_NUMBERS)
     yield from _binary("MAX:maximum MIN:minimum", ALL_NUMBERS)
-    yield from _rows("GREATER GREATER_EQUAL LESS LESS_EQUAL", direct, ALL_NUMBERS)
-    yield from _rows("EQUAL NOT_EQUAL", direct, HELD)
-    yield from _rows("AND OR XOR", direct, BOOLEANS)
-    yield from _rows("BITWISE_AND BITWISE_OR BITWISE_XOR", direct, _INTEGERS)
+    yield from _rows("GREATER GREATER_EQUAL LESS LESS_EQUAL", ALL_NUMBERS)
+    yield from _rows("EQUAL NOT_EQUAL", HELD)
+    yield from _rows("AND OR XOR", BOOLEANS)
+    yield from _rows("BITWISE_AND BITWISE_OR BITWISE_XOR", _INTEGERS)
     yield _row(
         "BIT_SHIFT", d.chosen_by("direction", {"left": direct("shift_left"), "right": direct("shift_right")}), _INTEGERS
     )
-    yield _row("PRELU", direct("prelu"), ALL_FLOATS)
+    yield from _rows("PRELU", ALL_FLOATS)
     yield _row("POW", direct("power"), ALL_NUMBERS, other_dtypes={1: ALL_NUMBERS})
     yield _row("MOD", d.chosen_by("fmod", {True: direct("float_modulo"), False: direct("modulo")}), ALL_NUMBERS)
     yield _row("SUM", d.lower_sum, ALL_FLOATS)
-    yield _row("SWIGLU", direct("swiglu", "alpha"), ALL_FLOATS)
-    yield _row("WHERE", direct("where"), HELD, other_dtypes={0: BOOLEANS}, moves=True)
+    yield from _rows("SWIGLU", ALL_FLOATS, "alpha")
+    yield from _rows("WHERE", HELD, other_dtypes={0: BOOLEANS}, moves=True)
     yield _row("CAST", d.lower_cast, HELD)
-    yield _moving("ASSIGN", d.lower_assign)
+    yield _row("ASSIGN", d.lower_assign, HELD, moves=True)
 
 
-_IMAGE, _VOLUME, _MATRIX = {"ranks": (4, 4)}, {"ranks": (5, 5)}, {"ranks": (1, LARGEST_RANK)}
+Limits = Mapping[str, Any]
+_IMAGE: Limits = {"ranks": (4, 4)}
+_VOLUME: Limits = {"ranks": (5, 5)}
+_MATRIX: Limits = {"ranks": (1, LARGEST_RANK)}
 _WINDOW = ("kernel_shape", "strides", "dilations", "pads")
 _FILTER = ("strides", "dilations", "pads", "group")
 
@@ -150,16 +147,16 @@ def _images() -> Iterator[OperationRow]:
     yield _row("LP_POOL_3D", direct("p_norm_pool", *_WINDOW, "p"), FLOATS, **_VOLUME)
     yield _row("MAX_POOL_3D_WITH_INDICES", indices, NUMBERS, **_VOLUME)
     yield _row("COL_TO_IM", direct("columns_to_image", *_WINDOW), FLOATS, ranks=(3, 3))
-    yield from _rows("GRID_SAMPLE", _with("mode", "padding_mode", "align_corners"), FLOATS, ranks=(4, 5))
-    yield from _rows("AFFINE_GRID", _with("align_corners"), FLOATS, ranks=(3, 3))
-    roi = _with("spatial_scale", "sampling_ratio", "mode", "half_pixel")
-    yield from _rows("ROI_ALIGN", roi, FLOATS, other_dtypes={2: INDICES}, **_IMAGE)
-    yield from _rows("MAX_ROI_POOL", _with("spatial_scale"), FLOATS, **_IMAGE)
+    yield from _rows("GRID_SAMPLE", FLOATS, "mode padding_mode align_corners", ranks=(4, 5))
+    yield from _rows("AFFINE_GRID", FLOATS, "align_corners", ranks=(3, 3))
+    roi = "spatial_scale sampling_ratio mode half_pixel"
+    yield from _rows("ROI_ALIGN", FLOATS, roi, other_dtypes={2: INDICES}, **_IMAGE)
+    yield from _rows("MAX_ROI_POOL", FLOATS, "spatial_scale", **_IMAGE)
     yield _row("DEFORMABLE_CONV_2D", d.by_role("deformable_convolution", "offset_group", *_FILTER), FLOATS, **_IMAGE)
-    nearest = _with("scales", "coordinate_transformation_mode", "nearest_mode")
-    yield from _rows("RESIZE_NEAREST", nearest, HELD, moves=True)
-    yield from _rows("RESIZE_LINEAR", _with("scales", "coordinate_transformation_mode"), FLOATS)
-    yield from _rows("FULLY_CONNECTED", direct, ALL_FLOATS, **_MATRIX)
+    linear = "scales coordinate_transformation_mode"
+    yield from _rows("RESIZE_NEAREST", HELD, f"{linear} nearest_mode", moves=True)
+    yield from _rows("RESIZE_LINEAR", FLOATS, linear)
+    yield from _rows("FULLY_CONNECTED", ALL_FLOATS, **_MATRIX)
     yield _row("MAT_MUL", direct("matmul", "transpose_x", "transpose_y"), ALL_FLOATS | INDICES, **_MATRIX)
     yield _row(
         "MAT_MUL_N_BITS",
@@ -169,70 +166,70 @@ def _images() -> Iterator[OperationRow]:
         limits="a constant weight is unpacked when the model is compiled",
         **_MATRIX,
     )
-    yield _moving("TRILU", direct("triangle", "upper", "k"))
-    yield from _rows("DETERMINANT", direct, ALL_FLOATS)
+    yield _row("TRILU", direct("triangle", "upper", "k"), HELD, moves=True)
+    yield from _rows("DETERMINANT", ALL_FLOATS)
     yield _row("EINSUM", composite.lower_einsum, ALL_NUMBERS)
 
 
 def _normalizations() -> Iterator[OperationRow]:
-    channels = {"ranks": (2, LARGEST_RANK)}
+    channels: Limits = {"ranks": (2, LARGEST_RANK)}
     yield _row("BATCH_NORMALIZATION", composite.lower_batch_normalization, FLOATS, **channels)
-    yield from _rows("LAYER_NORMALIZATION", _with("axis", "epsilon"), ALL_FLOATS, **_MATRIX)
+    yield from _rows("LAYER_NORMALIZATION", ALL_FLOATS, "axis epsilon", **_MATRIX)
     instance = composite.lower_instance_normalization
     yield _row("INSTANCE_NORMALIZATION", instance, FLOATS, ranks=(3, LARGEST_RANK))
     local = composite.lower_local_response_normalization
     yield _row("LOCAL_RESPONSE_NORMALIZATION", local, FLOATS, **channels)
-    yield from _rows("SOFTMAX LOG_SOFTMAX", _with("axis"), FLOATS, **_MATRIX)
-    yield from _rows("RMS_NORMALIZATION", _with("axis", "epsilon"), FLOATS)
-    yield from _rows("LP_NORMALIZATION", _with("axis", "p"), FLOATS)
-    yield from _rows("MEAN_VARIANCE_NORMALIZATION", _with("axes", "epsilon"), FLOATS)
-    losses = {"other_dtypes": {1: INDICES}, **channels}
+    yield from _rows("SOFTMAX LOG_SOFTMAX", FLOATS, "axis", **_MATRIX)
+    yield from _rows("RMS_NORMALIZATION", FLOATS, "axis epsilon")
+    yield from _rows("LP_NORMALIZATION", FLOATS, "axis p")
+    yield from _rows("MEAN_VARIANCE_NORMALIZATION", FLOATS, "axes epsilon")
+    losses: Limits = {"other_dtypes": {1: INDICES}, **channels}
     yield _row("NEGATIVE_LOG_LIKELIHOOD_LOSS", composite.lower_likelihood_loss, FLOATS, **losses)
     yield _row("SOFTMAX_CROSS_ENTROPY_LOSS", composite.lower_cross_entropy_loss, FLOATS, **losses)
-    yield from _rows("REDUCE_MEAN", _with("axes"), ALL_FLOATS)
-    yield from _rows("REDUCE_SUM REDUCE_MAX REDUCE_MIN REDUCE_PROD", _with("axes"), ALL_NUMBERS)
-    yield from _rows("ARG_MAX ARG_MIN", _with("axis", "select_last_index"), ALL_NUMBERS)
+    yield from _rows("REDUCE_MEAN", ALL_FLOATS, "axes")
+    yield from _rows("REDUCE_SUM REDUCE_MAX REDUCE_MIN REDUCE_PROD", ALL_NUMBERS, "axes")
+    yield from _rows("ARG_MAX ARG_MIN", ALL_NUMBERS, "axis select_last_index")
     yield _row("CUM_SUM", direct("running_sum", "axis", "exclusive", "reverse"), ALL_NUMBERS)
     yield _row("CUM_PROD", direct("running_product", "axis", "exclusive", "reverse"), ALL_NUMBERS)
-    yield from _rows("TOP_K", _with("axis", "largest"), ALL_NUMBERS)
-    yield from _rows("HARDMAX", _with("axis"), ALL_FLOATS)
+    yield from _rows("TOP_K", ALL_NUMBERS, "axis largest")
+    yield from _rows("HARDMAX", ALL_FLOATS, "axis")
     yield _row("DFT", direct("fourier_transform", "axis", "length", "inverse", "onesided"), FLOATS)
     stft = direct("short_time_fourier_transform", "frame_step", "frame_length", "onesided")
     yield _row("STFT", stft, FLOATS)
 
 
 def _movements() -> Iterator[OperationRow]:
-    yield _moving("RESHAPE", d.lower_reshape)
-    yield _moving("TRANSPOSE", d.lower_transpose)
-    yield _moving("EXPAND", d.lower_expand)
-    yield _moving("FILL", d.lower_expand)
-    yield _moving("TILE", direct("tile", "repeats"))
-    yield _moving("CONCAT", d.unless(d.has_one_input, direct("concat", "axis")))
-    yield _moving("SPLIT", direct("split", "axis"))
-    yield _moving("SLICE", direct("slice", "starts", "ends", "axes", "steps"))
-    yield _moving("PAD", direct("pad", "mode", "pads", "value"))
-    yield _moving("EYE_LIKE", d.lower_eye)
-    yield _row("RANGE", direct("range"), ALL_NUMBERS)
+    indexed: Limits = {"other_dtypes": {1: INDICES}}
+    yield _row("RESHAPE", d.lower_reshape, HELD, moves=True)
+    yield _row("TRANSPOSE", d.lower_transpose, HELD, moves=True)
+    yield _row("EXPAND", d.lower_expand, HELD, moves=True)
+    yield _row("FILL", d.lower_expand, HELD, moves=True)
+    yield from _rows("TILE", HELD, "repeats", moves=True)
+    yield _row("CONCAT", d.unless(d.has_one_input, direct("concat", "axis")), HELD, moves=True)
+    yield from _rows("SPLIT", HELD, "axis", moves=True)
+    yield from _rows("SLICE", HELD, "starts ends axes steps", moves=True)
+    yield from _rows("PAD", HELD, "mode pads value", moves=True)
+    yield _row("EYE_LIKE", d.lower_eye, HELD, moves=True)
+    yield from _rows("RANGE", ALL_NUMBERS)
     bytes_of_bool = "bytes that become bool are true unless 0"
     yield _row("BIT_CAST", d.unless(d.keeps_type, direct("bit_cast")), HELD, limits=bytes_of_bool, moves=True)
-    yield _moving("GATHER", direct("gather", "axis"), {1: INDICES})
-    yield _moving("GATHER_ELEMENTS", direct("gather_elements", "axis"), {1: INDICES})
-    yield _moving("GATHER_ND", direct("gather_nd", "batch_dims"), {1: INDICES})
-    yield from _rows("SCATTER_ELEMENTS", _with("axis", "reduction"), HELD, other_dtypes={1: INDICES})
-    yield from _rows("SCATTER_ND", _with("reduction"), HELD, other_dtypes={1: INDICES})
-    yield _moving("TENSOR_SCATTER", direct("tensor_scatter", "axis", "mode"), {2: INDICES})
-    yield _moving("ONE_HOT", direct("one_hot", "axis"), {0: ALL_NUMBERS})
-    yield _moving("REVERSE_SEQUENCE", direct("reverse_sequence", "batch_axis", "time_axis"), {1: INDICES})
-    recurrent = {"other_dtypes": {4: INDICES}, "ranks": (3, 3)}
-    yield _row("LSTM", d.recurrent("lstm", "input_forget"), FLOATS, **recurrent)
-    yield _row("GRU", d.recurrent("gru", "linear_before_reset"), FLOATS, **recurrent)
-    yield _row("RNN", d.recurrent("rnn"), FLOATS, **recurrent)
-    masks = ("is_causal", "offset", "left_window", "right_window", "scores", "without_keys")
-    attention = d.by_role("attention", "scale", "softcap", *masks)
-    yield _row("ATTENTION", attention, FLOATS, other_dtypes={3: FLOATS | BOOLEANS, 4: INDICES}, **_IMAGE)
-    yield from _rows("ROTARY_EMBEDDING", _with("interleaved"), FLOATS, **_IMAGE)
-    linear = d.by_role("linear_attention", "query_heads", "key_value_heads", "scale", "update_rule")
-    yield _row("LINEAR_ATTENTION", linear, FLOATS, ranks=(3, 3))
+    yield from _rows("GATHER GATHER_ELEMENTS", HELD, "axis", **indexed, moves=True)
+    yield from _rows("GATHER_ND", HELD, "batch_dims", **indexed, moves=True)
+    yield from _rows("SCATTER_ELEMENTS", HELD, "axis reduction", **indexed)
+    yield from _rows("SCATTER_ND", HELD, "reduction", **indexed)
+    yield from _rows("TENSOR_SCATTER", HELD, "axis mode", other_dtypes={2: INDICES}, moves=True)
+    yield from _rows("ONE_HOT", HELD, "axis", other_dtypes={0: ALL_NUMBERS}, moves=True)
+    yield from _rows("REVERSE_SEQUENCE", HELD, "batch_axis time_axis", **indexed, moves=True)
+    recurrent: Limits = {"other_dtypes": {4: INDICES}, "ranks": (3, 3)}
+    yield from _rows("LSTM", FLOATS, "input_forget", d.recurrent, **recurrent)
+    yield from _rows("GRU", FLOATS, "linear_before_reset", d.recurrent, **recurrent)
+    yield from _rows("RNN", FLOATS, how=d.recurrent, **recurrent)
+    masks = "is_causal offset left_window right_window scores without_keys"
+    attention: Limits = {"other_dtypes": {3: FLOATS | BOOLEANS, 4: INDICES}, **_IMAGE}
+    yield from _rows("ATTENTION", FLOATS, f"scale softcap {masks}", d.by_role, **attention)
+    yield from _rows("ROTARY_EMBEDDING", FLOATS, "interleaved", **_IMAGE)
+    linear = "query_heads key_value_heads scale update_rule"
+    yield from _rows("LINEAR_ATTENTION", FLOATS, linear, d.by_role, ranks=(3, 3))
     yield _row("CAUSAL_CONV", d.by_role("causal_convolution", "activation"), FLOATS, ranks=(3, 3))
     yield _row("QUANTIZE", quantized.lower_quantize, FLOATS, results=EIGHT_BITS | _SIXTEEN_BITS)
     yield _row("DEQUANTIZE", quantized.lower_dequantize, _STORED | _SIXTEEN_BITS | _FOUR_BITS, results=FLOATS)
