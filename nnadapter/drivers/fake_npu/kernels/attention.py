@@ -5,12 +5,11 @@ Sizes: batch B, query heads H = G * R, key and value heads G, queries S, keys T,
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from nnadapter.drivers.fake_npu.kernels.kernel import FUNCTIONS, NumpyKernel
+from nnadapter.drivers.fake_npu.kernels.kernel import FUNCTIONS, named_kernels
 from nnadapter.ir.operand import Array
 
 _LOWEST = float(np.finfo(np.float32).min)
@@ -144,9 +143,4 @@ def _causal_convolution(out: Array, state: Array, *, weight: Array, activation: 
     np.copyto(state, padded[:, :, length:])
 
 
-KERNELS: Mapping[str, NumpyKernel] = {
-    "attention": NumpyKernel(_attention),
-    "causal_convolution": NumpyKernel(_causal_convolution),
-    "linear_attention": NumpyKernel(_linear_attention),
-    "rotary_embedding": NumpyKernel(_rotary_embedding),
-}
+KERNELS = named_kernels(_attention, _causal_convolution, _linear_attention, _rotary_embedding)

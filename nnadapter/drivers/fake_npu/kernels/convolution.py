@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from nnadapter.drivers.fake_npu.kernels.kernel import BLOCK_ELEMENTS, Finish, NumpyKernel, blocks
+from nnadapter.drivers.fake_npu.kernels.kernel import BLOCK_ELEMENTS, Finish, NumpyKernel, blocks, named_kernels
 from nnadapter.drivers.fake_npu.kernels.matrix import finish_rows
 from nnadapter.drivers.fake_npu.kernels.windows import Window
 from nnadapter.ir.operand import Array
@@ -137,11 +137,8 @@ def columns_to_image(out: Array, x: Array, **geometry: Any) -> None:
 
 
 KERNELS: Mapping[str, NumpyKernel] = {
-    "columns_to_image": NumpyKernel(columns_to_image),
-    "convolution": NumpyKernel(convolution, fuses=True),
-    "depthwise_convolution": NumpyKernel(depthwise_convolution, fuses=True),
-    "pointwise_convolution": NumpyKernel(pointwise_convolution, fuses=True),
-    "transposed_convolution": NumpyKernel(transposed_convolution, fuses=True),
+    **named_kernels(columns_to_image),
+    **named_kernels(convolution, depthwise_convolution, pointwise_convolution, transposed_convolution, fuses=True),
     "transposed_volume_convolution": NumpyKernel(partial(_volumes, transposed=True)),
     "volume_convolution": NumpyKernel(partial(_volumes, transposed=False)),
 }

@@ -10,7 +10,7 @@ from functools import partial
 
 import numpy as np
 
-from nnadapter.drivers.fake_npu.kernels.kernel import FUNCTIONS, Finish, NumpyKernel, apply
+from nnadapter.drivers.fake_npu.kernels.kernel import FUNCTIONS, Finish, NumpyKernel, apply, named_kernels
 from nnadapter.ir.operand import Array
 
 
@@ -94,18 +94,17 @@ def dequantize(out: Array, x: Array, zero_point: Array, scale: Array, *, axis: i
 
 
 KERNELS: Mapping[str, NumpyKernel] = {
+    **named_kernels(center, dequantize),
+    **named_kernels(_sum, in_place=(0, 1)),
     **{name: NumpyKernel(partial(_binary, function=each), (0, 1), fuses=True) for name, each in BINARY.items()},
     "cast": NumpyKernel(lambda out, x: np.copyto(out, x, casting="unsafe")),
     "prelu": NumpyKernel(lambda out, x, slope: np.add(np.maximum(x, 0), slope * np.minimum(x, 0), out), in_place=(0,)),
     "round_to_half": NumpyKernel(lambda out, x: np.copyto(out, x.astype(np.float16)), in_place=(0,)),
-    "sum": NumpyKernel(_sum, in_place=(0, 1)),
     "swiglu": NumpyKernel(
         lambda out, gate, value, alpha: np.copyto(out, FUNCTIONS["swish"](gate, alpha) * value), in_place=(0, 1)
     ),
     "unary": NumpyKernel(lambda out, x, function, arguments: apply(function, x, out, arguments), in_place=(0,)),
     "where": NumpyKernel(lambda out, condition, x, y: np.copyto(out, np.where(condition, x, y))),
-    "center": NumpyKernel(center),
-    "dequantize": NumpyKernel(dequantize),
     "look_up": NumpyKernel(lambda out, x, table: np.copyto(out, table[x.view(np.uint8)])),
     "quantize": NumpyKernel(partial(to_integers, combine=np.divide)),
     "requantize": NumpyKernel(partial(to_integers, combine=np.multiply)),

@@ -32,6 +32,13 @@ class NumpyKernel(NamedTuple):
     """True if the kernel applies `finish`, the fused activation."""
 
 
+def named_kernels(
+    *functions: Callable[..., None], in_place: tuple[int, ...] = (), fuses: bool = False
+) -> Mapping[str, NumpyKernel]:
+    """Return kernels by the names of their functions, without a leading underscore."""
+    return {function.__name__.removeprefix("_"): NumpyKernel(function, in_place, fuses) for function in functions}
+
+
 def blocks(total: int, step: int) -> Iterator[slice]:
     """Yield slices of at most `step` that cover `range(total)`."""
     for start in range(0, total, step):

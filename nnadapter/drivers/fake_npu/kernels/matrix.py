@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from nnadapter.drivers.fake_npu.kernels.kernel import Finish, NumpyKernel
+from nnadapter.drivers.fake_npu.kernels.kernel import Finish, NumpyKernel, named_kernels
 from nnadapter.ir.deferred_arrays import unpacked_weight
 from nnadapter.ir.operand import Array
 
@@ -61,10 +61,8 @@ def _unpack_weight(out: Array, weight: Array, scale: Array, zero_point: Array | 
 
 
 KERNELS: Mapping[str, NumpyKernel] = {
+    **named_kernels(einsum, _unpack_weight),
+    **named_kernels(fully_connected, matmul, fuses=True),
     "determinant": NumpyKernel(lambda out, x: np.copyto(out, np.linalg.det(x))),
-    "einsum": NumpyKernel(einsum),
-    "fully_connected": NumpyKernel(fully_connected, fuses=True),
-    "matmul": NumpyKernel(matmul, fuses=True),
     "triangle": NumpyKernel(lambda out, x, upper, k: np.copyto(out, np.triu(x, k) if upper else np.tril(x, k)), (0,)),
-    "unpack_weight": NumpyKernel(_unpack_weight),
 }

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from nnadapter.drivers.fake_npu.kernels.kernel import NumpyKernel, check_indices, flat_positions
+from nnadapter.drivers.fake_npu.kernels.kernel import NumpyKernel, check_indices, flat_positions, named_kernels
 from nnadapter.errors import InputValueError
 from nnadapter.ir.operand import Array
 
@@ -131,23 +131,12 @@ def _bit_cast(out: Array, x: Array) -> None:
 
 
 KERNELS: Mapping[str, NumpyKernel] = {
-    "bit_cast": NumpyKernel(_bit_cast),
+    **named_kernels(_bit_cast, _gather, _gather_elements, _gather_nd, _one_hot, _pad, _range, _reverse_sequence),
+    **named_kernels(_scatter_elements, _scatter_nd, _slice, _split, _tensor_scatter),
     "concat": NumpyKernel(lambda out, *parts, axis: np.concatenate(parts, axis, out)),
     "copy": NumpyKernel(np.copyto),
     "diagonal": NumpyKernel(lambda out, k: np.copyto(out, np.eye(len(out), out.shape[1], k, dtype=out.dtype))),
     "expand": NumpyKernel(np.copyto),
-    "gather": NumpyKernel(_gather),
-    "gather_elements": NumpyKernel(_gather_elements),
-    "gather_nd": NumpyKernel(_gather_nd),
-    "one_hot": NumpyKernel(_one_hot),
-    "pad": NumpyKernel(_pad),
-    "range": NumpyKernel(_range),
-    "reverse_sequence": NumpyKernel(_reverse_sequence),
-    "scatter_elements": NumpyKernel(_scatter_elements),
-    "scatter_nd": NumpyKernel(_scatter_nd),
-    "slice": NumpyKernel(_slice),
-    "split": NumpyKernel(_split),
-    "tensor_scatter": NumpyKernel(_tensor_scatter),
     "tile": NumpyKernel(lambda out, x, repeats: np.copyto(out, np.tile(x, repeats))),
     "transpose": NumpyKernel(lambda out, x, perm: np.copyto(out, x.transpose(perm))),
 }

@@ -7,7 +7,7 @@ from math import prod
 
 import numpy as np
 
-from nnadapter.drivers.fake_npu.kernels.kernel import NumpyKernel
+from nnadapter.drivers.fake_npu.kernels.kernel import NumpyKernel, named_kernels
 from nnadapter.drivers.fake_npu.kernels.reduction import sum_over
 from nnadapter.ir.operand import Array
 
@@ -109,13 +109,16 @@ def negative_log_likelihood(
 
 
 KERNELS: Mapping[str, NumpyKernel] = {
-    "instance_normalization": NumpyKernel(instance_normalization, in_place=(0,)),
-    "layer_normalization": NumpyKernel(layer_normalization, in_place=(0,)),
-    "local_response_normalization": NumpyKernel(local_response_normalization, in_place=(0,)),
-    "log_softmax": NumpyKernel(log_softmax, in_place=(0,)),
-    "lp_normalization": NumpyKernel(lp_normalization, in_place=(0,)),
-    "mean_variance_normalization": NumpyKernel(mean_variance_normalization, in_place=(0,)),
-    "negative_log_likelihood": NumpyKernel(negative_log_likelihood),
-    "rms_normalization": NumpyKernel(rms_normalization, in_place=(0,)),
-    "softmax": NumpyKernel(softmax, in_place=(0,)),
+    **named_kernels(negative_log_likelihood),
+    **named_kernels(
+        instance_normalization,
+        layer_normalization,
+        local_response_normalization,
+        log_softmax,
+        lp_normalization,
+        mean_variance_normalization,
+        rms_normalization,
+        softmax,
+        in_place=(0,),
+    ),
 }

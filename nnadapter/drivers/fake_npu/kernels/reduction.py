@@ -8,7 +8,7 @@ from math import prod
 
 import numpy as np
 
-from nnadapter.drivers.fake_npu.kernels.kernel import NumpyKernel
+from nnadapter.drivers.fake_npu.kernels.kernel import NumpyKernel, named_kernels
 from nnadapter.ir.operand import Array
 
 
@@ -95,10 +95,9 @@ def _short_time_fourier_transform(
 
 
 KERNELS: Mapping[str, NumpyKernel] = {
+    **named_kernels(_fourier_transform, _hardmax, _short_time_fourier_transform, _top_k),
     "arg_max": NumpyKernel(partial(_extreme, find=np.argmax, best=np.fmax)),
     "arg_min": NumpyKernel(partial(_extreme, find=np.argmin, best=np.fmin)),
-    "fourier_transform": NumpyKernel(_fourier_transform),
-    "hardmax": NumpyKernel(_hardmax),
     "reduce_max": NumpyKernel(partial(_reduce, function=np.maximum)),
     "reduce_mean": NumpyKernel(
         lambda out, x, axes: np.divide(sum_over(x, axes).reshape(out.shape), prod(x.shape[axis] for axis in axes), out)
@@ -108,6 +107,4 @@ KERNELS: Mapping[str, NumpyKernel] = {
     "reduce_sum": NumpyKernel(lambda out, x, axes: np.copyto(out, sum_over(x, axes).reshape(out.shape))),
     "running_product": NumpyKernel(partial(_running, function=np.multiply, first=1)),
     "running_sum": NumpyKernel(partial(_running, function=np.add, first=0)),
-    "short_time_fourier_transform": NumpyKernel(_short_time_fourier_transform),
-    "top_k": NumpyKernel(_top_k),
 }

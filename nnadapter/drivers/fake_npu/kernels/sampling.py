@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from nnadapter.drivers.fake_npu.kernels.kernel import NumpyKernel, check_indices
+from nnadapter.drivers.fake_npu.kernels.kernel import check_indices, named_kernels
 from nnadapter.drivers.fake_npu.kernels.windows import Window
 from nnadapter.errors import InputValueError
 from nnadapter.ir.index_ranges import farthest_corner
@@ -323,12 +323,6 @@ def _bins(first: np.float32, last: np.float32, bins: int, size: int) -> tuple[Ar
     return np.clip(pixels, 0, size - 1), ends > begins
 
 
-KERNELS: Mapping[str, NumpyKernel] = {
-    "resize_linear": NumpyKernel(resize_linear),
-    "resize_nearest": NumpyKernel(resize_nearest),
-    "affine_grid": NumpyKernel(_affine_grid),
-    "deformable_convolution": NumpyKernel(_deformable_convolution),
-    "grid_sample": NumpyKernel(_grid_sample),
-    "max_roi_pool": NumpyKernel(_max_roi_pool),
-    "roi_align": NumpyKernel(_roi_align),
-}
+KERNELS = named_kernels(
+    resize_linear, resize_nearest, _affine_grid, _deformable_convolution, _grid_sample, _max_roi_pool, _roi_align
+)

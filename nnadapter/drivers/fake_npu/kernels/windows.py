@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from nnadapter.drivers.fake_npu.kernels.kernel import NumpyKernel, check_indices
+from nnadapter.drivers.fake_npu.kernels.kernel import NumpyKernel, check_indices, named_kernels
 from nnadapter.ir.operand import Array
 
 
@@ -167,11 +167,9 @@ def max_unpool(out: Array, x: Array, indices: Array) -> None:
 
 
 KERNELS: Mapping[str, NumpyKernel] = {
+    **named_kernels(max_pool_with_indices, max_unpool, p_norm_pool),
     "average_pool": NumpyKernel(partial(average_pool, first=_IMAGE)),
     "average_pool_axes": NumpyKernel(partial(average_pool, first=_AXES)),
     "max_pool": NumpyKernel(partial(max_pool, first=_IMAGE)),
     "max_pool_axes": NumpyKernel(partial(max_pool, first=_AXES)),
-    "max_pool_with_indices": NumpyKernel(max_pool_with_indices),
-    "max_unpool": NumpyKernel(max_unpool),
-    "p_norm_pool": NumpyKernel(p_norm_pool),
 }
