@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+import nnadapter.kernels.segments as segments
 from nnadapter import errors
 from nnadapter.drivers.boundary import (
     OutputCheck,
@@ -39,7 +40,6 @@ from nnadapter.drivers.interface import (
 from nnadapter.drivers.kernel import Kernel, KernelType
 from nnadapter.ir import Array, Layout, Model, Operand, OperandType, Operation
 from nnadapter.ir.operations.custom import CUSTOM, CustomCall
-from nnadapter.kernels import segments
 from nnadapter.kernels.registry import Choice, KernelTable, Request, complete, kernel_table, turns
 from nnadapter.process.resources import close_all
 from nnadapter.records import dataclass

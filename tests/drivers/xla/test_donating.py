@@ -252,5 +252,5 @@ def test_failing_donating_program_falls_back_to_the_plain_one(monkeypatch):
 
     compiled = context().compile(relu())._compiled
     compilation = Donating(compiled)
-    monkeypatch.setattr(compilation, "_form", fails)
+    monkeypatch.setattr(compilation, "_variant", fails)
     assert compilation.start([numbers(4)], [0]) is None
