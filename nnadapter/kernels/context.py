@@ -14,16 +14,7 @@ import numpy as np
 
 import nnadapter.kernels.segments as segments
 from nnadapter import errors
-from nnadapter.drivers.boundary import (
-    OutputCheck,
-    ask_admission,
-    ask_supported,
-    blamed_nodes,
-    check_results,
-    checked_program,
-    create_execution,
-    read_only,
-)
+from nnadapter.drivers import boundary
 from nnadapter.drivers.capability import Capability, Profile
 from nnadapter.drivers.interface import (
     KERNEL,
@@ -88,7 +79,7 @@ class KernelCall:
             kernel_types = _padded(self.kernel.outputs, len(results))
             results = [_turned_back(*triple) for triple in zip(results, kernel_types, self.call.outputs, strict=True)]
         expected = [(type_.dimensions, type_.dtype.array_type) for type_ in self.call.outputs]
-        return [_copy_if_shared(array, inputs) for array in check_results(results, self.names, expected)]
+        return [_copy_if_shared(array, inputs) for array in boundary.check_results(results, self.names, expected)]
 
     def _failed(self, problem: str, advice: str) -> errors.ExecutionError:
         return errors.ExecutionError(f"kernel {self.kernel.name!r} of {self.call.display_name} {problem}; {advice}")
@@ -108,7 +99,7 @@ def _padded(stated: Sequence[KernelType], count: int) -> list[KernelType | None]
 def _argument(array: Array, kernel_type: KernelType | None, type_: OperandType | None) -> Array:
     if kernel_type is not None and turns(kernel_type, type_):
         array = array.transpose(_TO_NHWC if kernel_type.layout is Layout.NHWC else _TO_NCHW)
-    return read_only(array)
+    return boundary.read_only(array)
 
 
 def _turned_back(result: object, kernel_type: KernelType | None, type_: OperandType) -> object:
@@ -137,7 +128,7 @@ class Turn:
     """Operands of the segment."""
     outputs: tuple[int, ...]
     names: tuple[str, ...] = ()
-    expected: OutputCheck = ()
+    expected: boundary.OutputCheck = ()
 
 
 class KernelProgram(Program):
@@ -200,7 +191,7 @@ class KernelExecution(Execution):
     def _open(self, turn: Turn) -> Execution | KernelCall:
         if isinstance(turn.work, KernelCall):
             return turn.work
-        self._executions.append(create_execution(turn.work))
+        self._executions.append(boundary.create_execution(turn.work))
         return self._executions[-1]
 
     def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:
@@ -212,7 +203,7 @@ class KernelExecution(Execution):
         for turn, step in self._steps:
             if control.cancelled is not None and control.cancelled():
                 raise errors.CancelledError("the run was cancelled between two programs of a segment with kernels")
-            results = _computed(turn, step, [read_only(values[operand]) for operand in turn.inputs], control)
+            results = _computed(turn, step, [boundary.read_only(values[operand]) for operand in turn.inputs], control)
             values.update(zip(turn.outputs, results, strict=True))
         return [values[operand] for operand in self._program.outputs]
 
@@ -224,7 +215,7 @@ def _computed(turn: Turn, step: Execution | KernelCall, inputs: Sequence[Array],
     if isinstance(step, KernelCall):
         return step.compute(inputs)
     results = step.compute(inputs) if control is UNLIMITED else step.compute_within(inputs, control)
-    return check_results(results, turn.names, turn.expected)
+    return boundary.check_results(results, turn.names, turn.expected)
 
 
 class KernelContext(Context):
@@ -241,7 +232,7 @@ class KernelContext(Context):
             return self.inner.supported(model)
         verdicts: list[Verdict] = [SUPPORTED] * len(segment.operations)
         inner_model, positions = segments.without_calls(segment)
-        inner_verdicts = ask_supported(self.inner, inner_model, len(positions)) if positions else ()
+        inner_verdicts = boundary.ask_supported(self.inner, inner_model, len(positions)) if positions else ()
         for position, verdict in zip(positions, inner_verdicts, strict=True):
             verdicts[position] = verdict
         for position in segment.calls:
@@ -254,7 +245,7 @@ class KernelContext(Context):
         if segment is None:
             return self.inner.admit(model)
         pieces = segments.split(segment)
-        answers = [None if piece.model is None else ask_admission(self.inner, piece.model) for piece in pieces]
+        answers = [None if piece.model is None else boundary.ask_admission(self.inner, piece.model) for piece in pieces]
         for answer in answers:
             if answer is not None and isinstance(answer.verdict, Unsupported):
                 return answer
@@ -347,7 +338,7 @@ def _compile(inner: Context, piece: segments.KernelPiece) -> Program:
     try:
         return inner.compile(piece.model)
     except errors.CompilationError as error:  # indices are relative to the piece
-        blamed = blamed_nodes(error, len(positions))
+        blamed = boundary.blamed_nodes(error, len(positions))
         if not blamed:
             raise
         refused = {positions[position]: refusal for position, refusal in blamed.items()}
@@ -394,7 +385,7 @@ def _assembled(
                 turns.append(Turn(call, slots(input_names), slots(written)))
                 continue
             piece = stored.pieces[number]
-            built_programs.append(checked_program(loaders[number]()))
+            built_programs.append(boundary.checked_program(loaders[number]()))
             expected = [
                 None if value_type is None else (value_type.dimensions, value_type.dtype.array_type)
                 for value_type in piece.types

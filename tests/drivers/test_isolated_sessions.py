@@ -15,7 +15,7 @@ import pytest
 
 import nnadapter as nna
 from nnadapter.drivers import registry
-from nnadapter.drivers.isolation import channels, child_process, isolated_device
+from nnadapter.drivers.isolation import channels, isolated_device
 from nnadapter.engine import plan_devices
 from nnadapter.errors import (
     DeadlineExceededError,
@@ -93,21 +93,21 @@ def test_shapes_may_change(session):
     assert [run(session, rows) for rows in (1, 3, 1, 2, 3)] == ["fake_npu"] * 5
 
 
-@pytest.mark.parametrize("where", [child_process, child_process])
-def test_lack_of_descriptors_is_no_device_loss(session, device, monkeypatch, where):
+@pytest.mark.parametrize("is_running", [False, True])
+def test_lack_of_descriptors_is_no_device_loss(session, device, monkeypatch, is_running):
     def none_left():
         raise OSError(errno.EMFILE, "Too many open files")
 
     process, child = device.process_id, device.child()
     child._idle.clear()
     with monkeypatch.context() as patch:
-        patch.setattr(where, "pair", none_left)
-        if where is child_process:
-            with pytest.raises(DeviceUnavailableError, match="did not start.*Too many open files"):
-                isolated_device.IsolatedDevice("null")
-        else:
+        patch.setattr(channels, "pair", none_left)
+        if is_running:
             with pytest.raises(OutOfMemoryError, match="cannot create a channel"):
                 device.footprint()
+        else:
+            with pytest.raises(DeviceUnavailableError, match="did not start.*Too many open files"):
+                isolated_device.IsolatedDevice("null")
     assert run(session) == "fake_npu" and device.process_id == process
 
 

@@ -25,17 +25,7 @@ from typing import Any, BinaryIO, NamedTuple
 from weakref import WeakSet
 
 from nnadapter import errors
-from nnadapter.drivers.isolation.channels import (
-    AbandonedComputationError,
-    Channel,
-    Computation,
-    End,
-    Lane,
-    ends,
-    pair,
-    read_answer,
-    written,
-)
+from nnadapter.drivers.isolation import channels
 from nnadapter.process.processors import computes_for_this, computes_no_more
 from nnadapter.process.resources import register_after_fork
 
@@ -116,18 +106,18 @@ class Started(NamedTuple):
     """Running child process."""
 
     process: subprocess.Popen[bytes]
-    door: Channel
+    door: channels.Channel
     """Passes new channels to the child."""
-    lifeline: End
+    lifeline: channels.End
 
 
 def start(output: BinaryIO) -> Started:
     """Start a process that prints into `output`."""
     with ExitStack() as stack:
         try:
-            door, other_door = pair()
+            door, other_door = channels.pair()
             stack.callback(door.close)
-            lifeline, other_lifeline = ends()
+            lifeline, other_lifeline = channels.ends()
             stack.callback(lifeline.close)
             process = _process(output, other_door, other_lifeline)
         except (OSError, ValueError) as error:
@@ -136,7 +126,7 @@ def start(output: BinaryIO) -> Started:
     return Started(process, door, lifeline)
 
 
-def _process(output: BinaryIO, door: End, lifeline: End) -> subprocess.Popen[bytes]:
+def _process(output: BinaryIO, door: channels.End, lifeline: channels.End) -> subprocess.Popen[bytes]:
     path = [entry for entry in sys.path if isinstance(entry, str)]
     with door, lifeline:
         descriptors = door.fileno(), lifeline.fileno()
@@ -178,8 +168,8 @@ class Child:
         self._limit, self._on_tick = limit_s, on_tick
         self._error: BaseException | None = None
         self._started: Started | None = None
-        self._idle: list[Lane] = []
-        self._lanes: WeakSet[Lane] = WeakSet()
+        self._idle: list[channels.Lane] = []
+        self._lanes: WeakSet[channels.Lane] = WeakSet()
         self._ending = RLock()
         """Reentrant, because a finalizer may call `end` inside `end`."""
         try:
@@ -215,27 +205,27 @@ class Child:
             NNAdapterError: from the driver.
         """
         aside: list[memoryview] = []
-        contents = written((command, arguments), lambda buffer: aside.append(buffer.raw()))
+        contents = channels.written((command, arguments), lambda buffer: aside.append(buffer.raw()))
         return self.converse(command, limit_s, lambda lane, end: lane.ask(contents, aside, end))
 
-    def run(self, computation: Computation, limit_s: float) -> Any:
+    def run(self, computation: channels.Computation, limit_s: float) -> Any:
         result = self.converse("compute", limit_s, lambda lane, end: lane.compute(computation, end))
         self.has_delivered = True
         return result
 
-    def converse(self, command: str, limit_s: float, talk: Callable[[Lane, float], tuple[bytes, Any]]) -> Any:
+    def converse(self, command: str, limit_s: float, talk: Callable[[channels.Lane, float], tuple[bytes, Any]]) -> Any:
         """Send a request by `talk` over an idle lane, and return the result.
 
         `talk` returns the raw answer, or no bytes and the result.
         """
         if self.lost:
             raise self._lost_error(errors.DeviceLostError, command)
-        lane: Lane | None = None
+        lane: channels.Lane | None = None
         try:
             lane = self._lane()
             lane.is_alone = len(self._lanes) == 1
             answer, value = talk(lane, time.monotonic() + limit_s)
-        except AbandonedComputationError:
+        except channels.AbandonedComputationError:
             raise self._stopped(command, "after the cancellation") from None
         except TimeoutError:
             raise self._stopped(command, f"within {limit_s:g} s") from None
@@ -317,13 +307,13 @@ class Child:
                 os.ftruncate(self._output.fileno(), 0)
         self._on_tick(self)
 
-    def _lane(self) -> Lane:
+    def _lane(self) -> channels.Lane:
         try:
             return self._idle.pop()
         except IndexError:
             assert self._started is not None, "it was started"
             channel, other = _new_pair(self.device)
-            lane = Lane(channel, self.device)
+            lane = channels.Lane(channel, self.device)
             self._lanes.add(lane)
             with other:
                 self._started.door.send(b"", [other.fileno()], time.monotonic() + _CLOSE_S)
@@ -331,7 +321,7 @@ class Child:
 
     def _read(self, command: str, answer: bytes) -> Any:
         try:
-            reply = read_answer(answer, self.device)
+            reply = channels.read_answer(answer, self.device)
             if isinstance(reply, tuple) and len(reply) == 2:
                 if reply[0] is True:
                     return reply[1]
@@ -366,7 +356,7 @@ class Child:
             return f", with output: {summary[:_OUTPUT_CHARACTERS]}" if summary else ""
         return ""
 
-    def _release(self, lanes: list[Lane] | None = None) -> None:
+    def _release(self, lanes: list[channels.Lane] | None = None) -> None:
         for lane in (*self._idle, *(lanes or ())):
             lane.close()
         self._idle.clear()
@@ -377,9 +367,9 @@ class Child:
         self.closing.put(None)
 
 
-def _new_pair(device: str) -> tuple[Channel, End]:
+def _new_pair(device: str) -> tuple[channels.Channel, channels.End]:
     try:
-        return pair()
+        return channels.pair()
     except OSError as error:  # the process is fine and must not be restarted
         raise errors.OutOfMemoryError(
             f"cannot create a channel to the process of device {device!r}: {error}; close files, or raise their limit",

@@ -28,18 +28,7 @@ from nnadapter.drivers import Capability, Compatibility, Context, Control, Devic
 from nnadapter.drivers.boundary import ask_compatibility, checked_bytes, create_execution, read_only
 from nnadapter.drivers.failures import NamedCalls
 from nnadapter.drivers.interface import Device, DeviceTensor, Stream
-from nnadapter.drivers.isolation.channels import (
-    HEADER_BYTES,
-    LANE_BLOCK,
-    Channel,
-    Spec,
-    StreamResults,
-    aligned_offsets,
-    from_descriptor,
-    read,
-    type_named,
-    written,
-)
+from nnadapter.drivers.isolation import channels
 from nnadapter.drivers.registry import device_info, open_device
 from nnadapter.drivers.selection import check_options
 from nnadapter.drivers.shared_memory import mapped
@@ -115,12 +104,14 @@ class DeviceServer:
     def _memory_statistics(self) -> Any:
         return self._calls["memory_statistics"](self._device.memory_statistics)
 
-    def _compute_on_streams(self, first_jobs: Sequence[Job], second_jobs: Sequence[Job]) -> StreamResults | None:
+    def _compute_on_streams(
+        self, first_jobs: Sequence[Job], second_jobs: Sequence[Job]
+    ) -> channels.StreamResults | None:
         resources = self._objects
         first, second = ([(resources[number], inputs) for number, inputs in jobs] for jobs in (first_jobs, second_jobs))
         return compute_on_streams(self._device, first, second)
 
-    def _compute_on_device(self, jobs: Sequence[Job]) -> StreamResults | None:
+    def _compute_on_device(self, jobs: Sequence[Job]) -> channels.StreamResults | None:
         return compute_on_device(self._device, [(self._objects[number], inputs) for number, inputs in jobs])
 
     def _take_model(self, number: int, model: Any) -> None:
@@ -254,7 +245,7 @@ Task = tuple[Any, Sequence[Array]]
 
 def compute_on_streams(
     device: Device, first_tasks: Sequence[Task], second_tasks: Sequence[Task]
-) -> StreamResults | None:
+) -> channels.StreamResults | None:
     """Run tasks on a stream, and others on a second stream that waits for the first; None if unsupported."""
     if not (device.has_memory and device.has_streams):
         return None
@@ -279,7 +270,7 @@ def compute_on_streams(
         return [[_on_host(tensor) for tensor in tensors] for tensors in outputs], broken
 
 
-def compute_on_device(device: Device, tasks: Sequence[Task]) -> StreamResults | None:
+def compute_on_device(device: Device, tasks: Sequence[Task]) -> channels.StreamResults | None:
     """Run tasks on device memory; None if unsupported."""
     if not device.has_memory:
         return None
@@ -345,7 +336,7 @@ def _on_host(tensor: DeviceTensor) -> Array:
 class LaneServer:
     """Device end of a lane, for one thread."""
 
-    def __init__(self, channel: Channel, served: DeviceServer) -> None:
+    def __init__(self, channel: channels.Channel, served: DeviceServer) -> None:
         self._channel, self._served = channel, served
         self._blocks: dict[int, tuple[mmap.mmap, mmap.mmap]] = {}
         """Read-only and writable mappings, by block number."""
@@ -363,7 +354,7 @@ class LaneServer:
     def _handle(self, message: tuple[bytes, Sequence[int]], descriptors: Sequence[int]) -> tuple[bool, Any]:
         contents, sizes = message
         try:
-            command, arguments = read(contents, _pieces(sizes, descriptors))
+            command, arguments = channels.read(contents, _pieces(sizes, descriptors))
             return True, self._served.call(command)(**arguments)
         except FAILURES as error:  # a driver may raise anything
             return False, _error_as_data(error)
@@ -395,7 +386,7 @@ class LaneServer:
         seconds: float | None,
     ) -> Sequence[Array]:
         if seconds is not None:
-            lane_block = self._blocks[LANE_BLOCK][0]
+            lane_block = self._blocks[channels.LANE_BLOCK][0]
             control = Control(deadline_seconds=seconds, cancelled=lambda: lane_block[0] != 0)
             results = call(execution.compute_within, arrays, control)
         elif into is not None:
@@ -407,29 +398,31 @@ class LaneServer:
     def _place_results(self, results: Sequence[Array]) -> Any:
         """Copy results into the lane's memory, which may have to grow."""
         sizes = (0 if result.dtype.hasobject else result.nbytes for result in results)
-        offsets, nbytes = aligned_offsets(sizes, HEADER_BYTES)
+        offsets, nbytes = channels.aligned_offsets(sizes, channels.HEADER_BYTES)
         specs: list[Any] = [
             result if result.dtype.hasobject else (dtype_name(result.dtype), result.shape, offset)
             for result, offset in zip(results, offsets, strict=True)
         ]
-        lane_arrays = [np.frombuffer(block, np.uint8) for block in self._blocks.get(LANE_BLOCK, ())]
+        lane_arrays = [np.frombuffer(block, np.uint8) for block in self._blocks.get(channels.LANE_BLOCK, ())]
         if any(_overlaps_any(result, lane_arrays) for result in results):
             results = [np.array(result) for result in results]
-        if LANE_BLOCK not in self._blocks or len(self._blocks[LANE_BLOCK][1]) < nbytes:
-            self._channel.send(written(("more", nbytes)))
+        if channels.LANE_BLOCK not in self._blocks or len(self._blocks[channels.LANE_BLOCK][1]) < nbytes:
+            self._channel.send(channels.written(("more", nbytes)))
             contents, descriptors = self._channel.receive_with_descriptors()
             self._map(pickle.loads(contents), descriptors)
         for spec, result in zip(specs, results, strict=True):
             if isinstance(spec, tuple):
                 name, shape, offset = spec
-                np.copyto(np.ndarray(shape, type_named(name), self._blocks[LANE_BLOCK][1], offset), result)
+                np.copyto(
+                    np.ndarray(shape, channels.type_named(name), self._blocks[channels.LANE_BLOCK][1], offset), result
+                )
         return True, specs
 
-    def _array(self, spec: Spec, *, writable: bool) -> Array:
+    def _array(self, spec: channels.Spec, *, writable: bool) -> Array:
         if isinstance(spec, np.ndarray):
             return spec
         name, shape, number, offset = spec
-        array: Array = np.ndarray(shape, type_named(name), self._blocks[number][writable], offset)
+        array: Array = np.ndarray(shape, channels.type_named(name), self._blocks[number][writable], offset)
         array.setflags(write=writable)
         return array
 
@@ -439,14 +432,14 @@ class LaneServer:
             to_write = mapped(descriptor, nbytes, writable=True)
             to_read = mapped(duplicate, nbytes, writable=False)
             # Private copies of inputs, so the driver may overwrite them.
-            self._blocks[number] = to_write if number == LANE_BLOCK else to_read, to_write
+            self._blocks[number] = to_write if number == channels.LANE_BLOCK else to_read, to_write
 
 
 def _pieces(sizes: Sequence[int], descriptors: Sequence[int]) -> list[memoryview]:
     """Map a message's large buffers read-only."""
     if not descriptors:
         return []
-    starts, total = aligned_offsets(sizes)
+    starts, total = channels.aligned_offsets(sizes)
     view = memoryview(mapped(descriptors[0], total, writable=False))
     return [view[start : start + size] for start, size in zip(starts, sizes, strict=True)]
 
@@ -474,10 +467,10 @@ def _overlaps_any(result: Array, arrays: Sequence[Array]) -> bool:
 
 def _pickled(answer: Any) -> bytes:
     try:
-        return written(answer)
+        return channels.written(answer)
     except Exception as error:  # noqa: BLE001  a driver's objects may not be picklable
         message = f"the driver's answer cannot be sent: {type(error).__name__}: {error}"
-        return written((False, ("DriverError", message, {})))
+        return channels.written((False, ("DriverError", message, {})))
 
 
 def _error_as_data(error: BaseException) -> tuple[str, str, Mapping[str, Any]]:
@@ -494,8 +487,8 @@ def main() -> None:
     os.environ.pop("NNADAPTER_ISOLATE", None)
     served = DeviceServer()
     # Some drivers must be opened in the main thread, so it serves the first channel.
-    first, entrance = threading.Event(), from_descriptor(door)
-    lanes: list[Channel] = []
+    first, entrance = threading.Event(), channels.from_descriptor(door)
+    lanes: list[channels.Channel] = []
     threading.Thread(target=_open, args=(entrance, served, lanes, first), daemon=True).start()
     first.wait()
     _serve(lanes.pop(), served)
@@ -521,14 +514,14 @@ def _watch(lifeline: socket.socket) -> NoReturn:
     os._exit(0)
 
 
-def _open(door: Channel, served: DeviceServer, lanes: list[Channel], first: threading.Event) -> None:
+def _open(door: channels.Channel, served: DeviceServer, lanes: list[channels.Channel], first: threading.Event) -> None:
     while True:
         try:
             _, descriptors = door.receive_with_descriptors()
         except (OSError, EOFError):
             os._exit(0)
         for descriptor in descriptors:
-            channel = from_descriptor(descriptor)
+            channel = channels.from_descriptor(descriptor)
             if not first.is_set():
                 lanes.append(channel)
                 first.set()
@@ -536,7 +529,7 @@ def _open(door: Channel, served: DeviceServer, lanes: list[Channel], first: thre
             threading.Thread(target=_serve, args=(channel, served), daemon=True).start()
 
 
-def _serve(channel: Channel, served: DeviceServer) -> None:
+def _serve(channel: channels.Channel, served: DeviceServer) -> None:
     seat: Any = LaneServer(channel, served)
     try:
         while True:

@@ -25,32 +25,7 @@ from nnadapter.drivers.capability import (
     Threading,
 )
 from nnadapter.drivers.interface import UNLIMITED, Admission, Compatibility, Context, Control, Device, Driver, Program
-from nnadapter.drivers.native import c_interface
-from nnadapter.drivers.native.models import (
-    ModelTemplates,
-    NumberedSizes,
-    build,
-    contents,
-    option,
-    read_option,
-    read_texts,
-    symbolic_real_attribute,
-)
-from nnadapter.drivers.native.requests import (
-    CallSignature,
-    DeviceMemory,
-    DynamicSignatures,
-    ExecutionSlot,
-    NativeEvent,
-    NativeProgram,
-    NativeSignature,
-    NativeStream,
-    RunSignature,
-    build_control,
-    statistics_of,
-    unseal,
-    written_by,
-)
+from nnadapter.drivers.native import c_interface, models, requests
 from nnadapter.ir import DataType, Model, Operation, verify
 from nnadapter.ir.structure import SpecializedModel
 from nnadapter.process.resources import ObjectPool, close_all, new_lock
@@ -108,7 +83,7 @@ class _Built(NamedTuple):
 
     holder: c_interface.Holder
     address: int
-    sizes: NumberedSizes | None = None
+    sizes: models.NumberedSizes | None = None
 
 
 _NONE_BUILT = None, _Built(c_interface.Holder(), 0)
@@ -126,9 +101,9 @@ class NativeContext(Context):
         self._admission = c_interface.StructPool("Admission", [{"verdict": self._admitted.addresses[0]}])
         self._unlimited = c_interface.Holder()
         self._compiling = c_interface.StructPool(
-            "CompileRequest", [{"control": build_control(UNLIMITED, self._unlimited)}]
+            "CompileRequest", [{"control": requests.build_control(UNLIMITED, self._unlimited)}]
         )
-        self._signatures = DynamicSignatures()
+        self._signatures = requests.DynamicSignatures()
         self._sinks: dict[int, VerdictSink] = {}
 
     def supported(self, model: Model) -> Sequence[Verdict]:
@@ -152,10 +127,10 @@ class NativeContext(Context):
             (verdict,), nbytes = verdicts.read(), int(self._admission.structures[0].memory_bytes)
         return Admission(verdict=verdict, facts={"memory_bytes": nbytes}) if nbytes else Admission(verdict=verdict)
 
-    def compile(self, model: Model) -> NativeProgram:
+    def compile(self, model: Model) -> requests.NativeProgram:
         return self.compile_within(model, UNLIMITED)
 
-    def compile_within(self, model: Model, control: Control) -> NativeProgram:
+    def compile_within(self, model: Model, control: Control) -> requests.NativeProgram:
         holder, address, sizes = self._take_built(model)
         with self._lock:
             _passing, request = self._request(address, control)
@@ -165,11 +140,13 @@ class NativeContext(Context):
         dynamic_signature = None if sizes is None else self._signatures.of(model, sizes)
         return self._program(handle, _signature_of(model), holder, dynamic_signature)
 
-    def clone_with_constants(self, program: Program, model: Model) -> NativeProgram | None:
-        assert isinstance(program, NativeProgram), "programs of a context are its own"
+    def clone_with_constants(self, program: Program, model: Model) -> requests.NativeProgram | None:
+        assert isinstance(program, requests.NativeProgram), "programs of a context are its own"
         return self.bind_within(program, model, UNLIMITED)
 
-    def bind_within(self, program: NativeProgram, model: Model, control: Control) -> NativeProgram | None:
+    def bind_within(
+        self, program: requests.NativeProgram, model: Model, control: Control
+    ) -> requests.NativeProgram | None:
         if "clone_with_constants" not in self._functions:
             return None
         holder, address, _ = self._take_built(model)
@@ -179,11 +156,15 @@ class NativeContext(Context):
         return None if handle is None else self._program(handle, _signature_of(model), holder)
 
     def _program(
-        self, handle: int, signature: CallSignature, holder: c_interface.Holder, dynamic: RunSignature | None = None
-    ) -> NativeProgram:
-        return NativeProgram(self._functions, self._device, handle, signature, holder, self._slots, dynamic)
+        self,
+        handle: int,
+        signature: requests.CallSignature,
+        holder: c_interface.Holder,
+        dynamic: requests.RunSignature | None = None,
+    ) -> requests.NativeProgram:
+        return requests.NativeProgram(self._functions, self._device, handle, signature, holder, self._slots, dynamic)
 
-    def deserialize(self, blob: bytes) -> NativeProgram:
+    def deserialize(self, blob: bytes) -> requests.NativeProgram:
         if "deserialize" not in self._functions:
             return super().deserialize(blob)  # type: ignore[return-value]  # raises
         return self._deserialized(blob)
@@ -193,12 +174,14 @@ class NativeContext(Context):
             return super().deserialize_view(blob)
         return self._deserialized(blob, is_checked=True)
 
-    def _deserialized(self, blob: bytes | memoryview, *, is_checked: bool = False) -> NativeProgram:
-        types, data = unseal(self._functions.driver, blob, is_checked=is_checked)
+    def _deserialized(self, blob: bytes | memoryview, *, is_checked: bool = False) -> requests.NativeProgram:
+        types, data = requests.unseal(self._functions.driver, blob, is_checked=is_checked)
         holder = c_interface.Holder()
         array = holder.keep(np.frombuffer(data, np.uint8))
-        control = build_control(UNLIMITED, holder)
-        request = c_interface.make("DeserializeRequest", data=contents(array), bytes=array.nbytes, control=control)
+        control = requests.build_control(UNLIMITED, holder)
+        request = c_interface.make(
+            "DeserializeRequest", data=models.contents(array), bytes=array.nbytes, control=control
+        )
         with self._lock:
             handle = self._functions.create_handle(
                 "deserialize",
@@ -207,25 +190,27 @@ class NativeContext(Context):
                 failure=errors.IncompatibleProgramError,
                 misuse=errors.IncompatibleProgramError,
             )
-        return self._program(handle, CallSignature(types), holder)
+        return self._program(handle, requests.CallSignature(types), holder)
 
     def check_blob(self, blob: memoryview) -> Compatibility | None:
         """Map unknown answers of the driver to RECOMPILE, which is always safe."""
         if "check_blob" not in self._functions:
             return None
-        written = written_by(self._functions.driver, blob)
+        written = requests.written_by(self._functions.driver, blob)
         if written is None:
             return Compatibility.INCOMPATIBLE
         array = np.frombuffer(written, np.uint8)
         with self._lock:
-            code = self._functions.plain("check_blob", self._handle, contents(array), array.nbytes)
+            code = self._functions.plain("check_blob", self._handle, models.contents(array), array.nbytes)
         return c_interface.COMPATIBILITIES.get(code, Compatibility.RECOMPILE) if code else None
 
     def _request(self, model: int, control: Control) -> tuple[c_interface.Holder, int]:
         """Return the owner and address of a compile request, valid while the lock is held."""
         if control is not UNLIMITED:
             passing = c_interface.Holder()
-            return passing, passing.make("CompileRequest", model=model, control=build_control(control, passing))
+            return passing, passing.make(
+                "CompileRequest", model=model, control=requests.build_control(control, passing)
+            )
         self._compiling.clear()
         self._compiling.structures[0].model = model
         return self._unlimited, self._compiling.addresses[0]
@@ -255,8 +240,8 @@ class NativeContext(Context):
         last, built = self._last
         if last is not model:
             verify(model)
-            holder, sizes = c_interface.Holder(), NumberedSizes(model) if model.has_dynamic_shapes else None
-            built = _Built(holder, build(model, holder, sizes), sizes)
+            holder, sizes = c_interface.Holder(), models.NumberedSizes(model) if model.has_dynamic_shapes else None
+            built = _Built(holder, models.build(model, holder, sizes), sizes)
             self._last = model, built
         return built
 
@@ -266,34 +251,34 @@ class NativeContext(Context):
         self._functions.plain("destroy_context", self._handle)
 
 
-def _new_slot(functions: c_interface.Functions, device: int) -> ExecutionSlot:
-    return ExecutionSlot(NativeStream(functions, device) if "create_stream" in functions else None)
+def _new_slot(functions: c_interface.Functions, device: int) -> requests.ExecutionSlot:
+    return requests.ExecutionSlot(requests.NativeStream(functions, device) if "create_stream" in functions else None)
 
 
 def _checked_attributes(operation: Operation, verdict: Verdict) -> Verdict:
     """Refuse symbolic real attributes, which the C interface cannot express."""
-    name = symbolic_real_attribute(operation) if verdict else ""
+    name = models.symbolic_real_attribute(operation) if verdict else ""
     detail = f"{name} of {operation.type} is a symbolic real number, which C drivers do not support"
     return Unsupported(Reason.UNSUPPORTED_ATTRIBUTE, detail) if name else verdict
 
 
 def _build_specialized(model: SpecializedModel) -> _Built:
     verify(model)
-    templates: ModelTemplates = model.of.group.prepared(ModelTemplates, ModelTemplates)
+    templates: models.ModelTemplates = model.of.group.prepared(models.ModelTemplates, models.ModelTemplates)
     holder = c_interface.Holder()
     address = templates.build(model, holder)
-    return _Built(holder, build(model, holder) if address is None else address)
+    return _Built(holder, models.build(model, holder) if address is None else address)
 
 
-def _signature_of(model: Model) -> CallSignature:
+def _signature_of(model: Model) -> requests.CallSignature:
     """Return the types of inputs and outputs; specialized models share equal ones."""
     if isinstance(model, SpecializedModel):
-        signature: CallSignature = model.prepare_signature(
-            CallSignature, lambda types: CallSignature(NativeSignature(*types))
+        signature: requests.CallSignature = model.prepare_signature(
+            requests.CallSignature, lambda types: requests.CallSignature(requests.NativeSignature(*types))
         )
         return signature
-    return CallSignature(
-        NativeSignature(*(tuple(map(model.type_at, operands)) for operands in (model.inputs, model.outputs)))
+    return requests.CallSignature(
+        requests.NativeSignature(*(tuple(map(model.type_at, operands)) for operands in (model.inputs, model.outputs)))
     )
 
 
@@ -365,12 +350,12 @@ def _option(address: int) -> Option:
             "an option of the driver has no value, expected an NNAdapterAttribute with its default; report it to the "
             "vendor"
         )
-    name, default = read_option(option.value)
+    name, default = models.read_option(option.value)
     return Option(
         name=name,
         default=default,
         help=c_interface.read_text(option.help),
-        choices=read_texts(option.choices, option.choice_count),
+        choices=models.read_texts(option.choices, option.choice_count),
         minimum=_minimum(default, option.minimum) if option.has_minimum else None,
         affects_speed=bool(option.affects_speed),
     )
@@ -460,7 +445,7 @@ class NativeDevice(Device):
 
     def create_context(self, options: OptionValues) -> NativeContext:
         holder = c_interface.Holder()
-        array = holder.pointers([option(holder, name, value) for name, value in options.items()])
+        array = holder.pointers([models.option(holder, name, value) for name, value in options.items()])
         handle = self._functions.create_handle(
             "create_context",
             self._handle,
@@ -484,25 +469,25 @@ class NativeDevice(Device):
     def _knows_streams(self) -> bool:
         return "create_stream" in self._functions
 
-    def allocate(self, nbytes: int) -> DeviceMemory:
+    def allocate(self, nbytes: int) -> requests.DeviceMemory:
         self._need("memory", self.has_memory)
-        return DeviceMemory(self._functions, self._handle, nbytes)
+        return requests.DeviceMemory(self._functions, self._handle, nbytes)
 
     def memory_statistics(self) -> MemoryStatistics | None:
-        return statistics_of(self._functions, self._handle) if self.has_memory else None
+        return requests.statistics_of(self._functions, self._handle) if self.has_memory else None
 
     @property
     def minimum_chunk(self) -> int:
         self._need("memory", self.has_memory)
         return int(self._functions.plain("minimum_chunk", self._handle))
 
-    def create_stream(self) -> NativeStream:
+    def create_stream(self) -> requests.NativeStream:
         self._need("streams", self._knows_streams)
-        return NativeStream(self._functions, self._handle)
+        return requests.NativeStream(self._functions, self._handle)
 
-    def create_event(self) -> NativeEvent:
+    def create_event(self) -> requests.NativeEvent:
         self._need("streams", self._knows_streams)
-        return NativeEvent(self._functions, self._handle)
+        return requests.NativeEvent(self._functions, self._handle)
 
     def synchronize(self) -> None:
         self._need("streams", self._knows_streams)

@@ -18,15 +18,8 @@ from nnadapter.drivers.fake_npu.graph import TensorType
 from nnadapter.drivers.fake_npu.kernels.elementwise import to_integers
 from nnadapter.drivers.fake_npu.kernels.windows import Window
 from nnadapter.drivers.fake_npu.limits import USUAL
+from nnadapter.drivers.fake_npu.lowerings import images
 from nnadapter.drivers.fake_npu.lowerings.direct import Lower
-from nnadapter.drivers.fake_npu.lowerings.images import (
-    convolution_kernel,
-    image_of,
-    image_type,
-    pack_filter,
-    set_image,
-    window_parameters,
-)
 from nnadapter.ir import ABSENT, Array, DataType, ModelBuilder, OperandType, Operation, Quantization
 from nnadapter.ir.derived import applied, decided, derived
 from nnadapter.ir.operand_checks import integer_range
@@ -201,12 +194,12 @@ def lower_convolution(emitter: Emitter, operation: Operation) -> None:
     dimensions = emitter.model.type_at(operation.inputs[1]).dimensions
     product = _Product(emitter, operation, prod(dimensions[1:]), 0)
     group: Any = operation.attributes["group"]
-    parameters = window_parameters(operation, dimensions[2:])
-    kernel = convolution_kernel(dimensions, group, Window(**parameters))
-    packed = pack_filter(emitter, kernel, product.second(), group)
-    inputs = [product.factor(0, image_of(emitter, operation.inputs[0])), packed, *product.bias()]
-    result = image_type(emitter, operation.outputs[0]).dimensions
-    set_image(emitter, operation.outputs[0], product.finished(kernel, inputs, result, parameters))
+    parameters = images.window_parameters(operation, dimensions[2:])
+    kernel = images.convolution_kernel(dimensions, group, Window(**parameters))
+    packed = images.pack_filter(emitter, kernel, product.second(), group)
+    inputs = [product.factor(0, images.image_of(emitter, operation.inputs[0])), packed, *product.bias()]
+    result = images.image_type(emitter, operation.outputs[0]).dimensions
+    images.set_image(emitter, operation.outputs[0], product.finished(kernel, inputs, result, parameters))
 
 
 def lower_fully_connected(emitter: Emitter, operation: Operation) -> None:
