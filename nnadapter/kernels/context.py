@@ -31,7 +31,7 @@ from nnadapter.drivers.interface import (
 from nnadapter.drivers.kernel import Kernel, KernelType
 from nnadapter.ir import Array, Layout, Model, Operand, OperandType, Operation
 from nnadapter.ir.operations.custom import CUSTOM, CustomCall
-from nnadapter.kernels.registry import Choice, KernelTable, Request, complete, kernel_table, turns
+from nnadapter.kernels.registry import Choice, KernelTable, Request, complete, kernel_table, needs_transpose
 from nnadapter.process.resources import close_all
 from nnadapter.records import dataclass
 from partition.graph import SUPPORTED, Unsupported, Verdict
@@ -77,7 +77,9 @@ class KernelCall:
         results = [np.asarray(result) if isinstance(result, np.generic) else result for result in results]
         if len(results) == len(self.call.outputs):
             kernel_types = _padded(self.kernel.outputs, len(results))
-            results = [_turned_back(*triple) for triple in zip(results, kernel_types, self.call.outputs, strict=True)]
+            results = [
+                _transposed_back(*triple) for triple in zip(results, kernel_types, self.call.outputs, strict=True)
+            ]
         expected = [(type_.dimensions, type_.dtype.array_type) for type_ in self.call.outputs]
         return [_copy_if_shared(array, inputs) for array in boundary.check_results(results, self.names, expected)]
 
@@ -97,15 +99,15 @@ def _padded(stated: Sequence[KernelType], count: int) -> list[KernelType | None]
 
 
 def _argument(array: Array, kernel_type: KernelType | None, type_: OperandType | None) -> Array:
-    if kernel_type is not None and turns(kernel_type, type_):
+    if kernel_type is not None and needs_transpose(kernel_type, type_):
         array = array.transpose(_TO_NHWC if kernel_type.layout is Layout.NHWC else _TO_NCHW)
     return boundary.read_only(array)
 
 
-def _turned_back(result: object, kernel_type: KernelType | None, type_: OperandType) -> object:
+def _transposed_back(result: object, kernel_type: KernelType | None, type_: OperandType) -> object:
     if (
         kernel_type is None
-        or not turns(kernel_type, type_)
+        or not needs_transpose(kernel_type, type_)
         or type(result) is not np.ndarray
         or result.ndim != type_.rank
     ):
@@ -120,7 +122,7 @@ def _copy_if_shared(result: Array, inputs: Sequence[Array]) -> Array:
 
 
 @dataclass(frozen=True, eq=False)
-class Turn:
+class ProgramStep:
     """One step of a program: a driver's program or a kernel call."""
 
     work: Program | KernelCall
@@ -136,13 +138,13 @@ class KernelProgram(Program):
 
     def __init__(
         self,
-        turns: Sequence[Turn],
+        steps: Sequence[ProgramStep],
         inputs: Sequence[int],
         outputs: Sequence[int],
         constants: Mapping[int, Array],
         stored: segments.StoredKernelProgram,
     ) -> None:
-        self.turns, self.inputs, self.outputs, self.constants = turns, inputs, outputs, constants
+        self.steps, self.inputs, self.outputs, self.constants = steps, inputs, outputs, constants
         self._stored = stored
 
     def create_execution(self) -> Execution:
@@ -171,7 +173,7 @@ class KernelProgram(Program):
 
     @property
     def _programs(self) -> list[Program]:
-        return [turn.work for turn in self.turns if isinstance(turn.work, Program)]
+        return [step.work for step in self.steps if isinstance(step.work, Program)]
 
 
 class KernelExecution(Execution):
@@ -180,18 +182,18 @@ class KernelExecution(Execution):
     def __init__(self, program: KernelProgram) -> None:
         self._program = program
         self._executions: list[Execution] = []
-        self._steps: list[tuple[Turn, Execution | KernelCall]] = []
+        self._steps: list[tuple[ProgramStep, Execution | KernelCall]] = []
         try:
-            for turn in program.turns:
-                self._steps.append((turn, self._open(turn)))
+            for step in program.steps:
+                self._steps.append((step, self._open(step)))
         except BaseException:
             self.close()
             raise
 
-    def _open(self, turn: Turn) -> Execution | KernelCall:
-        if isinstance(turn.work, KernelCall):
-            return turn.work
-        self._executions.append(boundary.create_execution(turn.work))
+    def _open(self, step: ProgramStep) -> Execution | KernelCall:
+        if isinstance(step.work, KernelCall):
+            return step.work
+        self._executions.append(boundary.create_execution(step.work))
         return self._executions[-1]
 
     def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:
@@ -200,22 +202,24 @@ class KernelExecution(Execution):
     def compute_within(self, inputs: Sequence[Array], control: Control) -> Sequence[Array]:
         """Run all steps, and check `control` before each."""
         values = {**self._program.constants, **dict(zip(self._program.inputs, inputs, strict=True))}
-        for turn, step in self._steps:
+        for step, work in self._steps:
             if control.cancelled is not None and control.cancelled():
                 raise errors.CancelledError("the run was cancelled between two programs of a segment with kernels")
-            results = _computed(turn, step, [boundary.read_only(values[operand]) for operand in turn.inputs], control)
-            values.update(zip(turn.outputs, results, strict=True))
+            results = _computed(step, work, [boundary.read_only(values[operand]) for operand in step.inputs], control)
+            values.update(zip(step.outputs, results, strict=True))
         return [values[operand] for operand in self._program.outputs]
 
     def close(self) -> None:
         close_all(self._executions)
 
 
-def _computed(turn: Turn, step: Execution | KernelCall, inputs: Sequence[Array], control: Control) -> Sequence[Array]:
-    if isinstance(step, KernelCall):
-        return step.compute(inputs)
-    results = step.compute(inputs) if control is UNLIMITED else step.compute_within(inputs, control)
-    return boundary.check_results(results, turn.names, turn.expected)
+def _computed(
+    step: ProgramStep, work: Execution | KernelCall, inputs: Sequence[Array], control: Control
+) -> Sequence[Array]:
+    if isinstance(work, KernelCall):
+        return work.compute(inputs)
+    results = work.compute(inputs) if control is UNLIMITED else work.compute_within(inputs, control)
+    return boundary.check_results(results, step.names, step.expected)
 
 
 class KernelContext(Context):
@@ -374,7 +378,7 @@ def _assembled(
         return tuple(numbers.setdefault(name, len(numbers)) for name in names)
 
     built_programs: list[Program] = []
-    turns: list[Turn] = []
+    steps: list[ProgramStep] = []
     waiting = iter(zip(stored.calls.operations, calls, strict=True))
     try:
         for number in stored.order:
@@ -382,7 +386,7 @@ def _assembled(
                 operation, call = next(waiting)
                 sides = (operation.inputs, operation.outputs)
                 input_names, written = ([stored.calls.operands[operand].name for operand in side] for side in sides)
-                turns.append(Turn(call, slots(input_names), slots(written)))
+                steps.append(ProgramStep(call, slots(input_names), slots(written)))
                 continue
             piece = stored.pieces[number]
             built_programs.append(boundary.checked_program(loaders[number]()))
@@ -390,12 +394,14 @@ def _assembled(
                 None if value_type is None else (value_type.dimensions, value_type.dtype.array_type)
                 for value_type in piece.types
             ]
-            turns.append(Turn(built_programs[-1], slots(piece.inputs), slots(piece.outputs), piece.outputs, expected))
+            steps.append(
+                ProgramStep(built_programs[-1], slots(piece.inputs), slots(piece.outputs), piece.outputs, expected)
+            )
     except BaseException:
         close_all(built_programs)
         raise
     inputs, outputs = slots(stored.inputs), slots(stored.outputs)
-    return KernelProgram(turns, inputs, outputs, _constants(stored.calls.operands, numbers), stored)
+    return KernelProgram(steps, inputs, outputs, _constants(stored.calls.operands, numbers), stored)
 
 
 def _constants(operands: Sequence[Operand], numbers: Mapping[str, int]) -> dict[int, Array]:

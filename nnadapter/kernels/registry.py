@@ -149,7 +149,7 @@ def order(kernel: Kernel, request: Request) -> tuple[int, ...]:
     pairs = [*_paired(kernel.inputs, request.inputs), *_paired(kernel.outputs, request.outputs or ())]
     return (
         -kernel.priority,
-        sum(turns(kernel_type, type_) for kernel_type, type_ in pairs),
+        sum(needs_transpose(kernel_type, type_) for kernel_type, type_ in pairs),
         sum(len(kernel_type.precision) for kernel_type, _ in pairs),
         -len(kernel.inputs) - len(kernel.outputs),
         0 if ":" in kernel.device else 1,
@@ -166,7 +166,7 @@ def _paired(
         yield kernel_type or _ANYTHING, type_
 
 
-def turns(kernel_type: KernelType, type_: OperandType | None) -> bool:
+def needs_transpose(kernel_type: KernelType, type_: OperandType | None) -> bool:
     """Return True if the host must transpose an argument to the kernel's layout."""
     return (
         kernel_type.layout is not None
