@@ -130,7 +130,7 @@ def test_the_order_of_the_table_does_not_matter(candidates, request):
         ({"inputs": (KernelType(target="device"),)}, "drivers pass host memory"),
         ({"outputs": (KernelType(precision="int8"),)}, "output 0 is float32"),
         ({"attributes": {}}, "does not know the attributes alpha"),
-        ({"since_version": 7}, "versions 7 to any, the op has 1"),
+        ({"since_version": 7}, "versions 7 and later of the op, the node has 1"),
         ({"infer": lambda types, attributes: ROW}, "it infers int8"),
         ({"infer": lambda types, attributes: 3}, "its infer returned 3"),
         ({"infer": lambda types, attributes: types[9]}, "its infer failed: IndexError"),

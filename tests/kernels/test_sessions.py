@@ -72,7 +72,7 @@ def test_error_without_a_kernel():
     [
         ({"infer": None}, "no infer"),
         ({"infer": lambda types, attributes: 1 / 0}, "ZeroDivisionError"),
-        ({"until_version": 1}, "versions 1 to 1, the op has 2"),
+        ({"until_version": 1}, "versions 1 to 1 of the op, the node has 2"),
     ],
 )
 def test_a_kernel_that_does_not_fit_is_in_the_error(details, reason):
