@@ -42,7 +42,7 @@ _TO_NCHW = (0, 3, 1, 2)
 
 @dataclass(frozen=True, eq=False)
 class KernelCall:
-    """Kernel with an operation that it computes."""
+    """Kernel bound to an operation."""
 
     kernel: Kernel
     call: CustomCall

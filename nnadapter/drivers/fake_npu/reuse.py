@@ -23,11 +23,11 @@ from nnadapter.process.resources import Cache, new_lock
 from nnadapter.records import dataclass, replace
 
 _CONSTANTS = 64
-"""Maximum sets of constants per template. Caches evict the least recently used."""
+"""Maximum cached sets of constants per template."""
 _STRUCTURES = 64
 _TEMPLATES = 8
 _SIZES = 4
-"""Maximum planned sets of numbers per template."""
+"""Maximum cached memory plans per template."""
 _MOST_FAILURES = 4
 """Failures after which a structure is no longer traced."""
 _MOST_TEMPLATES = 64

@@ -149,7 +149,7 @@ def read_option(address: int) -> tuple[str, OptionValue]:
 
 
 def read_texts(address: int | None, count: int) -> tuple[str, ...]:
-    """Return an array of strings."""
+    """Return the strings of an array of C."""
     pointers = read_pointers(address, count)
     return tuple(read_text(ctypes.c_char_p(pointer).value) for pointer in pointers)
 
