@@ -53,7 +53,7 @@ def _numbered(folder: Path) -> Path:
 
 
 class Compiler:
-    """Admission and compilation of models in one context. Thread-safe."""
+    """Compiler of one context. Thread-safe."""
 
     def __init__(self, options: FakeNpuOptions, resources: Resources, trace: tuple[Trace, str] | None) -> None:
         self._options, self._resources, self._trace = options, resources, trace

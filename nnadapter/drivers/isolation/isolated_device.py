@@ -570,7 +570,7 @@ class IsolatedDevice(Device):
 
 
 def _end_if_unused(device: ReferenceType[IsolatedDevice], child: Child) -> None:
-    """End an unused process; a bound method would keep the device alive."""
+    """End an unused process, without a reference to the device."""
     living_device = device()
     if living_device is not None:
         living_device.end_if_unused(child)

@@ -180,7 +180,7 @@ def compiled_again(exported: bytes, arrays: Sequence[Array], results: Sequence[s
 
 
 def _imported(exported: bytes, device: Any) -> tuple[Any, Any, Any]:
-    """Return a function from `jax.export`, and the shapes of its inputs and constants on a device."""
+    """Return an exported function, and its inputs and constants as shapes."""
     jax = module()
     function = jax.export.deserialize(bytearray(exported))
     shapes = [_shape(aval, device) for aval in function.in_avals]

@@ -35,7 +35,7 @@ class NumpyKernel(NamedTuple):
 def named_kernels(
     *functions: Callable[..., None], in_place: tuple[int, ...] = (), fuses: bool = False
 ) -> Mapping[str, NumpyKernel]:
-    """Return kernels by the names of their functions, without a leading underscore."""
+    """Return kernels by the names of their functions."""
     return {function.__name__.removeprefix("_"): NumpyKernel(function, in_place, fuses) for function in functions}
 
 
