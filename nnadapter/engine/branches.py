@@ -97,7 +97,7 @@ class BranchSelection:
     def runs_by(self, plans: ModelPlans) -> bool:
         return self.plans is plans or self.is_abandoned
 
-    def admit(self, partitioning: Partitioning) -> None:
+    def check_gain(self, partitioning: Partitioning) -> None:
         """Raise NothingGainedError if no accelerator runs nodes of the selected branches, now or in earlier plans."""
         if not self.has_gained:
             refuse_without_gain(partitioning)
@@ -238,12 +238,12 @@ class BranchSelections:
         return selection
 
     def _make_selection(self, prepared: Prepared) -> BranchSelection:
-        def admit(partitioning: Partitioning) -> None:
+        def check_gain(partitioning: Partitioning) -> None:
             selection = reference()
             if selection is not None:
-                selection.admit(partitioning)
+                selection.check_gain(partitioning)
 
-        selection = BranchSelection(ModelPlans(self._session, prepared, {}, next(self._numbers), admit))
+        selection = BranchSelection(ModelPlans(self._session, prepared, {}, next(self._numbers), check_gain))
         reference = ref(selection)  # weak: it owns the plans
         return selection
 

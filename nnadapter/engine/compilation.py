@@ -143,16 +143,16 @@ class Compiler:
         """
         failures: list[Failure] = []
         host = self.setting.host.name
-        for step, piece in zip(partitioning.plan.steps, partitioning.pieces, strict=True):
+        for step, admitted in zip(partitioning.plan.steps, partitioning.pieces, strict=True):
             key = atoms_of(partitioning.plan, step)
             if key in programs or step.segment in without or (failures and step.device == host):
                 continue
             try:
-                programs.add(key, self._compile_or_retry(partitioning, step, piece, programs))
+                programs.add(key, self._compile_or_retry(partitioning, step, admitted, programs))
             except errors.FAILURES as error:
                 if (
                     step.device == host
-                    and not _blamed(partitioning, step, error)
+                    and not _nodes_at_fault(partitioning, step, error)
                     and not _delegated_segments(partitioning, step)
                 ):
                     raise
@@ -160,26 +160,26 @@ class Compiler:
         return failures
 
     def _compile_or_retry(
-        self, partitioning: Partitioning, step: Step, piece: AdmittedSegment | None, programs: SegmentPrograms
+        self, partitioning: Partitioning, step: Step, admitted: AdmittedSegment | None, programs: SegmentPrograms
     ) -> SegmentProgram:
         """Compile a segment for its device; retry once after a transient error, and as long as memory can be freed."""
         while True:
             try:
-                return self._compile_segment(partitioning, step, piece, programs)
+                return self._compile_segment(partitioning, step, admitted, programs)
             except errors.OutOfMemoryError:
                 if not self.make_room():
                     raise
             except errors.TransientError as error:
-                program = self._compile_segment(partitioning, step, piece, programs)
+                program = self._compile_segment(partitioning, step, admitted, programs)
                 self._report_compile_failure(partitioning, step, error, fallback.REPEATED)
                 return program
 
     def _compile_segment(
-        self, partitioning: Partitioning, step: Step, piece: AdmittedSegment | None, programs: SegmentPrograms
+        self, partitioning: Partitioning, step: Step, admitted: AdmittedSegment | None, programs: SegmentPrograms
     ) -> SegmentProgram:
         is_sole, calls = len(partitioning.plan.steps) == 1, _calls_about(partitioning, step)
-        if piece is not None:
-            return self._segments.clone_or_compile(piece.part, calls, programs, is_sole=is_sole)
+        if admitted is not None:
+            return self._segments.clone_or_compile(admitted.part, calls, programs, is_sole=is_sole)
         parts = partitioning.model.parts
         cpu_part = parts.cpu_part(step)
         try:
@@ -204,13 +204,13 @@ class Compiler:
         host, reported = self.setting.host, list[Failure]()
         try:
             for step, error in failures:
-                is_host, accused = step.device == host.name, _blamed(partitioning, step, error)
-                if not (accused and is_host):
+                is_host, blamed = step.device == host.name, _nodes_at_fault(partitioning, step, error)
+                if not (blamed and is_host):
                     if self.incidents.policy("compile") == "forbid":
                         self._report_compile_failure(partitioning, step, error, "")
                     reported.append((step, error))
-                if accused:
-                    judgment = planner.blame(judgment, step, accused)
+                if blamed:
+                    judgment = planner.blame(judgment, step, blamed)
                 elif is_host:
                     judgment = banning(judgment, self.setting, _delegated_segments(partitioning, step))
                     break
@@ -335,7 +335,7 @@ class Compiler:
                 built = self._segments.compile(part, calls)
                 break
             except CompilationError as failure:
-                if device is not last_resort and not _blamed(partitioning, step, failure):
+                if device is not last_resort and not _nodes_at_fault(partitioning, step, failure):
                     raise
                 reason = reason or failure
         else:
@@ -382,7 +382,7 @@ def _calls_about(partitioning: Partitioning, step: Step) -> NamedCalls:
     return NamedCalls(step.device, step.segment, _nodes_of(partitioning, step))
 
 
-def _blamed(partitioning: Partitioning, step: Step, error: BaseException) -> Mapping[int, Unsupported]:
+def _nodes_at_fault(partitioning: Partitioning, step: Step, error: BaseException) -> Mapping[int, Unsupported]:
     """Return the nodes (positions in `step`) that an error names as its cause, except invalid ONNX nodes."""
     verdicts = partitioning.model.conversion.verdicts
 

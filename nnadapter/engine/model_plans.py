@@ -66,7 +66,7 @@ class ModelPlans:
 
     Args:
         number: distinguishes its plans from those of the session's other models.
-        admits: raises if a plan must not be used; called before and after compilation.
+        check_partitioning: raises if a plan must not be used; called before and after compilation.
     """
 
     def __init__(
@@ -75,11 +75,11 @@ class ModelPlans:
         prepared: Prepared,
         refused: dict[str, Unsupported],
         number: int = 0,
-        admits: Callable[[Partitioning], None] | None = None,
+        check_partitioning: Callable[[Partitioning], None] | None = None,
     ) -> None:
         self._session, self._setting, self._plans = session, session.setting, session.plans
         self.planner = Planner(prepared, session.setting, refused, session.withdrawn_nodes)
-        self._number, self._admits = number, admits
+        self._number, self._check_partitioning = number, check_partitioning
         self._switching = new_lock()
         self._static_shapes: InputShapes | None = None
         """Shapes that keep a static plan although a dynamic plan exists; empty if there are none."""
@@ -146,8 +146,8 @@ class ModelPlans:
     def _compile_static(self, planner: Planner, judgment: Judgment, feed: Mapping[str, Any] | None) -> Compiled:
         measurer, compiler = self._session.measurer, self._session.compiler
         if measurer is None:
-            if self._admits is not None:
-                self._admits(planner.settle(judgment))
+            if self._check_partitioning is not None:
+                self._check_partitioning(planner.settle(judgment))
             return compiler.compile(planner, judgment)
         if feed is None:
             arrays = self._random_feed(planner, judgment.model.shapes)
@@ -155,7 +155,7 @@ class ModelPlans:
             arrays = {name: on_host(value) for name, value in feed.items()}
         compiled = measurer.choose(planner, judgment, arrays, made_up=feed is None)
         try:
-            self._admit(compiled.partitioning)
+            self._check(compiled.partitioning)
         except BaseException:
             compiled.close()
             raise
@@ -178,14 +178,14 @@ class ModelPlans:
         if self._session.measurer is not None:
             return self._compile_measured(planner, shapes, static_plan, self._session.measurer)
         partitioning = static_plan.partitioning if static_plan else planner.settle(planner.judge(shapes))
-        self._admit(partitioning)
+        self._check(partitioning)
         with self._setting.trace.span(SESSION, PLAN, "partition with dynamic shapes"):
             dynamic = dynamic_shapes.partition_dynamic(partitioning)
             judgment = dynamic_shapes.with_dynamic_verdicts(partitioning) if isinstance(dynamic, Unsupported) else None
             elsewhere = None if judgment is None else planner.settle(judgment)
             if elsewhere is not None and dynamic_shapes.is_worth_it(elsewhere, partitioning):
                 partitioning = elsewhere
-                self._admit(partitioning)
+                self._check(partitioning)
                 dynamic = dynamic_shapes.partition_dynamic(partitioning)
         dynamic = _possible(dynamic)
         refuse_fallback(partitioning)
@@ -201,7 +201,7 @@ class ModelPlans:
         feed, other_pools = self._random_feed(planner, shapes), pools_held()
         fastest = static_plan or measurer.choose(planner, planner.judge(shapes), feed, made_up=True)
         try:
-            self._admit(fastest.partitioning)
+            self._check(fastest.partitioning)
             dynamic = _possible(dynamic_shapes.partition_dynamic(fastest.partitioning))
             with not_counting(pools_held() - other_pools if static_plan is None else 0):
                 compiled = self._session.compiler.compile_dynamic(fastest.partitioning, dynamic)
@@ -241,9 +241,9 @@ class ModelPlans:
                 self.planner = Planner(failed.prepared.original, self._setting, {}, self._session.withdrawn_nodes)
             return self.planner
 
-    def _admit(self, partitioning: Partitioning) -> None:
-        if self._admits is not None:
-            self._admits(partitioning)
+    def _check(self, partitioning: Partitioning) -> None:
+        if self._check_partitioning is not None:
+            self._check_partitioning(partitioning)
 
 
 def _possible(

@@ -217,7 +217,7 @@ class ModelPlanSource(PlanSource[Compiled]):
         """Report note that inputs select among too many variants of the model; empty otherwise."""
         return "" if self._selections is None else self._selections.note
 
-    def as_it_was(self) -> Part:
+    def original_part(self) -> Part:
         """Return the model before preparation, with all its branches, as a part for the host."""
         return original_model(self.prepared.graph, OnnxIndex.of(self.prepared.model), self.signature.output_names)
 
@@ -321,7 +321,7 @@ class ModelPlanSource(PlanSource[Compiled]):
                 self._selections.take(use, shapes, feed, selection)
 
     def make_cpu_fallback(self) -> CpuFallback:
-        return self._compiler.cpu_fallback(self.as_it_was(), tuple(self.signature.output_names))
+        return self._compiler.cpu_fallback(self.original_part(), tuple(self.signature.output_names))
 
     def write_new_plans(self) -> None:
         if self._cache_writer is not None:

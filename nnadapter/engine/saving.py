@@ -96,7 +96,7 @@ def save(
     def write(writer: ContainerWriter) -> None:
         message = message_of(plans, source, Target(writer, make_report))
         if keeps_model:
-            original_model = source.as_it_was()
+            original_model = source.original_part()
             _write_for_host(message.whole, original_model, writer)
         add_message(message, writer)
 
