@@ -193,7 +193,8 @@ class Planned(NamedTuple):
         value = values[self.slot]
         if value.shape != self.shape:
             raise OtherShapeError(
-                f"{self.name!r} is {value.dtype}{list(value.shape)}, planned {value.dtype}{list(self.shape)}"
+                f"value {self.name!r} is {value.dtype}{list(value.shape)}, but the plan expects "
+                f"{value.dtype}{list(self.shape)}"
             )
 
 

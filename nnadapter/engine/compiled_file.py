@@ -161,7 +161,7 @@ def _size_array(array: Message, container: Container) -> Iterator[str]:
 
 def _tables(tables: Message, container: Container) -> Iterator[str]:
     if not tables.HasField("model"):
-        yield "tables of sizes have no model"
+        yield "values that are computed from sizes (Tables) have no model"
 
 
 def _specialized_program(filled: Message, container: Container) -> Iterator[str]:
@@ -176,12 +176,14 @@ def _any(message: Message, container: Container) -> Iterator[str]:
 
 def _fork(fork: Message, container: Container) -> Iterator[str]:
     if not fork.conditions:
-        yield "a fork has no conditions"
+        yield "a choice of branches (Fork) has no conditions"
     if fork.HasField("model") and fork.model.form != ModelForm.ONNX.value:
-        yield "the model of the conditions of a fork is not ONNX"
+        yield "the model that computes conditions of branches (Fork) is not ONNX"
     if not fork.HasField("model"):
-        yield from _check_defined(set(fork.inputs), (row.name for row in fork.conditions), "a fork reads")
-    yield from _check_unique((*fork.inputs,), "inputs of a fork")
+        yield from _check_defined(
+            set(fork.inputs), (row.name for row in fork.conditions), "a condition of branches (Fork) reads"
+        )
+    yield from _check_unique((*fork.inputs,), "inputs of conditions of branches (Fork)")
 
 
 def _model(model: Message, container: Container) -> Iterator[str]:
@@ -220,25 +222,25 @@ def _plans(model: Message, rows: Mapping[str, Message]) -> Iterator[str]:
 def _choices(model: Message, rows: Mapping[str, Message]) -> Iterator[str]:
     """Check that inputs of branch conditions are small, and that each plan belongs to a selection of branches."""
     if len(model.forks) > MOST_FORKS:
-        yield f"it has {len(model.forks)} forks, expected at most {MOST_FORKS}"
+        yield f"it has {len(model.forks)} choices of branches (Fork), expected at most {MOST_FORKS}"
         return
     forks = {tuple(fork.truths): fork for fork in model.forks}
-    yield from _check_unique(map(repr, (tuple(fork.truths) for fork in model.forks)), "selections of forks")
+    yield from _check_unique(map(repr, (tuple(fork.truths) for fork in model.forks)), "choices of branches (Fork)")
     for fork in model.forks:
-        yield from _check_defined(rows, (*fork.inputs, *fork.shapes), "a fork reads")
+        yield from _check_defined(rows, (*fork.inputs, *fork.shapes), "a condition of branches (Fork) reads")
         for name in fork.inputs:
             if name in rows and not _is_small_tensor(rows[name]):
-                yield f"a fork reads {_quoted(name)}, which is not a small tensor of numbers"
+                yield f"a condition of branches (Fork) reads {_quoted(name)}, which is not a small tensor of numbers"
     for message in (*model.forks, *model.plans):
         position = 0
         while position < len(message.truths):
             fork = forks.get(tuple(message.truths[:position]))
             if fork is None or not fork.conditions:
-                yield "a plan is for branches that no fork selects"
+                yield "a plan is for branches that no condition (Fork) selects"
                 return
             position += len(fork.conditions)
         if position > len(message.truths):
-            yield "a plan is for only some conditions of a fork"
+            yield "a plan is for only some conditions of a choice of branches (Fork)"
 
 
 def _is_small_tensor(value: Message) -> bool:

@@ -50,7 +50,9 @@ def test_a_value_of_another_shape_does_not_lose_the_run():
 
 def test_it_is_warned_of_once_for_these_input_shapes():
     with session("warn") as opened:
-        with pytest.warns(FallbackWarning, match=r"'p' is float32\[1, 4\], planned float32\[2, 4\].*the CPU"):
+        with pytest.warns(
+            FallbackWarning, match=r"'p' is float32\[1, 4\], but the plan expects float32\[2, 4\].*the CPU"
+        ):
             opened.run(None, {"x": FEEDS[1]})
         assert [step.device for step in opened.provenance.steps] == ["cpu"]
         with warnings.catch_warnings():
@@ -61,7 +63,9 @@ def test_it_is_warned_of_once_for_these_input_shapes():
 def test_where_fallback_is_forbidden_it_is_a_typed_error():
     with (
         session("forbid", "cpu") as opened,
-        pytest.raises(ExecutionError, match=r"'p' is float32\[1, 4\], planned float32\[2, 4\].*fallback is forbidden"),
+        pytest.raises(
+            ExecutionError, match=r"'p' is float32\[1, 4\], but the plan expects float32\[2, 4\].*fallback is forbidden"
+        ),
     ):
         opened.run(None, {"x": FEEDS[1]})
 
