@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from nnadapter.drivers.openvino.engine import module
-from nnadapter.drivers.openvino.graph import Operators, is_constant, is_finite, part, replace_operator
+from nnadapter.drivers.openvino.graph import (
+    Operators,
+    data_of,
+    element_type,
+    is_finite,
+    kind_of,
+    part,
+    readers_of,
+    replace_operator,
+)
+from nnadapter.drivers.openvino.operators import name_set
 
 
 def compare_booleans(convert: Any) -> None:
@@ -44,10 +54,10 @@ def reach_infinities(operator: Any) -> None:
     A reduction whose readers all bound it stays unchanged.
     """
     name, side, bound = _EXTREMES[operator.get_type_name()]
-    dtype = _DTYPES.get(operator.get_output_element_type(0).get_type_name())
-    readers = [reader.get_node() for reader in operator.output(0).get_target_inputs()]
+    dtype = _DTYPES.get(element_type(operator.output(0)))
     is_bounded = all(
-        reader.get_type_name() == bound and any(map(is_finite, reader.input_values())) for reader in readers
+        reader.get_type_name() == bound and any(map(is_finite, reader.input_values()))
+        for reader in readers_of(operator.output(0))
     )
     if dtype is None or is_bounded:
         return
@@ -70,20 +80,18 @@ _LEAST = np.finfo(np.float32).tiny
 def exclude_threshold(suppression: Any) -> None:
     """Raise a constant overlap threshold to the next float, so that only larger overlaps are suppressed."""
     port = suppression.input(_THRESHOLD)
-    threshold = port.get_source_output()
-    if is_constant(threshold):
-        raised = np.maximum(np.nextafter(np.float32(threshold.get_node().data), np.float32(np.inf)), _LEAST)
+    threshold = data_of(port.get_source_output())
+    if threshold is not None:
+        raised = np.maximum(np.nextafter(np.float32(threshold), np.float32(np.inf)), _LEAST)
         port.replace_source_output(module().opset13.constant(raised, dtype=np.float32).output(0))
 
 
 _LARGE = 1024.0
 """Constants below it change a small term of the same sum by at most 2^-14 in float32."""
-_REAL_DTYPES: Mapping[str, Any] = {"f16": np.float16, "f32": np.float32, "f64": np.float64}
-_ADDING = ("Add", "Subtract")
-_MOVING = frozenset((
-    "Broadcast", "Convert", "Identity", "Negative", "Reshape", "Slice", "Squeeze", "StridedSlice", "Transpose",
-    "Unsqueeze",
-))  # fmt: skip
+_REAL_DTYPES: Mapping[str, Any] = {**_DTYPES, "f64": np.float64}
+_ADDING = name_set("Add Subtract")
+_COMBINED = _ADDING | name_set("Multiply Divide")
+_MOVING = name_set("Broadcast Convert Identity Negative Reshape Slice Squeeze StridedSlice Transpose Unsqueeze")
 
 
 class _Size(NamedTuple):
@@ -106,54 +114,35 @@ def keep_small_terms(operators: Operators) -> None:
             constant_names.add(operator.get_name())
         elif kind in _MOVING and computed[0] == 0:
             sizes[operator.get_name()] = sizes.get(read[0].get_name(), _NONE)
-        elif kind in _SIZES and len(computed) == 1 and (dtype := _dtype_of(operator)):
+        elif kind in _COMBINED and len(computed) == 1 and (dtype := _REAL_DTYPES.get(element_type(operator.output(0)))):
             (place,) = computed
             size, constant = sizes.get(read[place].get_name(), _NONE), operator.input_value(1 - place)
             if size != _NONE and _are_too_large(kind, size, constant, dtype):
                 size = _NONE
                 part(operator.input(place))
             if not (kind == "Divide" and place):  # constants do not combine with a computed divisor
-                sizes[operator.get_name()] = _SIZES[kind](size, constant)
-
-
-def _dtype_of(operator: Any) -> Any:
-    return _REAL_DTYPES.get(operator.get_output_element_type(0).get_type_name())
+                sizes[operator.get_name()] = _combined(kind, size, constant)
 
 
 def _are_too_large(kind: str, size: _Size, constant: Any, dtype: Any) -> bool:
     if size.term >= _LARGE:
         return True
-    return kind not in _ADDING and max(_SIZES[kind](size, constant)) > float(np.finfo(dtype).max)
+    return kind not in _ADDING and max(_combined(kind, size, constant)) > float(np.finfo(dtype).max)
 
 
-def _added(size: _Size, constant: Any) -> _Size:
-    return _Size(max(size.term, _largest(constant)), size.factor)
+def _combined(kind: str, size: _Size, constant: Any) -> _Size:
+    largest = _largest(constant, is_divisor=kind == "Divide")
+    if kind in _ADDING:
+        return _Size(max(size.term, largest), size.factor)
+    return _Size(size.term * largest, size.factor * largest)
 
 
-def _multiplied(size: _Size, constant: Any) -> _Size:
-    scale = _largest(constant)
-    return _Size(size.term * scale, size.factor * scale)
-
-
-def _divided(size: _Size, constant: Any) -> _Size:
-    scale = _largest(constant, is_divisor=True)
-    return _Size(size.term * scale, size.factor * scale)
-
-
-_SIZES: Mapping[str, Callable[[_Size, Any], _Size]] = {
-    **dict.fromkeys(_ADDING, _added),
-    "Multiply": _multiplied,
-    "Divide": _divided,
-}
-
-
-def _largest(value: Any, *, is_divisor: bool = False) -> float:
-    node = value.get_node()
-    while node.get_type_name() in _MOVING:
-        node = node.input_value(0).get_node()
-    if node.get_type_name() != "Constant" or not node.data.size:
+def _largest(value: Any, *, is_divisor: bool) -> float:
+    while kind_of(value) in _MOVING:
+        value = value.get_node().input_value(0)
+    numbers = data_of(value)
+    if numbers is None or not numbers.size:
         return 0.0
-    numbers = node.data
     if is_divisor:
         with np.errstate(divide="ignore"):
             numbers = 1 / numbers.astype(np.float64)

@@ -33,19 +33,14 @@ def opened(model: str | os.PathLike[str] | bytes) -> Run:
         core = package.Core()  # the devices' core has other settings
         read = core.read_model(model if isinstance(model, bytes) else os.fspath(model))
         request = core.compile_model(read, "CPU", _PROPERTIES).create_infer_request()
-    run = partial(_run, request, len(read.outputs))
-    has_bits = [output.element_type.get_type_name() == "bf16" for output in read.outputs]
-    return partial(_run_with_bits, run, has_bits) if any(has_bits) else run
+    return partial(_run, request, [output.element_type.get_type_name() == "bf16" for output in read.outputs])
 
 
-def _run(request: Any, outputs: int, feed: Mapping[str, Any]) -> Sequence[Any]:
+def _run(request: Any, are_bfloat16: Sequence[bool], feed: Mapping[str, Any]) -> Sequence[Any]:
     with translated("OpenVINO did not run the model", _ADVICE, ExecutionError):
         results = request.infer(feed, share_inputs=True)
-        return [results[number] for number in range(outputs)]
-
-
-def _run_with_bits(run: Run, has_bits: Sequence[bool], feed: Mapping[str, Any]) -> Sequence[Any]:
-    """Run, and reinterpret bfloat16, which OpenVINO returns as float16 bits."""
-    return [
-        result.view(ml_dtypes.bfloat16) if bits else result for bits, result in zip(has_bits, run(feed), strict=True)
-    ]
+        # OpenVINO returns the bits of bfloat16 as float16
+        return [
+            results[number].view(ml_dtypes.bfloat16) if is_bfloat16 else results[number]
+            for number, is_bfloat16 in enumerate(are_bfloat16)
+        ]

@@ -21,6 +21,7 @@ from nnadapter.drivers.openvino.engine import (
     refuse_forked,
     shareable,
 )
+from nnadapter.drivers.openvino.operators import name_set
 from nnadapter.drivers.openvino.program import OpenvinoProgram
 from nnadapter.drivers.openvino.verdicts import (
     ModelAnalysis,
@@ -39,7 +40,7 @@ from nnadapter.onnx.parts import Parts, SizedCase
 from nnadapter.onnx.references import REFERRED_BYTES, array_of, bytes_of, inlined
 from partition.graph import Reason, Unsupported, Value, Verdict, all_of
 
-_OPS = frozenset(("ReduceL1", "ReduceLogSum", "ReduceLogSumExp"))
+_OPS = name_set("ReduceL1 ReduceLogSum ReduceLogSumExp")
 _READ_AS_INPUT, _INPUT_SINCE = 13, 18
 _AXES = "axes"
 
@@ -72,8 +73,6 @@ def _states_axes(node: onnx.NodeProto) -> bool:
     return is_known and any(attribute.name == _AXES for attribute in node.attribute)
 
 
-_LARGE_BYTES = REFERRED_BYTES
-"""Smallest constants that share memory with the engine."""
 _SHARED_TYPES = frozenset(
     getattr(TensorProto, name) for name in ("FLOAT", "FLOAT16", "DOUBLE", "INT8", "UINT8", "INT32", "INT64")
 )
@@ -93,13 +92,8 @@ def read(model: onnx.ModelProto) -> Any:
     return engine_model
 
 
-def copied_bytes(model: onnx.ModelProto) -> int:
-    """Return the bytes of the constants that the engine copies."""
-    return sum(bytes_of(tensor) for tensor in model.graph.initializer if not _is_shared(tensor))
-
-
 def _is_shared(tensor: onnx.TensorProto) -> bool:
-    return tensor.data_type in _SHARED_TYPES and bytes_of(tensor) >= _LARGE_BYTES
+    return tensor.data_type in _SHARED_TYPES and bytes_of(tensor) >= REFERRED_BYTES
 
 
 def _fill(model: Any, tensors: Mapping[str, onnx.TensorProto]) -> None:
@@ -175,7 +169,7 @@ def _is_as_said(value: Value, port: Any) -> bool:
     )
 
 
-_RECURRENT = frozenset(("LSTM", "GRU", "RNN"))
+_RECURRENT = name_set("LSTM GRU RNN")
 """Ops that mix up the sequences of a batch after import; last seen in OpenVINO 2026.4."""
 
 
@@ -347,8 +341,9 @@ def _program_of(
     compiled: Any, model: onnx.ModelProto, seal: Mapping[str, Any], notes: Sequence[str]
 ) -> OpenvinoProgram:
     weight_bytes = sum(map(bytes_of, model.graph.initializer))
+    copied_bytes = sum(bytes_of(tensor) for tensor in model.graph.initializer if not _is_shared(tensor))
     return OpenvinoProgram(
-        compiled, signature_of(compiled, model), seal, weight_bytes, copied_bytes(model),
+        compiled, signature_of(compiled, model), seal, weight_bytes, copied_bytes,
         is_kept=is_read_as_written(model), notes=notes,
     )  # fmt: skip
 

@@ -144,11 +144,6 @@ _NEEDS = {
 """0x8086: Intel's PCI vendor ID."""
 
 
-def is_possible(kind: str) -> bool:
-    """Check whether this machine can have that kind of device."""
-    return _NEEDS[kind].met_by(Machine())
-
-
 KINDS = {"CPU": DeviceType.CPU, "GPU": DeviceType.GPU, "NPU": DeviceType.ACCELERATOR}
 
 _LIMITS = (
@@ -168,31 +163,28 @@ class OpenvinoDevice(Device):
     def __init__(self, name: str) -> None:
         self._name = name
 
-    @property
+    @cached_property
     def capability(self) -> Capability:
-        return self._capability
+        return Capability(
+            form=ModelForm.ONNX,
+            threading=Threading.EXCLUSIVE,
+            dynamic_shapes=DynamicShapes.ANY if self._name == "CPU" else DynamicShapes.NONE,
+            supports_external_initializers=True,
+            options=options_of(self._names("OPTIMIZATION_CAPABILITIES"), self._properties),
+            operations=OperationRows(_operations),
+            limits=_LIMITS,
+        )
 
     def create_context(self, options: OptionValues) -> Context:
         return OpenvinoContext(self._name, options, self._properties)
 
     @cached_property
     def _properties(self) -> frozenset[str]:
-        with translated(f"OpenVINO's {self._name} did not open", "update its driver", DeviceUnavailableError):
-            return frozenset(map(str, core().get_property(self._name, "SUPPORTED_PROPERTIES")))
+        return self._names("SUPPORTED_PROPERTIES")
 
-    @cached_property
-    def _capability(self) -> Capability:
+    def _names(self, engine_property: str) -> frozenset[str]:
         with translated(f"OpenVINO's {self._name} did not open", "update its driver", DeviceUnavailableError):
-            abilities = frozenset(map(str, core().get_property(self._name, "OPTIMIZATION_CAPABILITIES")))
-        return Capability(
-            form=ModelForm.ONNX,
-            threading=Threading.EXCLUSIVE,
-            dynamic_shapes=DynamicShapes.ANY if self._name == "CPU" else DynamicShapes.NONE,
-            supports_external_initializers=True,
-            options=options_of(abilities, self._properties),
-            operations=OperationRows(_operations),
-            limits=_LIMITS,
-        )
+            return frozenset(map(str, core().get_property(self._name, engine_property)))
 
 
 def _operations() -> Iterator[OperationSupport]:
@@ -226,24 +218,16 @@ class OpenvinoDriver(Driver):
 
     def devices(self) -> Sequence[DeviceInfo]:
         present = _present()
-        return [row for kind in KINDS for row in _rows(kind, present)]
+        names = {kind: [name for name in present if name.partition(".")[0] == kind] or [kind] for kind in KINDS}
+        return [_row(name, kind) for kind in KINDS for name in names[kind]]
 
 
-def _rows(kind: str, present: Sequence[str]) -> Sequence[DeviceInfo]:
-    device_names = [name for name in present if name.partition(".")[0] == kind] or [kind]
-    return [_row(name, KINDS[kind]) for name in device_names]
-
-
-def _row(name: str, type_: DeviceType) -> DeviceInfo:
+def _row(name: str, kind: str) -> DeviceInfo:
     reason = _missing(name)
-    row = DeviceInfo(name=f"openvino:{name}", vendor="OpenVINO", type=type_)
+    row = DeviceInfo(name=f"openvino:{name}", vendor="OpenVINO", type=KINDS[kind])
     if reason:
-        return replace(row, available=False, reason=reason, installable=is_possible(name.partition(".")[0]))
-    return replace(
-        row,
-        sub_type=str(core().get_property(name, "FULL_DEVICE_NAME")),
-        version=version(),
-    )
+        return replace(row, available=False, reason=reason, installable=_NEEDS[kind].met_by(Machine()))
+    return replace(row, sub_type=str(core().get_property(name, "FULL_DEVICE_NAME")), version=version())
 
 
 def _is_there(name: str) -> bool:

@@ -6,7 +6,7 @@ For quantized values neighbors matter, because the engine moves DequantizeLinear
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -14,11 +14,10 @@ import onnx
 from onnx import numpy_helper
 
 from nnadapter.drivers.openvino.layout_workarounds import preserves_shape
+from nnadapter.drivers.openvino.operators import FLOATS, QUANTIZING, name_set
 from nnadapter.ir.operand import Array
 from nnadapter.onnx.parts import Parts
 from nnadapter.records import dataclass
-
-_REALS = frozenset(("float16", "float32"))
 
 
 class DynamicSizeError(Exception):
@@ -107,6 +106,12 @@ class Form:
         """Return an attribute with a number per spatial dimension."""
         return list(self.attribute(name, [])) or [default] * (len(self.shape(0)) - 2)
 
+    def padding(self) -> Sequence[int]:
+        """Return the sum of the two pads of each spatial dimension."""
+        rank = len(self.shape(0)) - 2
+        pads = list(self.attribute("pads", [])) or [0] * 2 * rank
+        return list(map(sum, zip(pads[:rank], pads[rank:], strict=True)))
+
     def _shape(self, name: str) -> tuple[Any, ...]:
         value = self.parts.value(name)
         shape: Sequence[Any] = (value.shape if value else None) or ()
@@ -144,8 +149,7 @@ def overhanging(form: Form) -> bool:
     if not (form.attribute("ceil_mode", 0) and form.attribute("count_include_pad", 0)):
         return False
     sizes = form.shape(0)[2:]
-    pads = [0] * 2 * len(sizes) if form.attribute("auto_pad", b"NOTSET") != b"NOTSET" else form.attribute("pads", [])
-    padding = map(sum, zip(pads[: len(sizes)], pads[len(sizes) :], strict=True)) if pads else [0] * len(sizes)
+    padding = form.padding() if form.attribute("auto_pad", b"NOTSET") == b"NOTSET" else [0] * len(sizes)
     windows = map(_extent, form.per_axis("kernel_shape"), form.per_axis("dilations"))
     strides = form.per_axis("strides")
     return any(
@@ -155,12 +159,10 @@ def overhanging(form: Form) -> bool:
 
 def pads_whole_windows(form: Form) -> bool:
     """Check a convolution for windows of padding only."""
-    sizes = form.shape(1)[2:]
-    pads = form.attribute("pads", [0] * 2 * len(sizes))
-    padding = map(sum, zip(pads[: len(sizes)], pads[len(sizes) :], strict=True))
-    windows = map(_extent, sizes, form.per_axis("dilations"))
-    is_said = form.attribute("auto_pad", b"NOTSET") == b"NOTSET"
-    return not is_said or any(pad >= window for pad, window in zip(padding, windows, strict=True))
+    if form.attribute("auto_pad", b"NOTSET") != b"NOTSET":
+        return True
+    windows = map(_extent, form.shape(1)[2:], form.per_axis("dilations"))
+    return any(pad >= window for pad, window in zip(form.padding(), windows, strict=True))
 
 
 def padding_to_shape(form: Form) -> bool:
@@ -214,7 +216,7 @@ def is_crossed(form: Form) -> bool:
 
 def swaps_alike(form: Form) -> bool:
     """Check for a Transpose of integers or booleans that keeps the shape."""
-    if form.has_dynamic_shapes or form.dtype(0) in _REALS:
+    if form.has_dynamic_shapes or form.dtype(0) in FLOATS:
         return False
     shape = form.shape(0)
     order = list(form.attribute("perm", range(len(shape))[::-1]))
@@ -288,34 +290,16 @@ def _equation(form: Form) -> tuple[list[str], str]:
     return terms.split(","), result
 
 
-QUANTIZING = frozenset(("QuantizeLinear", "DequantizeLinear"))
-"""Ops that make the engine compute other nodes in integers."""
-_WINDOWED = frozenset(("Conv", "ConvTranspose"))
-
-
-def _of_product(node: onnx.NodeProto, position: int) -> int | None:
-    return 1 if position == 1 else None
-
-
-def _of_gemm(node: onnx.NodeProto, position: int) -> int | None:
-    is_transposed = any(attribute.name == "transB" and attribute.i for attribute in node.attribute)
-    return {1: 0 if is_transposed else 1, 2: 0}.get(position)
-
-
-def _of_gather(node: onnx.NodeProto, position: int) -> int | None:
-    is_inner = any(attribute.name == "axis" and attribute.i for attribute in node.attribute)
-    return None if is_inner or position else 0
-
-
-_SCALED_AXES: Mapping[str, Callable[[onnx.NodeProto, int], int | None]] = {
-    "Conv": lambda node, position: 0 if position else None,
-    "ConvTranspose": lambda node, position: {1: 1, 2: 0}.get(position),
-    "MatMul": _of_product,
-    "Gemm": _of_gemm,
-    "Gather": _of_gather,
+_WINDOWED = name_set("Conv ConvTranspose")
+_SCALED_AXES: Mapping[str, Mapping[int, int]] = {
+    "Conv": {1: 0, 2: 0},
+    "ConvTranspose": {1: 1, 2: 0},
+    "MatMul": {1: 1},
+    "Gemm": {1: 1, 2: 0},
+    "Gather": {0: 0},
 }
-"""Axis of a constant input that may have several scales, by op type and position."""
-_ANY_AXIS = frozenset(("Add", "Sub", "Mul"))
+"""Op type -> position of a constant input -> axis along which it may have several scales."""
+_ANY_AXIS = name_set("Add Sub Mul")
 
 
 def is_beside_quantized(form: Form) -> bool:
@@ -348,9 +332,11 @@ def _takes(form: Form, reader: onnx.NodeProto, position: int, axis: int, rank: i
         return _may_be_scaled(form, reader.output[0], order.index(axis), rank)
     if reader.op_type in _ANY_AXIS:
         return True
-    is_many = reader.op_type == "MatMul" and rank != 2
-    axis_lookup = _SCALED_AXES.get(reader.op_type)
-    return axis_lookup is not None and not is_many and axis_lookup(reader, position) == axis
+    nonzero_attributes = {attribute.name for attribute in reader.attribute if attribute.i}
+    if (reader.op_type == "MatMul" and rank != 2) or (reader.op_type == "Gather" and "axis" in nonzero_attributes):
+        return False
+    is_transposed = reader.op_type == "Gemm" and position == 1 and "transB" in nonzero_attributes
+    return axis == (0 if is_transposed else _SCALED_AXES.get(reader.op_type, {}).get(position))
 
 
 def has_unsigned_filter(form: Form) -> bool:

@@ -13,42 +13,39 @@ import numpy as np
 from nnadapter.drivers.openvino.engine import module
 from nnadapter.drivers.openvino.graph import (
     Operators,
+    data_of,
+    element_type,
     insert,
     is_constant,
     kind_of,
     opaque,
     part,
     parted,
+    readers_of,
     replace,
     replace_operator,
 )
+from nnadapter.drivers.openvino.operators import name_set
 
-_ARITHMETIC = frozenset((
-    "Add", "Divide", "FloorMod", "Maximum", "Minimum", "Mod", "Multiply", "PRelu", "Power", "SquaredDifference",
-    "Subtract",
-))  # fmt: skip
-_UNARY = frozenset((
-    "Abs", "Ceiling", "Clamp", "Convert", "Elu", "Erf", "Exp", "Floor", "Gelu", "HSigmoid", "HSwish", "HardSigmoid",
-    "Identity", "Log", "Mish", "Negative", "Relu", "Round", "Selu", "Sigmoid", "Sign", "SoftPlus", "SoftSign", "Sqrt",
-    "Swish", "Tanh",
-))  # fmt: skip
-_ELEMENTWISE = _ARITHMETIC | _UNARY
-_CHAINED = _ELEMENTWISE | frozenset((
-    "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Cos", "Cosh", "Equal", "Greater", "GreaterEqual", "IsFinite",
-    "IsInf", "IsNaN", "Less", "LessEqual", "LogicalAnd", "LogicalNot", "LogicalOr", "LogicalXor", "NotEqual", "Select",
-    "Sin", "Sinh", "Tan",
-))  # fmt: skip
+_ARITHMETIC = name_set("Add Divide FloorMod Maximum Minimum Mod Multiply PRelu Power SquaredDifference Subtract")
+_ELEMENTWISE = _ARITHMETIC | name_set(
+    "Abs Ceiling Clamp Convert Elu Erf Exp Floor Gelu HSigmoid HSwish HardSigmoid Identity Log Mish Negative Relu "
+    "Round Selu Sigmoid Sign SoftPlus SoftSign Sqrt Swish Tanh"
+)
+_CHAINED = _ELEMENTWISE | name_set(
+    "Acos Acosh Asin Asinh Atan Atanh Cos Cosh Equal Greater GreaterEqual IsFinite IsInf IsNaN Less LessEqual "
+    "LogicalAnd LogicalNot LogicalOr LogicalXor NotEqual Select Sin Sinh Tan"
+)
 _CHANNELS = 1
-_SHAPING = frozenset(("Reshape", "Squeeze", "Transpose", "Unsqueeze"))
-_FOLLOWED = _ELEMENTWISE | _SHAPING | {"Broadcast", "Concat", "Pad", "Slice", "StridedSlice", "Tile"}
+_FOLLOWED = _ELEMENTWISE | name_set("Broadcast Concat Pad Reshape Slice Squeeze StridedSlice Tile Transpose Unsqueeze")
 """Operators that the engine fuses into attention, or removes."""
-_REWRITTEN = frozenset(("Divide", "Subtract"))
+_REWRITTEN = name_set("Divide Subtract")
 _LONGEST_WALK = 100
-_HALVING = frozenset(("Slice", "Split", "StridedSlice", "VariadicSplit"))
+_HALVING = name_set("Slice Split StridedSlice VariadicSplit")
 _LONGEST_CHAIN = 100
 """Elementwise operators in a row that compile in linear time."""
 DIVIDED_CHAINS = "long chains are divided"
-_SIZES = frozenset(("i64", "u64"))
+_SIZES = name_set("i64 u64")
 
 
 def replace_cast(convert: Any) -> None:
@@ -56,11 +53,10 @@ def replace_cast(convert: Any) -> None:
     source, result = convert.input_value(0), convert.output(0)
     if source.get_element_type() != result.get_element_type():
         return
-    readers = result.get_target_inputs()
-    if any(reader.get_node().get_type_name() == "Result" for reader in readers):
-        replace(result, opaque(source), readers)
+    if _is_read_by(result, "Result"):
+        replace(result, opaque(source))
     else:
-        for reader in readers:
+        for reader in result.get_target_inputs():
             reader.replace_source_output(source)
 
 
@@ -68,18 +64,15 @@ def broadcast_before_constants(operators: Operators) -> None:
     """Broadcast operands before a constant enlarges them."""
     constants = set[str]()
     for kind, operator in operators:
-        inputs = operator.inputs()
-        name = operator.get_name()
-        if kind == "Constant" or (
-            inputs and all(port.get_source_output().get_node().get_name() in constants for port in inputs)
-        ):
-            constants.add(name)
-        elif kind in _ARITHMETIC and len(inputs) == 2:
+        sources = [source.get_node().get_name() for source in operator.input_values()]
+        if kind == "Constant" or (sources and constants.issuperset(sources)):
+            constants.add(operator.get_name())
+        elif kind in _ARITHMETIC and len(sources) == 2:
             _broadcast_operand(operator, constants)
 
 
 def _broadcast_operand(operator: Any, constants: set[str]) -> None:
-    if operator.get_output_element_type(0).get_type_name() in _SIZES:
+    if element_type(operator.output(0)) in _SIZES:
         return
     for port, other in (operator.inputs(), operator.inputs()[::-1]):
         source = other.get_source_output()
@@ -112,8 +105,8 @@ def separate_reduction(reduction: Any) -> None:
 def _reaches_elementwise(value: Any) -> bool:
     pending, count = [value], 0
     while pending:
-        for reader in pending.pop().get_target_inputs():
-            node, count = reader.get_node(), count + 1
+        for node in readers_of(pending.pop()):
+            count += 1
             if node.get_type_name() in _ELEMENTWISE or count > _LONGEST_WALK:
                 return True
             if node.get_type_name() in _FOLLOWED:
@@ -170,7 +163,7 @@ def _gates(product: Any) -> Iterator[Any]:
 def _is_computed(value: Any) -> bool:
     """Check whether an operator computes a value. Inputs of other types than float32 count: they are converted."""
     if kind_of(value) == "Parameter":
-        return bool(value.get_element_type().get_type_name() != "f32")
+        return element_type(value) != "f32"
     return kind_of(value) not in {"Constant", "VariadicSplit"}
 
 
@@ -200,11 +193,10 @@ def separate_slope(product: Any) -> None:
 
 
 def _is_rectified(node: Any) -> bool:
-    kind = node.get_type_name()
-    inputs = {source.get_node().get_type_name() for source in node.input_values()}
-    return kind == "Relu" or (kind in {"Negative", "Multiply"} and "Relu" in inputs) or (
-        kind == "Subtract" and "Abs" in inputs
-    )  # fmt: skip
+    kind, sources = node.get_type_name(), set(map(kind_of, node.input_values()))
+    if kind in {"Negative", "Multiply"}:
+        return "Relu" in sources
+    return kind == "Relu" or (kind == "Subtract" and "Abs" in sources)
 
 
 def separate_rotation(concat: Any) -> None:
@@ -231,7 +223,7 @@ def _negated(node: Any) -> Any:
         return node.input_value(0)
     if kind == "Multiply":
         computed = [source for source in node.input_values() if not is_constant(source)]
-        if len(computed) == 1 and computed[0].get_node().get_type_name() in _HALVING:
+        if len(computed) == 1 and kind_of(computed[0]) in _HALVING:
             return computed[0]
     return None
 
@@ -240,19 +232,21 @@ def _is_first(half: Any) -> bool:
     node = half.get_node()
     if node.get_type_name() in {"Split", "VariadicSplit"}:
         return bool(half.get_index() == 0)
-    if node.get_type_name() in _HALVING:
-        begin = node.input_value(1).get_node()
-        return begin.get_type_name() == "Constant" and not begin.data.any()
-    return False
+    return node.get_type_name() in _HALVING and _is_zero(node.input_value(1))
+
+
+def _is_zero(value: Any) -> bool:
+    contents = data_of(value)
+    return contents is not None and not contents.any()
 
 
 def _tables(rotated: Any) -> Iterator[Any]:
-    for product in (reader.get_node() for reader in rotated.get_target_inputs()):
+    for product in readers_of(rotated):
         if product.get_type_name() == "Multiply":
             yield from product.input_values()
-            for total in (reader.get_node() for reader in product.output(0).get_target_inputs()):
+            for total in readers_of(product.output(0)):
                 for value in total.input_values() if total.get_type_name() in {"Add", "Subtract"} else ():
-                    if value.get_node().get_type_name() == "Multiply":
+                    if kind_of(value) == "Multiply":
                         yield from value.get_node().input_values()
 
 
@@ -292,10 +286,10 @@ def _scaled(kind: str, operator: Any) -> Iterator[Any]:
     if is_mean or kind in {"GroupNormalization", "MVN", "NormalizeL2"}:
         yield operator.input_value(0)
     elif kind == "Gather":
-        indices, axis = (operator.input_value(position) for position in (1, 2))
-        is_first = axis.get_node().get_type_name() == "Constant" and not axis.get_node().data.any()
-        if not is_first and (indices.get_partial_shape().rank.is_dynamic or len(indices.get_partial_shape()) > 1):
-            yield operator.input_value(0)
+        values, indices, axis = operator.input_values()
+        shape = indices.get_partial_shape()
+        if not _is_zero(axis) and (shape.rank.is_dynamic or len(shape) > 1):
+            yield values
     elif kind == "ReduceSum":
         power = operator.input_value(0).get_node()
         if power.get_type_name() in {"Multiply", "Power"} and _is_read_by(power.input_value(0), "Divide"):
@@ -303,7 +297,7 @@ def _scaled(kind: str, operator: Any) -> Iterator[Any]:
 
 
 def _is_read_by(value: Any, kind: str) -> bool:
-    return any(reader.get_node().get_type_name() == kind for reader in value.get_target_inputs())
+    return any(reader.get_type_name() == kind for reader in readers_of(value))
 
 
 def divide_chains(operators: Operators) -> str | None:

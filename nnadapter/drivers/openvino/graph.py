@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from nnadapter.drivers.openvino.engine import module
+from nnadapter.ir.operand import Array
 
 Operators = Sequence[tuple[str, Any]]
 
@@ -17,9 +18,25 @@ def kind_of(value: Any) -> str:
     return str(value.get_node().get_type_name())
 
 
+def element_type(value: Any) -> str:
+    """Return the engine's name of a value's data type, such as `f32`."""
+    return str(value.get_element_type().get_type_name())
+
+
+def readers_of(value: Any) -> list[Any]:
+    """Return the operators that read a value, in no particular order."""
+    return [port.get_node() for port in value.get_target_inputs()]
+
+
 def is_constant(value: Any) -> bool:
     """Check whether a value is a constant."""
     return kind_of(value) == "Constant"
+
+
+def data_of(value: Any) -> Array | None:
+    """Return the contents of a constant; None for computed values."""
+    contents: Array | None = value.get_node().data if is_constant(value) else None
+    return contents
 
 
 def is_finite(value: Any) -> bool:
@@ -55,10 +72,10 @@ def insert(value: Any, step_of: Callable[[Any], Any] = opaque) -> None:
     replace(value, step_of(value), readers)
 
 
-def replace(value: Any, step: Any, readers: Any) -> None:
-    """Replace a value for these readers, and move its names."""
+def replace(value: Any, step: Any, readers: Any = None) -> None:
+    """Replace a value for these readers, by default all, and move its names."""
     names = value.get_names()
-    for reader in readers:
+    for reader in value.get_target_inputs() if readers is None else readers:
         reader.replace_source_output(step)
     value.set_names(set())
     step.set_names(names)
@@ -67,4 +84,4 @@ def replace(value: Any, step: Any, readers: Any) -> None:
 def replace_operator(operator: Any, replacement: Any) -> None:
     """Replace an operator."""
     replacement.set_friendly_name(operator.get_friendly_name())
-    replace(operator.output(0), replacement.output(0), operator.output(0).get_target_inputs())
+    replace(operator.output(0), replacement.output(0))

@@ -10,6 +10,8 @@ import numpy as np
 
 from nnadapter.drivers.openvino.engine import module
 from nnadapter.drivers.openvino.graph import (
+    data_of,
+    element_type,
     insert,
     is_constant,
     kind_of,
@@ -18,6 +20,7 @@ from nnadapter.drivers.openvino.graph import (
     replace,
     replace_operator,
 )
+from nnadapter.drivers.openvino.operators import name_set
 from nnadapter.ir.operand import Array
 
 _ORDER = 1
@@ -31,11 +34,10 @@ def separate_shape_preserving(transpose: Any) -> None:
 
 
 def _keeps_shape(transpose: Any) -> bool:
-    source, shape = transpose.input_value(_ORDER).get_node(), transpose.get_input_partial_shape(0)
-    if source.get_type_name() != "Constant" or shape.is_dynamic:
+    order, shape = data_of(transpose.input_value(_ORDER)), transpose.get_input_partial_shape(0)
+    if order is None or shape.is_dynamic:
         return False
-    sizes, order = tuple(shape.to_shape()), source.data.reshape(-1).tolist() or list(range(len(shape)))[::-1]
-    return preserves_shape(sizes, order)
+    return preserves_shape(tuple(shape.to_shape()), order.reshape(-1).tolist() or list(range(len(shape)))[::-1])
 
 
 def preserves_shape(sizes: tuple[int, ...], order: list[int]) -> bool:
@@ -44,12 +46,12 @@ def preserves_shape(sizes: tuple[int, ...], order: list[int]) -> bool:
     return is_moved and tuple(sizes[axis] for axis in order) == sizes
 
 
-_REALS = frozenset(("f16", "f32"))
+_REALS = name_set("f16 f32")
 
 
 def part_scores(softmax: Any) -> None:
     """Prevent the fusion of a product with a Softmax or Exp along a dynamic dimension."""
-    is_real = softmax.get_output_element_type(0).get_type_name() in _REALS
+    is_real = element_type(softmax.output(0)) in _REALS
     if is_real and _grows(softmax.get_output_partial_shape(0)) and _is_of_product(softmax.input_value(0).get_node()):
         part(softmax.input(0))
 
@@ -67,12 +69,11 @@ def _is_of_product(node: Any) -> bool:
     return True
 
 
-_ELEMENTWISE = frozenset((
-    "Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Ceiling", "Clamp", "Convert", "Cos", "Cosh", "Elu",
-    "Erf", "Exp", "Floor", "Gelu", "HSigmoid", "HSwish", "HardSigmoid", "Log", "Mish", "Negative", "Relu", "Round",
-    "Selu", "Sigmoid", "Sign", "Sin", "Sinh", "SoftPlus", "SoftSign", "Sqrt", "Swish", "Tan", "Tanh",
-    "Add", "Divide", "FakeQuantize", "Maximum", "Minimum", "Multiply", "PRelu", "Power", "Subtract",
-))  # fmt: skip
+_ELEMENTWISE = name_set(
+    "Abs Acos Acosh Asin Asinh Atan Atanh Ceiling Clamp Convert Cos Cosh Elu Erf Exp Floor Gelu HSigmoid HSwish "
+    "HardSigmoid Log Mish Negative Relu Round Selu Sigmoid Sign Sin Sinh SoftPlus SoftSign Sqrt Swish Tan Tanh "
+    "Add Divide FakeQuantize Maximum Minimum Multiply PRelu Power Subtract"
+)
 
 
 def leave_out_opposite_order(last: Any) -> None:
@@ -87,7 +88,7 @@ def leave_out_opposite_order(last: Any) -> None:
     if order is None or back is None or not np.array_equal(order[back], np.arange(len(back))):
         return
     port.replace_source_output(first.input_value(0))
-    replace(last.output(0), last.input_value(0), last.output(0).get_target_inputs())
+    replace(last.output(0), last.input_value(0))
 
 
 def _elementwise_input(value: Any) -> Any:
@@ -102,16 +103,14 @@ def _elementwise_input(value: Any) -> Any:
 
 
 def _is_number(value: Any) -> bool:
-    node, shape = value.get_node(), value.get_partial_shape()
-    if node.get_type_name() == "Convert":
-        node = node.input_value(0).get_node()
-    return node.get_type_name() == "Constant" and shape.is_static and int(np.prod(shape.to_shape())) == 1
+    shape = value.get_partial_shape()
+    source = value.get_node().input_value(0) if kind_of(value) == "Convert" else value
+    return is_constant(source) and shape.is_static and math.prod(shape.to_shape()) == 1
 
 
 def _order(transpose: Any) -> Array | None:
-    source = transpose.input_value(_ORDER).get_node()
-    order: Array | None = source.data.reshape(-1) if source.get_type_name() == "Constant" else None
-    return order if order is not None and len(order) else None
+    order = data_of(transpose.input_value(_ORDER))
+    return order.reshape(-1) if order is not None and order.size else None
 
 
 _INDICES, _AXIS = 1, 2
@@ -124,15 +123,15 @@ def keep_gather(gather: Any) -> None:
     indices = gather.get_input_partial_shape(_INDICES)
     if axis is None or axis < 0 or shape.rank.is_dynamic or indices.is_dynamic:
         return
-    count = int(np.prod(indices.to_shape()))
+    count = math.prod(indices.to_shape())
     if count > 1 and shape[axis].is_static and count == shape[axis].get_length() and not _gathers_back(gather):
         counted = module().opset13.constant(np.int64(axis - shape.rank.get_length()))
         gather.input(_AXIS).replace_source_output(counted.output(0))
 
 
 def _gathers_back(gather: Any) -> bool:
-    source = gather.input_value(_INDICES).get_node()
-    return source.get_type_name() == "Constant" and source.data.ndim == 1 and _is_own_inverse(source.data)
+    indices = data_of(gather.input_value(_INDICES))
+    return indices is not None and indices.ndim == 1 and _is_own_inverse(indices)
 
 
 def keep_parts(concat: Any) -> None:
@@ -146,7 +145,7 @@ def keep_parts(concat: Any) -> None:
         return
     named = _with_sizes(split)
     for output, named_output in zip(split.outputs(), named.outputs(), strict=True):
-        replace(output, named_output, output.get_target_inputs())
+        replace(output, named_output)
 
 
 def _joins_back(split: Any, concat: Any, order: Sequence[int]) -> bool:
@@ -167,8 +166,8 @@ def _with_sizes(split: Any) -> Any:
 
 
 def _axis_of(operator: Any, position: int) -> int | None:
-    source = operator.input_value(position).get_node()
-    return int(source.data.item()) if source.get_type_name() == "Constant" else None
+    axis = data_of(operator.input_value(position))
+    return None if axis is None else int(axis.item())
 
 
 def _is_own_inverse(order: Any) -> bool:
@@ -199,13 +198,13 @@ def reduce_in_four_dimensions(reduction: Any) -> None:
 
 
 def _reduced_axis(reduction: Any) -> int | None:
-    rank, source = reduction.get_input_partial_shape(0).rank, reduction.input_value(1).get_node()
+    rank, source = reduction.get_input_partial_shape(0).rank, reduction.input_value(1)
     if rank.is_dynamic or rank.get_length() != _RANK:
         return None
-    if source.get_type_name() == "Range":  # global pooling: from this axis on
-        first = source.input_value(0).get_node()
-        return _LAST if first.get_type_name() == "Constant" and int(first.data.item()) == _LAST else None
-    axes = {int(axis) % _RANK for axis in source.data.reshape(-1)} if source.get_type_name() == "Constant" else set()
+    if kind_of(source) == "Range":  # global pooling: from this axis on
+        return _LAST if _axis_of(source.get_node(), 0) == _LAST else None
+    constant = data_of(source)
+    axes = set() if constant is None else {int(axis) % _RANK for axis in constant.reshape(-1)}
     return axes.pop() if len(axes) == 1 else None
 
 

@@ -13,11 +13,17 @@ unchecked:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
 from nnadapter.ir.operand import DataType
+
+
+def name_set(text: str) -> frozenset[str]:
+    """Return the names in a text, which are separated by spaces."""
+    return frozenset(text.split())
+
 
 FLOATS = frozenset((DataType.FLOAT32, DataType.FLOAT16))
 _BYTES = frozenset((DataType.INT8, DataType.UINT8))
@@ -46,15 +52,14 @@ _ROWS: tuple[tuple[str, OperatorRow], ...] = (
         "Neg Reciprocal Relu Round Selu Sigmoid Sin Sinh Softmax LogSoftmax Softsign Sqrt Tan Tanh Gelu Celu "
         "PRelu Pow Mean Conv ConvTranspose Gemm MatMul AveragePool GlobalAveragePool GlobalMaxPool BatchNormalization "
         "InstanceNormalization LayerNormalization GroupNormalization LRN LpNormalization MeanVarianceNormalization "
-        "Einsum",
+        "Einsum Div Upsample",
         OperatorRow(dtypes=FLOATS),
     ),
     ("Add Sub Mul Sum", OperatorRow(dtypes=FLOATS | _SHORTS | _INT32)),
-    ("Div", OperatorRow(dtypes=FLOATS)),
     ("Max Min", OperatorRow(dtypes=FLOATS | _BYTES | _SHORTS | _INT32)),
     ("Clip", OperatorRow(dtypes=FLOATS | _BYTES | _SHORTS)),
     ("MaxPool", OperatorRow(dtypes=FLOATS | _BYTES, outputs={1: frozenset()})),
-    ("Sign", OperatorRow(dtypes=frozenset((DataType.FLOAT32,)))),
+    ("Sign GridSample", OperatorRow(dtypes=_FLOAT32)),
     (
         "ReduceSum ReduceMean ReduceMax ReduceMin ReduceProd ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp "
         "ReduceSumSquare",
@@ -66,60 +71,45 @@ _ROWS: tuple[tuple[str, OperatorRow], ...] = (
         "Equal Less LessOrEqual Greater GreaterOrEqual",
         OperatorRow(dtypes=FLOATS | _BYTES | _SHORTS, outputs={0: _BOOL}),
     ),
-    ("Identity Flatten Transpose Concat DepthToSpace SpaceToDepth", OperatorRow(dtypes=_MOVED)),
-    ("Reshape Squeeze Unsqueeze Split Expand Tile", OperatorRow(dtypes=_MOVED, inputs={1: _INT64})),
-    ("Trilu", OperatorRow(dtypes=_MOVED, inputs={1: _INT64})),
+    ("Identity Flatten Transpose Concat DepthToSpace SpaceToDepth Cast", OperatorRow(dtypes=_MOVED)),
+    ("Reshape Squeeze Unsqueeze Split Expand Tile Trilu ScatterND", OperatorRow(dtypes=_MOVED, inputs={1: _INT64})),
     ("Slice", OperatorRow(dtypes=_MOVED, inputs={1: _INDEX, 2: _INDEX, 3: _INDEX, 4: _INDEX})),
     ("Pad", OperatorRow(dtypes=_MOVED, inputs={1: _INT64, 3: _INDEX})),
-    ("Gather GatherElements GatherND", OperatorRow(dtypes=_MOVED, inputs={1: _INDEX})),
-    ("ScatterElements", OperatorRow(dtypes=_MOVED, inputs={1: _INDEX})),
-    ("ScatterND", OperatorRow(dtypes=_MOVED, inputs={1: _INT64})),
+    ("Gather GatherElements GatherND ScatterElements", OperatorRow(dtypes=_MOVED, inputs={1: _INDEX})),
     ("Where", OperatorRow(dtypes=_MOVED, inputs={0: _BOOL})),
     ("Shape Size", OperatorRow(dtypes=_MOVED, outputs=_COUNTED)),
     ("ArgMax ArgMin", OperatorRow(dtypes=FLOATS | _BYTES, outputs=_COUNTED)),
-    ("Cast", OperatorRow(dtypes=_MOVED)),
     ("Resize", OperatorRow(dtypes=FLOATS, inputs={1: FLOATS, 2: FLOATS, 3: _INT64})),
-    ("Upsample", OperatorRow(dtypes=FLOATS)),
-    ("LSTM GRU RNN", OperatorRow(dtypes=frozenset((DataType.FLOAT32,)), inputs={4: _INT32})),
+    ("LSTM GRU RNN", OperatorRow(dtypes=_FLOAT32, inputs={4: _INT32})),
     ("Dropout", OperatorRow(dtypes=FLOATS, inputs={1: FLOATS, 2: _BOOL}, outputs={1: _BOOL})),
-    ("GridSample", OperatorRow(dtypes=frozenset((DataType.FLOAT32,)))),
     ("QuantizeLinear", OperatorRow(dtypes=FLOATS, inputs={2: _BYTES | _SHORTS}, outputs={0: _BYTES | _SHORTS})),
     ("DequantizeLinear", OperatorRow(dtypes=_BYTES | _SHORTS | _INT32, inputs={1: FLOATS}, outputs={0: FLOATS})),
     ("CumSum", OperatorRow(dtypes=FLOATS, inputs={1: _INDEX})),
     ("NonZero", OperatorRow(dtypes=_FLOAT32 | _BOOL | _INT32, outputs=_COUNTED)),
-    (
-        "NonMaxSuppression",
-        OperatorRow(dtypes=_FLOAT32, inputs={2: _INT64}, outputs=_COUNTED),
-    ),
+    ("NonMaxSuppression", OperatorRow(dtypes=_FLOAT32, inputs={2: _INT64}, outputs=_COUNTED)),
 )
 
+OPERATORS: Mapping[str, OperatorRow] = MappingProxyType({name: row for ops, row in _ROWS for name in name_set(ops)})
 
-def _by_name(rows: Iterable[tuple[str, OperatorRow]]) -> Mapping[str, OperatorRow]:
-    return MappingProxyType({name: row for names, row in rows for name in names.split()})
+STATIC_SHAPE_OPS = name_set("LRN")
+QUANTIZING = name_set("QuantizeLinear DequantizeLinear")
+"""Ops that make the engine compute other nodes in integers."""
 
-
-OPERATORS = _by_name(_ROWS)
-
-STATIC_SHAPE_OPS = frozenset(("LRN",))
-
-DYNAMIC_FLOAT16_OPS = frozenset((
-    "Abs", "Add", "Cast", "Clip", "Concat", "Cos", "Div", "Equal", "Erf", "Exp", "Expand", "Flatten", "Floor",
-    "Gather", "Gelu", "Gemm", "Identity", "LayerNormalization", "Less", "LessOrEqual", "Log", "MatMul", "Max", "Min",
-    "Mul", "Neg", "Pad", "Pow", "Reciprocal", "ReduceMean", "ReduceSum", "Relu", "Reshape", "Sigmoid", "Sin", "Slice",
-    "Softmax", "Split", "Sqrt", "Squeeze", "Sub", "Tanh", "Tile", "Transpose", "Unsqueeze", "Where",
-))  # fmt: skip
+DYNAMIC_FLOAT16_OPS = name_set(
+    "Abs Add Cast Clip Concat Cos Div Equal Erf Exp Expand Flatten Floor Gather Gelu Gemm Identity LayerNormalization "
+    "Less LessOrEqual Log MatMul Max Min Mul Neg Pad Pow Reciprocal ReduceMean ReduceSum Relu Reshape Sigmoid Sin "
+    "Slice Softmax Split Sqrt Squeeze Sub Tanh Tile Transpose Unsqueeze Where"
+)
 """Ops for float16 with dynamic shapes; others may end the process."""
 
-EMPTY_SIZES = frozenset((
-    "Abs", "Acos", "Acosh", "Add", "And", "ArgMax", "ArgMin", "Asin", "Asinh", "Atan", "Atanh", "Cast", "Ceil",
-    "Celu", "Clip", "Conv", "Cos", "Cosh", "CumSum", "Div", "Dropout", "Elu", "Equal", "Erf", "Exp", "Floor",
-    "Gather", "GatherND", "Gelu", "Greater", "GreaterOrEqual", "HardSigmoid", "HardSwish", "Identity", "IsInf",
-    "IsNaN", "LayerNormalization", "LeakyRelu", "Less", "LessOrEqual", "Log", "LogSoftmax", "Max", "Mean", "Min",
-    "Mish", "Mul", "Neg", "NonMaxSuppression", "NonZero", "Not", "Or", "Pow", "Reciprocal", "ReduceL2",
-    "ReduceLogSumExp", "ReduceMean", "ReduceProd", "ReduceSum", "ReduceSumSquare", "Relu", "Reshape", "Round",
-    "ScatterND", "Selu", "Shape", "Sigmoid", "Sign", "Sin", "Sinh", "Size", "Slice", "Softmax", "Softsign", "Split",
-    "Sqrt", "Squeeze", "Sub", "Sum", "Tan", "Tanh", "Tile", "Transpose", "Unsqueeze", "Where", "Xor",
-))  # fmt: skip
+EMPTY_SIZES = name_set(
+    "Abs Acos Acosh Add And ArgMax ArgMin Asin Asinh Atan Atanh Cast Ceil Celu Clip Conv Cos Cosh CumSum Div Dropout "
+    "Elu Equal Erf Exp Floor Gather GatherND Gelu Greater GreaterOrEqual HardSigmoid HardSwish Identity IsInf IsNaN "
+    "LayerNormalization LeakyRelu Less LessOrEqual Log LogSoftmax Max Mean Min Mish Mul Neg NonMaxSuppression NonZero "
+    "Not Or Pow Reciprocal ReduceL2 ReduceLogSumExp ReduceMean ReduceProd ReduceSum ReduceSumSquare Relu Reshape Round "
+    "ScatterND Selu Shape Sigmoid Sign Sin Sinh Size Slice Softmax Softsign Split Sqrt Squeeze Sub Sum Tan Tanh Tile "
+    "Transpose Unsqueeze Where Xor"
+)
 """Ops for data-dependent shapes, which are right for empty tensors.
 
 Others return a wrong shape (Concat, Flatten, Expand) or end the process (AveragePool, MaxPool, ConvTranspose, Pad,

@@ -11,14 +11,18 @@ import numpy as np
 from nnadapter.drivers.openvino.engine import module
 from nnadapter.drivers.openvino.graph import (
     Operators,
+    data_of,
+    element_type,
     insert,
     is_constant,
     is_finite,
     kind_of,
     part,
     parted,
+    readers_of,
     replace_operator,
 )
+from nnadapter.drivers.openvino.operators import name_set
 from nnadapter.ir.operand import Array
 
 _SEQUENCES = 3
@@ -43,10 +47,9 @@ REAL: Mapping[str, Callable[[Any], bool]] = {
     "AvgPool": _pads_with_zeros,
     "BatchNormInference": _has_open_channels,
     **dict.fromkeys(
-        ("Clamp", "ConvolutionBackpropData", "GroupConvolutionBackpropData", "Maximum", "Minimum"),
-        lambda _: True,
+        name_set("Clamp ConvolutionBackpropData GroupConvolutionBackpropData Maximum Minimum"), lambda _: True
     ),
-    **{f"Reduce{name}": _has_three_dimensions for name in ("L1", "L2", "Max", "Mean", "Min", "Sum")},
+    **dict.fromkeys(name_set("ReduceL1 ReduceL2 ReduceMax ReduceMean ReduceMin ReduceSum"), _has_three_dimensions),
 }
 """Operators to compute in reals, and the condition.
 
@@ -65,7 +68,7 @@ def keep_real(operator: Any) -> None:
     operators, limits = module().opset13, np.finfo(np.float32)
     for port in operator.inputs():
         source = port.get_source_output()
-        if source.get_element_type().get_type_name() == "f32" and not is_constant(source):
+        if element_type(source) == "f32" and not is_constant(source):
             bound, make = (limits.max, "minimum") if kind == "Minimum" else (limits.min, "maximum")
             port.replace_source_output(getattr(operators, make)(source, operators.constant(bound)).output(0))
             break
@@ -79,9 +82,7 @@ def _is_by_negative(operator: Any) -> bool:
 
 
 _NEGATIVE: Mapping[str, Callable[[Any], bool]] = {
-    **dict.fromkeys(
-        ("Add", "Concat", "Identity", "Relu", "Reshape", "Squeeze", "Transpose", "Unsqueeze"), lambda _: False
-    ),
+    **dict.fromkeys(name_set("Add Concat Identity Relu Reshape Squeeze Transpose Unsqueeze"), lambda _: False),
     "BatchNormInference": lambda operator: _has_negative(operator.input_value(_GAMMA)),
     "Divide": _is_by_negative,
     "Multiply": _is_by_negative,
@@ -112,8 +113,7 @@ def _multiplies_by_negative(operator: Any) -> bool:
 
 
 def _is_dynamic_float(value: Any) -> bool:
-    is_real = value.get_element_type().get_type_name() == "f32"
-    return is_real and bool(value.get_partial_shape().is_dynamic)
+    return element_type(value) == "f32" and bool(value.get_partial_shape().is_dynamic)
 
 
 def _is_negated(value: Any) -> bool:
@@ -138,11 +138,9 @@ def _has_negative(value: Any) -> bool:
 
 def constant_numbers(value: Any) -> Array | None:
     """Return the numbers of a constant, dequantized if needed, or None."""
-    node = value.get_node()
-    kind = node.get_type_name()
-    if kind == "Constant":
-        data: Array = node.data
-        return data
+    if is_constant(value):
+        return data_of(value)
+    node, kind = value.get_node(), kind_of(value)
     if kind == "Convert":
         contents = constant_numbers(node.input_value(0))
         return None if contents is None else contents.astype(value.get_element_type().to_dtype())
@@ -150,12 +148,11 @@ def constant_numbers(value: Any) -> Array | None:
     return None if any(operand is None for operand in read) else _OF_KNOWN[kind](*read)
 
 
-PRODUCTS = frozenset(("Convolution", "GroupConvolution", "MatMul"))
-_SCALES = frozenset(("Divide", "Identity", "Multiply"))
-_READERS = frozenset((
-    "Add", "BatchNormInference", "Divide", "Identity", "Multiply", "Negative", "Reshape", "Squeeze", "Subtract",
-    "Transpose", "Unsqueeze",
-))  # fmt: skip
+PRODUCTS = name_set("Convolution GroupConvolution MatMul")
+_SCALES = name_set("Divide Identity Multiply")
+_READERS = name_set(
+    "Add BatchNormInference Divide Identity Multiply Negative Reshape Squeeze Subtract Transpose Unsqueeze"
+)
 """Operators that may scale by a constant, or precede one that does."""
 
 
@@ -169,17 +166,13 @@ def part_rectified(rectifier: Any) -> None:
 
 def _is_product(value: Any) -> bool:
     """Check for a product, possibly scaled, with nothing but zeros added."""
-    node = value.get_node()
-    if node.get_type_name() in PRODUCTS:
+    kind = kind_of(value)
+    if kind in PRODUCTS:
         return True
-    computed = [source for source in node.input_values() if constant_numbers(source) is None]
-    constants = [contents for source in node.input_values() if (contents := constant_numbers(source)) is not None]
-    is_scaled = node.get_type_name() in _SCALES or (node.get_type_name() == "Add" and not any(map(_is_any, constants)))
-    return is_scaled and len(computed) == 1 and _is_product(computed[0])
-
-
-def _is_any(contents: Any) -> bool:
-    return bool((contents != 0).any())
+    numbers = [(source, constant_numbers(source)) for source in value.get_node().input_values()]
+    computed = [source for source, contents in numbers if contents is None]
+    adds_zeros = kind == "Add" and not any(contents.any() for _, contents in numbers if contents is not None)
+    return (kind in _SCALES or adds_zeros) and len(computed) == 1 and _is_product(computed[0])
 
 
 def _changes_signs(node: Any) -> bool:
@@ -187,8 +180,8 @@ def _changes_signs(node: Any) -> bool:
         return False
     if _multiplies_by_negative(node):
         return True
-    readers = node.output(0).get_target_inputs()
-    return len(readers) == 1 and _changes_signs(next(iter(readers)).get_node())
+    readers = readers_of(node.output(0))
+    return len(readers) == 1 and _changes_signs(readers[0])
 
 
 _ROOMY = 64
@@ -196,17 +189,15 @@ _ROOMY = 64
 _STEPS = 255
 _DEPTH, _WIDTH = 256, 64
 _BITS = 8
-_DEQUANTIZING = frozenset(("Multiply", "Subtract", "Convert", "VariadicSplit", "Reshape", "Transpose"))
-_IN_INTEGERS = _DEQUANTIZING | {"AvgPool", "Clamp", "Concat", "MaxPool", "Pad", "Relu", "Split", "Squeeze", "Unsqueeze"}
+_DEQUANTIZING = name_set("Multiply Subtract Convert VariadicSplit Reshape Transpose")
+_IN_INTEGERS = _DEQUANTIZING | name_set("AvgPool Clamp Concat MaxPool Pad Relu Split Squeeze Unsqueeze")
 """Operators before a product that leave it in integers."""
 
 
 def keep_sums(product: Any) -> None:
     """Compute a product in floating point if its integer sums would saturate."""
-    is_wide = (
-        _is_of_integers(product.input_value(0).get_node()) and _largest(product.input_value(1).get_node()) > _ROOMY
-    )
-    if is_wide and not _has_room():
+    values, weights = product.input_values()
+    if _is_of_integers(values.get_node()) and _largest(weights) > _ROOMY and not _has_room():
         part(product.input(0))
 
 
@@ -223,11 +214,11 @@ def _is_of_integers(node: Any) -> bool:
     return False
 
 
-def _largest(node: Any) -> int:
-    while node.get_type_name() in _DEQUANTIZING:
-        node = node.input_value(0).get_node()
-    is_integers = node.get_type_name() == "Constant" and node.get_element_type().get_type_name() == "i8"
-    return max(int(node.data.max()), -int(node.data.min())) if is_integers and node.data.size else 0
+def _largest(value: Any) -> int:
+    while kind_of(value) in _DEQUANTIZING:
+        value = value.get_node().input_value(0)
+    weights = data_of(value) if element_type(value) == "i8" else None
+    return 0 if weights is None or not weights.size else max(int(weights.max()), -int(weights.min()))
 
 
 @cache
@@ -261,11 +252,10 @@ def join_steps(operators: Operators) -> None:
 def _join(quantizer: Any) -> None:
     narrow = _only_reader(quantizer.output(0), "Convert")
     bounds = [_constant(quantizer.input_value(position)) for position in (_LOWEST, _HIGHEST)]
-    if narrow is None or narrow.get_output_element_type(0).get_type_name() not in _NARROW:
+    if narrow is None or element_type(narrow.output(0)) not in _NARROW:
         return
     real = quantizer.get_output_element_type(0)
-    for reader in narrow.output(0).get_target_inputs():
-        wide = reader.get_node()
+    for wide in readers_of(narrow.output(0)):
         if wide.get_type_name() == "Convert" and wide.get_output_element_type(0) == real:
             _dequantize(quantizer, bounds, wide)
 
@@ -286,14 +276,13 @@ def _dequantize(quantizer: Any, bounds: list[Array | None], wide: Any) -> None:
 
 
 def _only_reader(output: Any, kind: str) -> Any:
-    readers = [reader.get_node() for reader in output.get_target_inputs()]
+    readers = readers_of(output)
     return readers[0] if len(readers) == 1 and readers[0].get_type_name() == kind else None
 
 
 def _constant(output: Any) -> Array | None:
-    node = output.get_node()
-    is_known = is_constant(output) or (node.get_type_name() == "Convert" and is_constant(node.input_value(0)))
-    return constant_numbers(output) if is_known else None
+    source = output.get_node().input_value(0) if kind_of(output) == "Convert" else output
+    return constant_numbers(output) if is_constant(source) else None
 
 
 def keep_bounds(quantizer: Any) -> None:
@@ -305,12 +294,12 @@ def keep_bounds(quantizer: Any) -> None:
         port.replace_source_output(operators.minimum(raised, high).output(0))
 
 
-_PASSED = frozenset(("Convert", "Multiply", "Reshape", "Subtract", "Transpose"))
+_PASSED = name_set("Convert Multiply Reshape Subtract Transpose")
 
 
 def part_products(operator: Any) -> None:
     """Insert a step between a product of quantized values and its readers, if it has several."""
-    if operator.get_output_element_type(0).get_type_name() != "f32":
+    if element_type(operator.output(0)) != "f32":
         return
     product = _behind_identities(operator.output(0))
     is_shared = len(product.get_target_inputs()) > 1 and product.get_partial_shape().is_dynamic
@@ -320,25 +309,25 @@ def part_products(operator: Any) -> None:
 
 def _behind_identities(value: Any) -> Any:
     """Follow Identity, which the engine removes."""
-    readers = [reader.get_node() for reader in value.get_target_inputs()]
-    is_one = len(readers) == 1 and readers[0].get_type_name() == "Identity"
-    return _behind_identities(readers[0].output(0)) if is_one else value
+    identity = _only_reader(value, "Identity")
+    return value if identity is None else _behind_identities(identity.output(0))
 
 
 def _is_dequantized(value: Any) -> bool:
-    node = value.get_node()
-    while node.get_type_name() in _PASSED:
-        value = node.input_value(0)
-        if value.get_element_type().get_type_name() in _NARROW:
+    while kind_of(value) in _PASSED:
+        value = value.get_node().input_value(0)
+        if element_type(value) in _NARROW:
             return True
-        node = value.get_node()
-    return bool(node.get_type_name() == "FakeQuantize")
+    return kind_of(value) == "FakeQuantize"
+
+
+_CONVOLUTIONS = name_set("Convolution GroupConvolution")
 
 
 def part_from_order(transpose: Any) -> None:
     """Prevent the fusion of a Transpose with a convolution by a computed kernel of one pixel."""
     node = transpose.input_value(0).get_node()
-    if node.get_type_name() in ("Convolution", "GroupConvolution") and not is_constant(node.input_value(1)):
+    if node.get_type_name() in _CONVOLUTIONS and not is_constant(node.input_value(1)):
         shape = node.get_input_partial_shape(1)
         if shape.is_static and tuple(shape.to_shape())[-2:] == (1, 1):
             part(transpose.input(0))

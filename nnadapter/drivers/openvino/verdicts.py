@@ -7,38 +7,16 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 import onnx
 
-from nnadapter.drivers.openvino.forms import (
-    QUANTIZING,
-    DynamicSize,
-    DynamicSizeError,
-    Form,
-    changes_channels,
-    has_scales_elsewhere,
-    has_unsigned_filter,
-    is_beside_quantized,
-    is_crossed,
-    is_crosswise,
-    is_filled,
-    is_plain_einsum,
-    is_read_plainly_too,
-    is_spread_over_weights,
-    lone_labels,
-    makes_part_of_pixel,
-    other_functions_backwards,
-    overhanging,
-    padded_pixels,
-    padding_to_shape,
-    pads_whole_windows,
-    single_column,
-    swaps_alike,
-    wide_strides,
-)
+from nnadapter.drivers.openvino import forms
 from nnadapter.drivers.openvino.operators import (
     DYNAMIC_FLOAT16_OPS,
     EMPTY_SIZES,
+    FLOATS,
     OPERATORS,
+    QUANTIZING,
     STATIC_SHAPE_OPS,
     OperatorRow,
+    name_set,
 )
 from nnadapter.ir.operand import DataType
 from nnadapter.onnx.domains import plain_domain
@@ -54,31 +32,31 @@ class Restriction:
     """Refused form of a node."""
 
     ops: str
-    applies: Callable[[Form], object]
+    applies: Callable[[forms.Form], object]
     detail: str
     reason: Reason = Reason.UNSUPPORTED_ATTRIBUTE
 
 
 def restriction(node: onnx.NodeProto, parts: Parts, sizes: Collection[str] = ()) -> Verdict:
     """Return the verdict on attributes and inputs; `sizes` are values computed from dynamic shapes."""
-    form = Form.of(node, parts, sizes)
+    form = forms.Form.of(node, parts, sizes)
     return _first(form, _OPEN if form.has_dynamic_shapes else _FIXED)
 
 
 def data_restriction(node: onnx.NodeProto, parts: Parts) -> Verdict:
     """Apply the additional restrictions for data-dependent shapes."""
-    return _first(Form.of(node, parts), _OF_DATA)
+    return _first(forms.Form.of(node, parts), _OF_DATA)
 
 
-def _first(form: Form, table: Mapping[str, Sequence[Restriction]]) -> Verdict:
-    node = form.node
+def _first(form: forms.Form, table: Mapping[str, Sequence[Restriction]]) -> Verdict:
+    op_type = form.node.op_type
     try:
-        matching_row = next((row for row in table.get(node.op_type, ()) if row.applies(form)), None)
-    except DynamicSizeError:
-        return Unsupported(Reason.DYNAMIC_SHAPE, f"{node.op_type} is taken or not by sizes that are left open")
-    return (
-        SUPPORTED if matching_row is None else Unsupported(matching_row.reason, f"{node.op_type} {matching_row.detail}")
-    )
+        for row in table.get(op_type, ()):
+            if row.applies(form):
+                return Unsupported(row.reason, f"{op_type} {row.detail}")
+    except forms.DynamicSizeError:
+        return Unsupported(Reason.DYNAMIC_SHAPE, f"{op_type} is taken or not by sizes that are left open")
+    return SUPPORTED
 
 
 _UNREAD_COORDINATES = (b"half_pixel_symmetric", b"tf_crop_and_resize")
@@ -135,12 +113,12 @@ RESTRICTIONS = (
     ),
     Restriction(
         "Resize Upsample",
-        changes_channels,
+        forms.changes_channels,
         "of four dimensions or more is compiled only if batch and channels do not change",
     ),
     Restriction(
         "Resize",
-        makes_part_of_pixel,
+        forms.makes_part_of_pixel,
         "with scales that give a fractional size samples at other positions than ONNX",
     ),
     Restriction(
@@ -161,26 +139,26 @@ RESTRICTIONS = (
     ),
     Restriction(
         "LSTM GRU RNN",
-        other_functions_backwards,
+        forms.other_functions_backwards,
         "uses the functions of the forward direction for both directions",
     ),
     Restriction("SpaceToDepth", lambda form: form.attribute("mode", b"DCR") != b"DCR", "is computed in mode DCR only"),
     Restriction(
         "AveragePool MaxPool",
-        wide_strides,
+        forms.wide_strides,
         "with auto_pad and strides wider than its window, or with dilations, reads other positions than ONNX Runtime",
     ),
     Restriction(
         "AveragePool",
-        overhanging,
+        forms.overhanging,
         "with ceil_mode and count_include_pad divides by another count if a window exceeds the padding",
     ),
     Restriction(
         "Conv",
-        single_column,
+        forms.single_column,
         "of one channel skips rows if only its last dimension strides and becomes one element",
     ),
-    Restriction("ConvTranspose", padding_to_shape, "with an output_shape that needs padding pads other sides"),
+    Restriction("ConvTranspose", forms.padding_to_shape, "with an output_shape that needs padding pads other sides"),
     Restriction(
         "LRN",
         lambda form: form.attribute("size", 1) % 2 == 0,
@@ -204,12 +182,12 @@ RESTRICTIONS = (
     ),
     Restriction(
         "Softmax",
-        is_crossed,
+        forms.is_crossed,
         "below opset 13 normalizes only one axis; ONNX also normalizes all later ones",
     ),
     Restriction(
         "Einsum",
-        is_plain_einsum,
+        forms.is_plain_einsum,
         "that changes nothing returns uninitialized memory",
     ),
     Restriction(
@@ -219,7 +197,7 @@ RESTRICTIONS = (
     ),
     Restriction(
         "Einsum",
-        lambda form: len(lone_labels(form)) > 1,
+        lambda form: len(forms.lone_labels(form)) > 1,
         "that sums labels of one input, and others of another one, pairs the wrong dimensions in places",
     ),
     Restriction(
@@ -269,18 +247,24 @@ RESTRICTIONS = (
     ),
     Restriction(
         "DequantizeLinear",
-        has_scales_elsewhere,
+        forms.has_scales_elsewhere,
         "of a constant requires one scale, or one per index of the dimension that its consumers keep",
     ),
-    Restriction("DequantizeLinear", has_unsigned_filter, "of a filter of uint8 with zero point 0 is not compiled"),
-    Restriction("GlobalMaxPool", is_beside_quantized, "of quantized values is sometimes half of ONNX's result"),
-    Restriction("Conv", padded_pixels, "of padded, strided single pixels returns another shape after other nodes"),
+    Restriction(
+        "DequantizeLinear", forms.has_unsigned_filter, "of a filter of uint8 with zero point 0 is not compiled"
+    ),
+    Restriction("GlobalMaxPool", forms.is_beside_quantized, "of quantized values is sometimes half of ONNX's result"),
+    Restriction(
+        "Conv", forms.padded_pixels, "of padded, strided single pixels returns another shape after other nodes"
+    ),
     Restriction(
         "Transpose",
-        swaps_alike,
+        forms.swaps_alike,
         "of integers that moves more than the last two dimensions and keeps the shape may be dropped",
     ),
-    Restriction("Gemm", is_read_plainly_too, "that transposes weights with another consumer does not transpose them"),
+    Restriction(
+        "Gemm", forms.is_read_plainly_too, "that transposes weights with another consumer does not transpose them"
+    ),
     Restriction("Pad", lambda form: form.attribute("mode", b"") == b"wrap", "that wraps around is not compiled"),
     Restriction("Pad", lambda form: form.dtype(0) == "int32" and form.has(2), "of int32 rounds its fill value"),
 )
@@ -289,7 +273,7 @@ DYNAMIC_SHAPE_RESTRICTIONS = (
         "QuantizeLinear",
         lambda form: (
             math.prod(form.shape(1)) > 1
-            and any(isinstance(size, DynamicSize) for size in form.shape(0)[form.attribute("axis", 1) :][:1])
+            and any(isinstance(size, forms.DynamicSize) for size in form.shape(0)[form.attribute("axis", 1) :][:1])
         ),
         "with a scale per index of a dynamic dimension makes the engine write outside its memory",
     ),
@@ -300,7 +284,7 @@ DYNAMIC_SHAPE_RESTRICTIONS = (
     ),
     Restriction(
         "MatMul",
-        is_spread_over_weights,
+        forms.is_spread_over_weights,
         "of one matrix by several constant ones fails at run time with dynamic shapes",
     ),
     Restriction(
@@ -326,7 +310,9 @@ DYNAMIC_SHAPE_RESTRICTIONS = (
     Restriction(
         "Split",
         lambda form: (
-            form.opset >= 18 and not form.has(1) and isinstance(form.shape(0)[form.attribute("axis", 0)], DynamicSize)
+            form.opset >= 18
+            and not form.has(1)
+            and isinstance(form.shape(0)[form.attribute("axis", 0)], forms.DynamicSize)
         ),
         "of a dynamic dimension requires the sizes of its parts: the engine fails if the last is smaller",
     ),
@@ -340,19 +326,19 @@ DYNAMIC_SHAPE_RESTRICTIONS = (
 DATA_RESTRICTIONS = (
     Restriction(
         "Add And Div Equal Greater GreaterOrEqual Less LessOrEqual Max Mean Min Mul Or PRelu Pow Sub Sum Where Xor",
-        is_crosswise,
+        forms.is_crosswise,
         "of all pairs returns another shape if there are none",
         Reason.DATA_DEPENDENT_SHAPE,
     ),
     Restriction(
         "Add And Div Equal Greater GreaterOrEqual Less LessOrEqual Max Mean Min Mul Or PRelu Pow Sub Sum Xor",
-        is_filled,
+        forms.is_filled,
         "of the result of ConstantOfShape or Expand has one element if there are none",
         Reason.DATA_DEPENDENT_SHAPE,
     ),
     Restriction(
         "Conv",
-        pads_whole_windows,
+        forms.pads_whole_windows,
         "with windows of only padding returns numbers if there are none",
         Reason.DATA_DEPENDENT_SHAPE,
     ),
@@ -374,11 +360,10 @@ _FIXED, _OPEN, _OF_DATA = (
 )
 
 
-_COUNTING = frozenset(("ArgMax", "ArgMin", "NonMaxSuppression", "NonZero", "Shape", "Size"))
-MOVING = frozenset((
-    "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Identity", "Reshape", "Slice", "Split", "Squeeze",
-    "Tile", "Transpose", "Unsqueeze",
-))  # fmt: skip
+_COUNTING = name_set("ArgMax ArgMin NonMaxSuppression NonZero Shape Size")
+MOVING = name_set(
+    "Expand Flatten Gather GatherElements GatherND Identity Reshape Slice Split Squeeze Tile Transpose Unsqueeze"
+)
 
 
 def counted_names(model: onnx.ModelProto) -> Collection[str]:
@@ -404,17 +389,15 @@ def measured_names(model: onnx.ModelProto) -> Collection[str]:
     return names
 
 
-_SIZING = frozenset((
-    "Shape", "Size", "Gather", "Slice", "Concat", "Squeeze", "Unsqueeze", "Reshape", "Cast", "Add", "Sub", "Mul", "Div",
-    "Min", "Max", "Neg", "Floor", "Ceil", "Range", "Expand", "Equal", "Less", "LessOrEqual", "Greater",
-    "GreaterOrEqual", "And", "Or", "Not", "Where", "ConstantOfShape", "Identity", "ReduceProd", "Tile", "Transpose",
-    "Trilu", "Clip", "Mod", "Abs", "Sign", "Pow", "CumSum", "ReduceSum", "ReduceMax", "ReduceMin", "Split", "GatherND",
-    "GatherElements", "ScatterND", "Flatten", "Xor",
-))  # fmt: skip
+_SIZING = name_set(
+    "Shape Size Gather Slice Concat Squeeze Unsqueeze Reshape Cast Add Sub Mul Div Min Max Neg Floor Ceil Range Expand "
+    "Equal Less LessOrEqual Greater GreaterOrEqual And Or Not Where ConstantOfShape Identity ReduceProd Tile Transpose "
+    "Trilu Clip Mod Abs Sign Pow CumSum ReduceSum ReduceMax ReduceMin Split GatherND GatherElements ScatterND Flatten "
+    "Xor"
+)
 _LEAST = {"Max": 0, "Min": 1, "Clip": 0}
 _BOUNDS = {"Max": slice(None), "Min": slice(None), "Clip": slice(1, 2)}
 _CAP = 2
-_REALS = frozenset(("float16", "float32"))
 
 
 def grouped_filters(model: onnx.ModelProto) -> frozenset[str]:
@@ -447,7 +430,7 @@ class ModelAnalysis:
     def is_size(self, name: str) -> bool:
         """Check for a value computed from shapes alone; reals are excluded, since angles are no sizes."""
         value = self.parts.value(name) if name in self.sizes else None
-        return name in self.sizes and (value is None or value.dtype not in _REALS)
+        return name in self.sizes and (value is None or value.dtype not in FLOATS)
 
     def counts(self, node: onnx.NodeProto, name: str) -> bool:
         value = self.parts.value(name)

@@ -10,54 +10,17 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any
 
-from nnadapter.drivers.openvino.arithmetic_workarounds import (
-    compare_booleans,
-    compare_the_other_way,
-    divide_exactly,
-    exclude_threshold,
-    keep_small_terms,
-    reach_infinities,
-)
-from nnadapter.drivers.openvino.forms import QUANTIZING
-from nnadapter.drivers.openvino.fusion_workarounds import (
-    broadcast_before_constants,
-    divide_chains,
-    multiply_by_number,
-    replace_cast,
-    separate_factor,
-    separate_gates,
-    separate_reduction,
-    separate_rotation,
-    separate_scales,
-    separate_slope,
-    separate_weights,
-)
+from nnadapter.drivers.openvino import arithmetic_workarounds as arithmetic
+from nnadapter.drivers.openvino import fusion_workarounds as fusion
+from nnadapter.drivers.openvino import layout_workarounds as layout
+from nnadapter.drivers.openvino import quantized_workarounds as quantized
 from nnadapter.drivers.openvino.graph import Operators
-from nnadapter.drivers.openvino.layout_workarounds import (
-    keep_gather,
-    keep_input_apart,
-    keep_parts,
-    leave_out_opposite_order,
-    part_scores,
-    reduce_in_four_dimensions,
-    separate_shape_preserving,
-)
-from nnadapter.drivers.openvino.quantized_workarounds import (
-    PRODUCTS,
-    REAL,
-    join_steps,
-    keep_bounds,
-    keep_real,
-    keep_signs,
-    keep_sums,
-    part_from_order,
-    part_products,
-    part_rectified,
-)
+from nnadapter.drivers.openvino.operators import QUANTIZING, name_set
 from nnadapter.records import dataclass
 
-_REDUCTIONS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
-_REDUCING = frozenset((*map("Reduce{}".format, _REDUCTIONS), "GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool"))
+_REDUCTIONS = name_set(
+    "ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,12 +54,8 @@ class Workaround:
         return None
 
 
-def _kinds(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
 _quantized = partial(Workaround, ops=QUANTIZING)
-_transposed = partial(Workaround, ops=_kinds("Transpose"), kinds=_kinds("Transpose"))
+_transposed = partial(Workaround, ops=name_set("Transpose"), kinds=name_set("Transpose"))
 
 WORKAROUNDS: tuple[Workaround, ...] = (
     _quantized(
@@ -104,15 +63,15 @@ WORKAROUNDS: tuple[Workaround, ...] = (
         defect="The quantizer and dequantizer of a Concat move before it in several steps: the process "
         "crashes if the last of them was fused into a consumer, and zero points of int8 become -128 for 128.",
         action="One step quantizes and dequantizes.",
-        apply=join_steps,
+        apply=quantized.join_steps,
     ),
     _quantized(
         name="bounds of 16 bits",
         defect="A value that is quantized to 16 bits and dequantized at once is neither; its bounds are lost, also a "
         "Relu that became one.",
         action="A maximum and a minimum before the quantizer keep the bounds; only rounding is missing.",
-        apply=keep_bounds,
-        kinds=_kinds("FakeQuantize"),
+        apply=quantized.keep_bounds,
+        kinds=name_set("FakeQuantize"),
     ),
     _quantized(
         name="operators in integers",
@@ -120,70 +79,70 @@ WORKAROUNDS: tuple[Workaround, ...] = (
         "whole numbers, zero points of dynamic channels are mistaken, and reductions of three dimensions read the "
         "zero points of the first batch for all of them.",
         action="An opaque step is inserted before the operator.",
-        apply=keep_real,
-        kinds=frozenset(REAL),
+        apply=quantized.keep_real,
+        kinds=frozenset(quantized.REAL),
     ),
     _quantized(
         name="products with several readers",
         defect="With dynamic shapes a product of quantized values is scaled for one reader, and others scale it again.",
         action="A step after the product is its only reader.",
-        apply=part_products,
-        kinds=PRODUCTS,
+        apply=quantized.part_products,
+        kinds=quantized.PRODUCTS,
     ),
     _quantized(
         name="negative factors",
         defect="With dynamic shapes and a factor per channel a quantizer does the product as well, between bounds of "
         "which the lower one is the larger.",
         action="An opaque step separates a product with negative numbers from the quantizer before or after it.",
-        apply=keep_signs,
+        apply=quantized.keep_signs,
     ),
     _quantized(
         name="rectified products",
         defect="The scale of a product without bias absorbs the factor of the rectified product: relu(s x) "
         "for s relu(x), also for a negative s.",
         action="An opaque step separates the rectifier from the product.",
-        apply=part_rectified,
-        kinds=_kinds("PRelu Relu"),
+        apply=quantized.part_rectified,
+        kinds=name_set("PRelu Relu"),
     ),
     _quantized(
         name="sums of 8-bit products",
         defect="Processors without VNNI add two products of 8 bits in 16 bits, which overflow for weights above 64.",
         action="Such a product is computed in floating point if a small product shows that the processor overflows.",
         processors="AVX2, and AVX-512 without VNNI",
-        apply=keep_sums,
-        kinds=PRODUCTS,
+        apply=quantized.keep_sums,
+        kinds=quantized.PRODUCTS,
     ),
     Workaround(
         name="overlap thresholds",
         defect="NonMaxSuppression suppresses a box that overlaps another one by exactly the threshold.",
         action="The threshold becomes the next larger float.",
-        apply=exclude_threshold,
-        kinds=_kinds("NonMaxSuppression"),
-        ops=_kinds("NonMaxSuppression"),
+        apply=arithmetic.exclude_threshold,
+        kinds=name_set("NonMaxSuppression"),
+        ops=name_set("NonMaxSuppression"),
     ),
     Workaround(
         name="large terms",
         defect="Constants are added up: (x + a) + b becomes x + (a + b), (x + a) * b becomes x * b + a * b. A large "
         "constant that x cancels, such as a mask, absorbs a small one; products become infinite.",
         action="An opaque step separates the constants if those of the first sum or product are large.",
-        apply=keep_small_terms,
-        ops=_kinds("Add Sub Mul Div"),
+        apply=arithmetic.keep_small_terms,
+        ops=name_set("Add Sub Mul Div"),
     ),
     Workaround(
         name="gathered channels",
         defect="A Gather that permutes channels moves into the filters after it as its inverse.",
         action="Its axis counts from the end, which the engine does not match.",
-        apply=keep_gather,
-        kinds=_kinds("Gather"),
-        ops=_kinds("Gather Split"),
+        apply=layout.keep_gather,
+        kinds=name_set("Gather"),
+        ops=name_set("Gather Split"),
     ),
     Workaround(
         name="permuted parts",
         defect="A Split and a Concat of three parts move into the filters after them as single channels.",
         action="The sizes of the parts are stated, which the engine does not match.",
-        apply=keep_parts,
-        kinds=_kinds("Concat"),
-        ops=_kinds("Gather Split"),
+        apply=layout.keep_parts,
+        kinds=name_set("Concat"),
+        ops=name_set("Gather Split"),
     ),
     Workaround(
         name="NaN in comparisons",
@@ -191,42 +150,42 @@ WORKAROUNDS: tuple[Workaround, ...] = (
         action="Less compares, with the inputs exchanged.",
         seen="2026.4",
         processors="other processors than those with AVX2 alone, where 2026.4.1 is right",
-        apply=compare_the_other_way,
-        kinds=_kinds("Greater GreaterEqual"),
-        ops=_kinds("Greater GreaterOrEqual"),
+        apply=arithmetic.compare_the_other_way,
+        kinds=name_set("Greater GreaterEqual"),
+        ops=name_set("Greater GreaterOrEqual"),
     ),
     Workaround(
         name="conversions to boolean",
         defect="Convert takes the first part of a Split for every part, and makes NaN false.",
         action="A comparison with zero converts.",
-        apply=compare_booleans,
-        kinds=_kinds("Convert"),
-        ops=_kinds("Cast"),
+        apply=arithmetic.compare_booleans,
+        kinds=name_set("Convert"),
+        ops=name_set("Cast"),
     ),
     Workaround(
         name="rounded quotients",
         defect="A division becomes a product with the reciprocal, off by the last bit in a tenth of all cases: Round "
         "takes halves to the other neighbor.",
         action="The engine's own mark keeps the division.",
-        apply=divide_exactly,
-        kinds=_kinds("Divide"),
-        ops=_kinds("Round"),
+        apply=arithmetic.divide_exactly,
+        kinds=name_set("Divide"),
+        ops=name_set("Round"),
     ),
     Workaround(
         name="attention that begins with one key",
         defect="Attention over a dynamic number of keys, which was 1 in the first run of a program, is wrong from 16 "
         "keys on, in every later run.",
         action="An opaque step is inserted before the Softmax if it has no mask.",
-        apply=part_scores,
-        kinds=_kinds("Exp Softmax"),
-        ops=_kinds("Exp Softmax"),
+        apply=layout.part_scores,
+        kinds=name_set("Exp Softmax"),
+        ops=name_set("Exp Softmax"),
     ),
     _transposed(
         name="transposes that undo each other",
         defect="After a convolution with channels last, a Transpose that undoes another one around elementwise "
         "operators goes away with it, and the result keeps the order of the memory.",
         action="Both are removed from the model.",
-        apply=leave_out_opposite_order,
+        apply=layout.leave_out_opposite_order,
         changes_shapes=True,
     ),
     _transposed(
@@ -234,117 +193,117 @@ WORKAROUNDS: tuple[Workaround, ...] = (
         defect="A convolution of single pixels by a dequantized filter, and a Transpose of it, become one product of "
         "matrices, which has one order of dimensions for all.",
         action="An opaque step separates the two.",
-        apply=part_from_order,
+        apply=quantized.part_from_order,
     ),
     _transposed(
         name="transposes that keep the shape",
         defect="In attention with as many heads as tokens, a Transpose that keeps the static shape is dropped.",
         action="Opaque steps are inserted before and after it; one alone does not help.",
-        apply=separate_shape_preserving,
+        apply=layout.separate_shape_preserving,
     ),
     Workaround(
         name="infinite extremes",
         defect="ReduceMax and ReduceMin begin with the largest finite number, and end with it if all elements are "
         "infinite.",
         action="Halves are reduced, and the engine's initial value becomes infinity.",
-        apply=reach_infinities,
-        kinds=_kinds("ReduceMax ReduceMin"),
-        ops=_kinds("ReduceMax ReduceMin"),
+        apply=arithmetic.reach_infinities,
+        kinds=name_set("ReduceMax ReduceMin"),
+        ops=name_set("ReduceMax ReduceMin"),
     ),
     Workaround(
         name="reductions of three dimensions",
         defect="A reduction over the first or last of three dimensions takes the constants per channel of the "
         "elementwise operators after it from the first batch, and reads beyond their end.",
         action="A fourth dimension of size 1 is reduced as well.",
-        apply=reduce_in_four_dimensions,
-        kinds=_kinds("ReduceL1 ReduceL2 ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum"),
-        ops=_REDUCING,
+        apply=layout.reduce_in_four_dimensions,
+        kinds=name_set("ReduceL1 ReduceL2 ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum"),
+        ops=_REDUCTIONS | name_set("GlobalAveragePool GlobalLpPool GlobalMaxPool"),
     ),
     Workaround(
         name="casts to the same type",
         defect="The output of a Convert to the type of its input stays unwritten if the input has other readers.",
         action="The Convert is removed; one that is an output becomes an opaque step.",
-        apply=replace_cast,
-        kinds=_kinds("Convert"),
+        apply=fusion.replace_cast,
+        kinds=name_set("Convert"),
     ),
     Workaround(
         name="constants that enlarge",
         defect="A constant that enlarges the other operand is read as a single number, or is dropped.",
         action="The operand is broadcast before.",
-        apply=broadcast_before_constants,
+        apply=fusion.broadcast_before_constants,
     ),
     Workaround(
         name="reductions that drop dimensions",
         defect="A norm or Softmax of a reduction that drops its dimensions is fused as one along these dimensions.",
         action="An opaque step follows the reduction if elementwise operators read it.",
-        apply=separate_reduction,
-        kinds=frozenset(f"Reduce{name}" for name in (*_REDUCTIONS, "LogicalAnd", "LogicalOr")),
+        apply=fusion.separate_reduction,
+        kinds=_REDUCTIONS | name_set("ReduceLogicalAnd ReduceLogicalOr"),
     ),
     Workaround(
         name="gates of attention",
         defect="The process crashes if an operand goes into attention whose result has a further reader. Attention "
         "combined with an operand of more dimensions does not compile.",
         action="An opaque step follows the operand; or the result, if the operand has more dimensions.",
-        apply=separate_gates,
-        kinds=_kinds("MatMul"),
+        apply=fusion.separate_gates,
+        kinds=name_set("MatMul"),
     ),
     Workaround(
         name="weights of another rank",
         defect="Products of a Softmax of another rank are fused as attention, and do not compile.",
         action="An opaque step is inserted before the product.",
-        apply=separate_weights,
-        kinds=_kinds("MatMul"),
+        apply=fusion.separate_weights,
+        kinds=name_set("MatMul"),
     ),
     Workaround(
         name="products with one number",
         defect="A product with a constant matrix of one element goes into the product before it, and does not compile.",
         action="It becomes an elementwise product.",
-        apply=multiply_by_number,
-        kinds=_kinds("MatMul"),
+        apply=fusion.multiply_by_number,
+        kinds=name_set("MatMul"),
     ),
     Workaround(
         name="slopes of one dimension",
         defect="Relu and a product become a PRelu, which reads a vector with as many elements as channels as one "
         "number per channel.",
         action="An opaque step separates them.",
-        apply=separate_slope,
-        kinds=_kinds("Multiply"),
+        apply=fusion.separate_slope,
+        kinds=name_set("Multiply"),
     ),
     Workaround(
         name="rotary embeddings of another form",
         defect="Every Concat of a negated half and the other half becomes a rotary embedding that negates the second "
         "half and reads tables of full width.",
         action="An opaque step follows the Concat.",
-        apply=separate_rotation,
-        kinds=_kinds("Concat"),
+        apply=fusion.separate_rotation,
+        kinds=name_set("Concat"),
     ),
     Workaround(
         name="computed factors of Swish",
         defect="A Sigmoid of a product with a computed number becomes a Swish, which takes numbers without dimensions.",
         action="An opaque step is inserted before the Sigmoid.",
-        apply=separate_factor,
-        kinds=_kinds("Sigmoid"),
+        apply=fusion.separate_factor,
+        kinds=name_set("Sigmoid"),
     ),
     Workaround(
         name="scales",
         defect="In quantized models a scale before a norm is dropped, with epsilon as it was; a scale per channel "
         "moves after a Gather, where it is of another dimension.",
         action="Opaque steps are inserted before norms, and before a Gather whose indices have several dimensions.",
-        apply=separate_scales,
+        apply=fusion.separate_scales,
     ),
     Workaround(
         name="long chains",
         defect="Elementwise operators in a row become one kernel, whose compile time is cubic in their number.",
         action="An opaque step follows every hundredth of them.",
-        apply=divide_chains,
+        apply=fusion.divide_chains,
     ),
     Workaround(
         name="inputs as outputs",
         defect="An input that is an output shares a tensor with it: memory set for the output becomes that of "
         "the input.",
         action="A Transpose that changes nothing separates the two.",
-        apply=keep_input_apart,
-        kinds=_kinds("Result"),
+        apply=layout.keep_input_apart,
+        kinds=name_set("Result"),
     ),
     Workaround(
         name="axes as an attribute",
