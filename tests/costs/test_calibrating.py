@@ -20,7 +20,7 @@ from nnadapter.costs import (
     networks,
 )
 from nnadapter.drivers import Profile
-from nnadapter.drivers.onnxruntime import driver, most_pools, open_session, pool_permit, program
+from nnadapter.drivers.onnxruntime import most_pools, open_session, pool_permit, program
 from nnadapter.errors import InvalidOptionError, NotDelegatedError
 from nnadapter.process import machine_description, processors, usable
 from tests import metered_driver
@@ -121,7 +121,7 @@ def test_cpu_programs_use_the_thread_pool_of_sessions(monkeypatch, others):
             has_pool.append(options["has_pool"])
         return open_session(*given, **options)
 
-    monkeypatch.setattr(driver, "open_session", opened)
+    monkeypatch.setattr(program, "open_session", opened)
     calibrate("cpu", budget_seconds=0.0, stopwatch=Stopwatch(sleep=lambda _: None, turn_seconds=0.0))
     assert has_pool and all(has_pool)
     permits.clear()

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nnadapter.drivers.onnxruntime.failures import translated
-from nnadapter.drivers.onnxruntime.values import FLOAT, array_of, inner_run, model_of_one
+from nnadapter.drivers.onnxruntime.values import FLOAT, array_of, inner_run, model_of_one, tiny_session_options
 from nnadapter.errors import FallbackWarning
-from nnadapter.onnx.onnxruntime_limits import CPU_PROVIDER, QUIET
+from nnadapter.onnx.onnxruntime_limits import CPU_PROVIDER
 from nnadapter.onnx.signature import type_name
 from nnadapter.process.resources import memoize
 from partition.graph import ELEMENT_TYPE_OF_DTYPE
@@ -52,11 +52,8 @@ def adapter_parameters(options: onnxruntime.RunOptions, inputs: Iterable[NodeArg
         InvalidInputError: a parameter fits no input.
     """
     element_types = {type_name(dtype): element for dtype, element in ELEMENT_TYPE_OF_DTYPE.items() if dtype != "string"}
-    session = _session(
-        _model_of(
-            {node_arg.name: element_types[node_arg.type] for node_arg in inputs if node_arg.type in element_types}
-        )
-    )
+    types = {node_arg.name: element_types[node_arg.type] for node_arg in inputs if node_arg.type in element_types}
+    session = _session(_model_of(types))
     outputs = [value.name for value in session.get_outputs()]
     with translated("the adapters of the run options do not fit the model", _ADVICE):
         results = session.run_with_ort_values(outputs, {}, options)
@@ -83,9 +80,7 @@ def _run_without_parameters() -> Any:
 def _session(model: bytes) -> onnxruntime.InferenceSession:
     from nnadapter.process.real_onnxruntime import onnxruntime
 
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level, options.intra_op_num_threads = QUIET, 1
-    return onnxruntime.InferenceSession(model, options, providers=[CPU_PROVIDER])
+    return onnxruntime.InferenceSession(model, tiny_session_options(), providers=[CPU_PROVIDER])
 
 
 def _model_of(types: Mapping[str, int]) -> bytes:

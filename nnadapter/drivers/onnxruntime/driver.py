@@ -6,7 +6,7 @@ Source of `_PACKED`: ONNX Runtime's `contrib_ops/cpu/bert/multihead_attention.cc
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Container, Mapping, Sequence
-from functools import cache, partial
+from functools import cache
 from math import inf, prod
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -22,19 +22,13 @@ from nnadapter.drivers.capability import (
 )
 from nnadapter.drivers.interface import Context, Device, Driver, Program
 from nnadapter.drivers.onnxruntime.failures import brief, wrong_optimizers
-from nnadapter.drivers.onnxruntime.program import CpuProgram, pool_permit
-from nnadapter.drivers.onnxruntime.sessions import (
-    loadable_of,
-    new_session_options,
-    open_session,
-    profile_of,
-    shrink_arena,
-    without_files,
-)
+from nnadapter.drivers.onnxruntime.program import open_program
+from nnadapter.drivers.onnxruntime.sessions import loadable_of, open_session, profile_of, shrink_arena, without_files
+from nnadapter.drivers.onnxruntime.values import tiny_session_options
 from nnadapter.errors import CompilationError, DeviceNotFoundError, InvalidModelError
 from nnadapter.onnx.domains import op_name, plain_domain
 from nnadapter.onnx.graphs import opsets_of, with_nested
-from nnadapter.onnx.onnxruntime_limits import CPU_PROVIDER, QUIET, loadable, onnxruntime_limits
+from nnadapter.onnx.onnxruntime_limits import CPU_PROVIDER, loadable, onnxruntime_limits
 from nnadapter.onnx.schemas import MICROSOFT, since_version
 from nnadapter.process.resources import memoize
 from nnadapter.traces.trace import SILENT, Trace
@@ -60,15 +54,9 @@ _PACKED: Mapping[tuple[str, str], tuple[_Packed, ...]] = {
 
 def kernel_verdicts(model: onnx.ModelProto) -> Mapping[int, Verdict]:
     """Return refusals of `_PACKED` forms by position."""
-    concerned = {
-        position: forms
-        for position, node in enumerate(model.graph.node)
-        if (forms := _PACKED.get((node.domain, node.op_type)))
-    }
-    ranks = _ranks(model) if concerned else {}
-    verdicts = {
-        position: _kernel_verdict(model.graph.node[position], forms, ranks) for position, forms in concerned.items()
-    }
+    nodes = {at: node for at, node in enumerate(model.graph.node) if (node.domain, node.op_type) in _PACKED}
+    ranks = _ranks(model) if nodes else {}
+    verdicts = {position: _kernel_verdict(node, ranks) for position, node in nodes.items()}
     return {position: verdict for position, verdict in verdicts.items() if not verdict}
 
 
@@ -83,8 +71,8 @@ def _has_rank(value: onnx.ValueInfoProto) -> bool:
     return bool(value.type.HasField("tensor_type") and value.type.tensor_type.HasField("shape"))
 
 
-def _kernel_verdict(node: onnx.NodeProto, forms: tuple[_Packed, ...], ranks: Mapping[str, int]) -> Verdict:
-    for position, rank, operands in forms:
+def _kernel_verdict(node: onnx.NodeProto, ranks: Mapping[str, int]) -> Verdict:
+    for position, rank, operands in _PACKED[node.domain, node.op_type]:
         if position < len(node.input) and ranks.get(node.input[position]) == rank:
             detail = f"ONNX Runtime has no kernel for {node.op_type} of {operands} in one input of {rank} dimensions"
             return Unsupported(Reason.UNSUPPORTED_OPERATION, detail)
@@ -122,7 +110,7 @@ def threads_gain(model: onnx.ModelProto) -> bool:
 
 
 def _elements(value: onnx.ValueInfoProto) -> float:
-    if not value.type.HasField("tensor_type") or not value.type.tensor_type.HasField("shape"):
+    if not _has_rank(value):
         return inf
     dimensions = value.type.tensor_type.shape.dim
     return prod(
@@ -219,29 +207,19 @@ class CpuContext(Context):
             shrink_arena()
 
     def _compiled(self, model: onnx.ModelProto, *, spins: bool) -> Program:
-        wants_pool = spins or threads_gain(model)
-        permit, self._has_compiled = pool_permit() if wants_pool else None, True
+        self._has_compiled, nodes = True, len(model.graph.node)
         try:
-            contents = loadable_of(model, by_address=self._session_options is None)
-            profile = profile_of(self._trace, self._lane, len(model.graph.node))
-            reopen = partial(
-                open_session,
-                contents,
+            return open_program(
+                loadable_of(model, by_address=self._session_options is None),
                 self._session_options,
-                has_pool=permit is not None,
+                wants_pool=spins or threads_gain(model),
                 spins=spins,
-                shares_arena=True,
                 without=wrong_optimizers(model),
-            )
-            notes: list[str] = []
-            session, count = reopen(profile=profile, notes=notes), len(model.graph.node)
-            return CpuProgram(
-                session, permit, contents, count, profile, wants_pool=wants_pool, reopen=reopen, notes=notes
+                nodes=nodes,
+                profile=profile_of(self._trace, self._lane, nodes),
             )
         except Exception as error:
             raise self._failed(model, error) from error
-        finally:
-            del permit  # an error's frame would keep the permit
 
     def _failed(self, model: onnx.ModelProto, error: Exception) -> Exception:
         nodes = [node.name or node.op_type for node in model.graph.node]
@@ -346,8 +324,7 @@ def _with_sizes(model: onnx.ModelProto) -> onnx.ModelProto:
 def _load_unoptimized(contents: bytes) -> None:
     from nnadapter.process.real_onnxruntime import onnxruntime
 
-    options = without_files(new_session_options())
-    options.log_severity_level, options.intra_op_num_threads = QUIET, 1
+    options = without_files(tiny_session_options())
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     onnxruntime.InferenceSession(contents, options, providers=[CPU_PROVIDER])
 
@@ -419,19 +396,16 @@ def _by_name(domain: str, op_type: str, opsets: Mapping[str, int], functions: Co
         return Unsupported(Reason.UNSUPPORTED_DOMAIN, f"domain {domain!r} belongs neither to ONNX nor to ONNX Runtime")
     opset = opsets.get(plain_domain(domain), 1)
     since = since_version(domain, op_type, opset)
-    if since is None and opset >= _OLDEST_JUDGED_OPSET and not _has_operator(op_type, opset):
-        return Unsupported(
-            Reason.UNSUPPORTED_OPERATION, f"neither opset {opset} nor ONNX Runtime has an operator {op_type!r}"
-        )
+    if since is None and opset >= _OLDEST_JUDGED_OPSET:
+        from nnadapter.drivers.onnxruntime.builtin_operators import has_operator  # lazy: seldom needed
+
+        if not has_operator(op_type, opset):
+            return Unsupported(
+                Reason.UNSUPPORTED_OPERATION, f"neither opset {opset} nor ONNX Runtime has an operator {op_type!r}"
+            )
     if since is None or since <= _KNOWN_OPSET or since <= onnxruntime_limits()[0][""]:
         return SUPPORTED
     return Unsupported(
         Reason.UNSUPPORTED_VERSION,
         f"{op_type} is of opset {since}, ONNX Runtime {_version()} knows opsets up to {onnxruntime_limits()[0]['']}",
     )
-
-
-def _has_operator(op_type: str, opset: int) -> bool:
-    from nnadapter.drivers.onnxruntime.builtin_operators import has_operator  # lazy: only for operators unknown to onnx
-
-    return has_operator(op_type, opset)

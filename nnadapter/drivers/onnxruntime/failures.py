@@ -12,19 +12,11 @@ import re
 import struct
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from nnadapter.errors import (
-    CancelledError,
-    DriverWarning,
-    ExecutionError,
-    InvalidInputError,
-    InvalidModelError,
-    ModelFileError,
-    NNAdapterError,
-)
+from nnadapter import errors
 from nnadapter.onnx.wire_format import (
     DOUBLE,
     FLOAT16,
@@ -51,7 +43,7 @@ if TYPE_CHECKING:
 
 TERMINATED = "Exiting due to terminate flag being set to true"
 """Message of a terminated run; clients search for it."""
-_Translations = tuple[tuple[tuple[type[Exception], ...], type[NNAdapterError]], ...]
+_Translations = tuple[tuple[tuple[type[Exception], ...], type[errors.NNAdapterError]], ...]
 
 
 @memoize(1)
@@ -61,16 +53,16 @@ def _translations() -> _Translations:
 
     model_errors = (native.InvalidGraph, native.InvalidProtobuf, native.NoModel, native.NotImplemented, native.Fail)
     return (
-        ((native.NoSuchFile,), ModelFileError),
-        ((native.InvalidArgument,), InvalidInputError),
-        (model_errors, InvalidModelError),
-        ((native.RuntimeException, native.EPFail, native.EngineError, native.ModelLoaded), ExecutionError),
-        ((RuntimeError, ValueError, TypeError), InvalidInputError),
+        ((native.NoSuchFile,), errors.ModelFileError),
+        ((native.InvalidArgument,), errors.InvalidInputError),
+        (model_errors, errors.InvalidModelError),
+        ((native.RuntimeException, native.EPFail, native.EngineError, native.ModelLoaded), errors.ExecutionError),
+        ((RuntimeError, ValueError, TypeError), errors.InvalidInputError),
     )
 
 
 @contextmanager
-def translated(problem: str, advice: str, default: type[NNAdapterError] | None = None) -> Iterator[None]:
+def translated(problem: str, advice: str, default: type[errors.NNAdapterError] | None = None) -> Iterator[None]:
     """Translate ONNX Runtime's exceptions of the block into `default`, or by cause."""
     try:
         yield
@@ -81,17 +73,20 @@ def translated(problem: str, advice: str, default: type[NNAdapterError] | None =
         raise ours from error
 
 
-def translation(error: Exception, problem: str, advice: str, default: type[NNAdapterError] | None = None) -> Exception:
+def translation(
+    error: Exception, problem: str, advice: str, default: type[errors.NNAdapterError] | None = None
+) -> Exception:
     """Return the translated error; unknown ones unchanged."""
-    if isinstance(error, NNAdapterError):
+    if isinstance(error, errors.NNAdapterError):
         return error
     if "terminate flag" in str(error):
-        return CancelledError(f"{problem}: stopped by its run options, {TERMINATED}")
+        return errors.CancelledError(f"{problem}: stopped by its run options, {TERMINATED}")
     if type(error).__name__ == "ModelLoadCanceled":  # missing in older versions
-        return CancelledError(f"{problem}: the load cancellation flag of its session options is set; clear it")
+        return errors.CancelledError(f"{problem}: the load cancellation flag of its session options is set; clear it")
     kind = default or next((ours for theirs, ours in _translations() if isinstance(error, theirs)), None)
-    if kind in (InvalidModelError, ExecutionError) and advice == "check the inputs" and _OF_INPUTS.search(str(error)):
-        kind = InvalidInputError
+    may_blame_inputs = kind in (errors.InvalidModelError, errors.ExecutionError) and advice == "check the inputs"
+    if may_blame_inputs and _OF_INPUTS.search(str(error)):
+        kind = errors.InvalidInputError
     return error if kind is None else kind(f"{problem}: {brief(error)}; {advice}")
 
 
@@ -121,7 +116,7 @@ def brief(error: BaseException) -> str:
 _Result = TypeVar("_Result")
 FEWER_OPTIMIZATIONS = "fewer optimizations"
 """Start of notes about a lower optimization level."""
-DISABLED_OPTIMIZERS = "optimization.disable_specified_optimizers"
+_DISABLED_OPTIMIZERS = "optimization.disable_specified_optimizers"
 EXTENDED = "extended optimizations"
 """Marker for all optimizers above ORT_ENABLE_BASIC, some unnamed."""
 _MOST_ATTEMPTS = 3
@@ -135,11 +130,16 @@ def disabled_optimizers(
     names = dict.fromkeys(wrong)
     if not names:
         return list(caller_disabled)
+    entry = None if options is None else config_entry(options.get_session_config_entry, _DISABLED_OPTIMIZERS)
+    return list(names | dict.fromkeys(caller_disabled) | dict.fromkeys(filter(None, (entry or "").split(";"))))
+
+
+def config_entry(read: Callable[[str], object], key: str) -> str | None:
+    """Return an entry of session or run options, read by ONNX Runtime's method `read`; None if it is not set."""
     try:
-        entry = options.get_session_config_entry(DISABLED_OPTIMIZERS) if options is not None else ""
+        return str(read(key))
     except RuntimeError:  # no such entry
-        entry = ""
-    return list(names | dict.fromkeys(caller_disabled) | dict.fromkeys(filter(None, entry.split(";"))))
+        return None
 
 
 def with_fewer_optimizations(
@@ -153,31 +153,24 @@ def with_fewer_optimizations(
     from nnadapter.process.real_onnxruntime import onnxruntime
 
     levels = onnxruntime.GraphOptimizationLevel
-    highest = options.graph_optimization_level
-    unoptimized = levels.ORT_DISABLE_ALL
-    if highest == unoptimized or not _may_come_of_optimizers(error):
+    highest, chosen = options.graph_optimization_level, levels.ORT_DISABLE_ALL
+    if highest == chosen or not _may_come_of_optimizers(error):
         raise error
     try:
-        with _at_level(options, unoptimized):
+        with temporarily(options, graph_optimization_level=chosen):
             result = attempt()
     except Exception:  # noqa: BLE001  the first error has the cause
         raise error from None
-    chosen = unoptimized
     for level in (levels.ORT_ENABLE_EXTENDED, levels.ORT_ENABLE_BASIC):
-        if int(level) >= int(highest):
-            continue
-        try:
-            with _at_level(options, level):
-                result = attempt()
-        except Exception:  # noqa: BLE001  try the next level
-            continue
-        chosen = level
-        break
+        if int(level) < int(highest):
+            with suppress(Exception), temporarily(options, graph_optimization_level=level):
+                result, chosen = attempt(), level
+                break
     note = (
         f"{FEWER_OPTIMIZATIONS}: {problem} at optimization level {highest.name} ({brief(error)}), "
         f"so it runs at {chosen.name}"
     )
-    warnings.warn(note, DriverWarning, stacklevel=3)
+    warnings.warn(note, errors.DriverWarning, stacklevel=3)
     return result, note
 
 
@@ -211,23 +204,26 @@ def _may_come_of_optimizers(error: Exception) -> bool:
     return isinstance(error, kinds) and "terminate flag" not in str(error)
 
 
-@contextmanager
-def without_extended(options: onnxruntime.SessionOptions, disabled: Iterable[str]) -> Iterator[None]:
+def without_extended(options: onnxruntime.SessionOptions, disabled: Iterable[str]) -> AbstractContextManager[None]:
     """Lower the optimization level in the block if EXTENDED is disabled."""
     from nnadapter.process.real_onnxruntime import onnxruntime
 
     level, basic = options.graph_optimization_level, onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
-    with _at_level(options, basic if EXTENDED in disabled and int(level) > int(basic) else level):
-        yield
+    is_lowered = EXTENDED in disabled and int(level) > int(basic)
+    return temporarily(options, graph_optimization_level=basic) if is_lowered else nullcontext()
 
 
 @contextmanager
-def _at_level(options: onnxruntime.SessionOptions, level: Any) -> Iterator[None]:
-    original_level, options.graph_optimization_level = options.graph_optimization_level, level
+def temporarily(options: onnxruntime.SessionOptions, **settings: Any) -> Iterator[None]:
+    """Set attributes of session options in the block; restore their values afterwards."""
+    saved_settings = {name: getattr(options, name) for name in settings}
     try:
+        for name, value in settings.items():
+            setattr(options, name, value)
         yield
     finally:
-        options.graph_optimization_level = original_level
+        for name, value in saved_settings.items():
+            setattr(options, name, value)
 
 
 def wrong_optimizers(model: onnx.ModelProto) -> tuple[str, ...]:
@@ -239,17 +235,11 @@ def wrong_optimizers(model: onnx.ModelProto) -> tuple[str, ...]:
 
     choices = [node for node in with_nested(model.graph.node) if node.op_type == "If"]
     initializer_names = {tensor.name for tensor in model.graph.initializer} if len(choices) > 1 else ()
-    return (
-        ("ConstantFolding",)
-        if any(node.input[0] in initializer_names and _holds_choice(node) for node in choices)
-        else ()
-    )
-
-
-def _holds_choice(node: onnx.NodeProto) -> bool:
-    from nnadapter.onnx.graphs import with_nested
-
-    return any(inner.op_type == "If" for inner in islice(with_nested([node]), 1, None))
+    for choice in choices:
+        inner_nodes = islice(with_nested([choice]), 1, None)
+        if choice.input[0] in initializer_names and any(node.op_type == "If" for node in inner_nodes):
+            return ("ConstantFolding",)
+    return ()
 
 
 _UNCHANGED = frozenset(("Identity", "Dropout", "Cast", "Expand", "Transpose", "Slice"))
@@ -286,14 +276,14 @@ class _Norm(NamedTuple):
 def _layer_norm(graph: WireGraph) -> bool:
     """Return whether a norm of a difference has another exponent or operand order than layer norm."""
     for norm in _norms(graph):
-        base, exponent = (_producer(graph, name) for name in norm.power.inputs)
-        if all(node is None or node.op_type != "Sub" for node in (base, exponent)):
+        base, exponent = (_producer(graph, name, "Sub") for name in norm.power.inputs)
+        if base is None and exponent is None:
             continue
-        numerator = _producer(graph, norm.numerator)
         power = _constant(graph, norm.power.inputs[1])
-        if power is None or power.number != 2 or _has_another_shape(graph, norm) or numerator is norm.root:
+        is_root = _producer(graph, norm.numerator, "Sqrt") is norm.root
+        if power is None or power.number != 2 or _has_another_shape(graph, norm) or is_root:
             return True
-        if any(node and node.op_type == "Sub" and _is_reversed(graph, node) for node in (base, numerator)):
+        if any(node and _is_reversed(graph, node) for node in (base, _producer(graph, norm.numerator, "Sub"))):
             return True
     return False
 
@@ -319,28 +309,24 @@ def _has_another_shape(graph: WireGraph, norm: _Norm) -> bool:
 
 
 def _is_reversed(graph: WireGraph, node: WireNode) -> bool:
-    first, second = (_producer(graph, name) for name in node.inputs)
-    if second is None or second.op_type != "ReduceMean":
-        return first is not None and first.op_type == "ReduceMean"
-    if (
-        first is not None
-        and first.op_type == "ReduceMean"
-        and _root(graph, first.inputs[0]) == _root(graph, node.inputs[1])
-    ):
+    first, second = (_producer(graph, name, "ReduceMean") for name in node.inputs)
+    if second is None:
+        return first is not None
+    if first is not None and _root(graph, first.inputs[0]) == _root(graph, node.inputs[1]):
         return True
     return graph.integer(second, "keepdims", 1) == 0
 
 
 def _norms(graph: WireGraph) -> Iterator[_Norm]:
     for numerator, name in _quotients(graph):
-        root = _producer(graph, name)
-        total = _producer(graph, root.inputs[0]) if root is not None and root.op_type == "Sqrt" else None
-        if root is None or total is None or total.op_type != "Add":
+        root = _producer(graph, name, "Sqrt")
+        total = _producer(graph, root.inputs[0], "Add") if root else None
+        if root is None or total is None:
             continue
         for operand, epsilon in (total.inputs, total.inputs[::-1]):
-            mean = _producer(graph, operand)
-            power = _producer(graph, mean.inputs[0]) if mean is not None and mean.op_type == "ReduceMean" else None
-            if mean is not None and power is not None and power.op_type == "Pow":
+            mean = _producer(graph, operand, "ReduceMean")
+            power = _producer(graph, mean.inputs[0], "Pow") if mean else None
+            if mean and power:
                 yield _Norm(power, mean, epsilon, root, numerator)
 
 
@@ -353,8 +339,8 @@ def _quotients(graph: WireGraph) -> Iterator[tuple[str, str]]:
             yield from ((node.inputs[0], name) for name in node.inputs)
         elif node.op_type == "Mul":
             for name, factor in (node.inputs, node.inputs[::-1]):
-                division = _producer(graph, name)
-                if division is not None and division.op_type == "Div" and len(division.inputs) == 2:
+                division = _producer(graph, name, "Div")
+                if division is not None and len(division.inputs) == 2:
                     yield factor, division.inputs[1]
 
 
@@ -403,9 +389,8 @@ def _quantized_relu(graph: WireGraph) -> bool:
     for node in graph.nodes:
         if node.op_type != "QuantizeLinear" or len(node.inputs) < 3:
             continue
-        relu, zero_point = _producer(graph, node.inputs[0]), graph.constant(node.inputs[2])
-        is_constant = zero_point is not None and zero_point.data_type in _INTEGERS
-        if relu is not None and relu.op_type == "Relu" and not is_constant:
+        relu, zero_point = _producer(graph, node.inputs[0], "Relu"), graph.constant(node.inputs[2])
+        if relu is not None and (zero_point is None or zero_point.data_type not in _INTEGERS):
             return True
     return False
 
@@ -421,9 +406,9 @@ def _requantized_along(graph: WireGraph) -> bool:
 
 def _requantizations(graph: WireGraph) -> Iterator[tuple[WireNode, WireNode]]:
     for second in graph.nodes:
-        between = _producer(graph, second.inputs[0]) if second.op_type == "QuantizeLinear" else None
-        first = _producer(graph, between.inputs[0]) if between and between.op_type == "DequantizeLinear" else None
-        if first and first.op_type == "QuantizeLinear":
+        between = _producer(graph, second.inputs[0], "DequantizeLinear") if second.op_type == "QuantizeLinear" else None
+        first = _producer(graph, between.inputs[0], "QuantizeLinear") if between else None
+        if first:
             yield first, second
 
 
@@ -503,8 +488,10 @@ def _wrong_fusions(contents: Contents) -> tuple[str, ...]:
     return tuple(name for flaw in flaws if any(map(flaw.occurs_in, graphs)) for name in flaw.optimizers)
 
 
-def _producer(graph: WireGraph, name: str) -> WireNode | None:
-    return graph.producers.get(_root(graph, name))
+def _producer(graph: WireGraph, name: str, op_type: str) -> WireNode | None:
+    """Return the producer of a value, past operators without effect, if it has this op type."""
+    node = graph.producers.get(_root(graph, name))
+    return node if node is not None and node.op_type == op_type else None
 
 
 def _constant(graph: WireGraph, name: str) -> WireConstant | None:

@@ -117,6 +117,11 @@ class CpuProgram(Program):
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._session))
 
     @property
+    def io_counts(self) -> tuple[int, int]:
+        """Numbers of inputs and outputs."""
+        return len(self._session.get_inputs()), len(self._session.get_outputs())
+
+    @property
     def memory_bytes(self) -> int:
         return self._held_bytes
 
@@ -150,6 +155,45 @@ class CpuProgram(Program):
             self._profile.end()
 
 
+def open_program(
+    model: Loadable,
+    session_options: onnxruntime.SessionOptions | None,
+    *,
+    wants_pool: bool,
+    spins: bool,
+    without: Sequence[str] = (),
+    nodes: int = 0,
+    profile: SessionProfile | None = None,
+) -> CpuProgram:
+    """Return the program of a model in a supported opset; ONNX Runtime's errors pass.
+
+    Args:
+        model: the model.
+        session_options: the caller's.
+        wants_pool: a thread pool would help. There may be no permit for it.
+        spins: see `open_session`.
+        without: see `open_session`.
+        nodes: number of nodes, for the memory estimate.
+        profile: receives events.
+    """
+    permit = pool_permit() if wants_pool else None
+    try:
+        reopen = partial(
+            open_session,
+            model,
+            session_options,
+            has_pool=permit is not None,
+            spins=spins,
+            shares_arena=True,
+            without=without,
+        )
+        notes: list[str] = []
+        session = reopen(profile=profile, notes=notes)
+        return CpuProgram(session, permit, model, nodes, profile, wants_pool=wants_pool, reopen=reopen, notes=notes)
+    finally:
+        del permit  # an error's frame would keep the permit
+
+
 def load_program(
     model: Loadable,
     session_options: onnxruntime.SessionOptions | None,
@@ -169,31 +213,17 @@ def load_program(
         border: expected numbers of inputs and outputs.
         without: see `open_session`.
     """
-    wants_pool = spins or not single_threaded
-    permit = pool_permit() if wants_pool else None
     try:
-        reopen = partial(
-            open_session,
-            model,
-            session_options,
-            has_pool=permit is not None,
-            spins=spins,
-            shares_arena=True,
-            without=without,
+        program = open_program(
+            model, session_options, wants_pool=spins or not single_threaded, spins=spins, without=without
         )
-        notes: list[str] = []
-        session = reopen(notes=notes)
-        io_counts = len(session.get_inputs()), len(session.get_outputs())
-        if io_counts != border:
-            raise ValueError(
-                f"it has {io_counts[0]} inputs and {io_counts[1]} outputs, expected {border[0]} and {border[1]}"
-            )
-        return CpuProgram(session, permit, model, wants_pool=wants_pool, reopen=reopen, notes=notes)
+        if program.io_counts != border:
+            inputs, outputs = program.io_counts
+            raise ValueError(f"it has {inputs} inputs and {outputs} outputs, expected {border[0]} and {border[1]}")
+        return program
     except Exception as error:
         raise CompilationError(
             f"ONNX Runtime does not load a CPU segment of the compiled model: {brief(error)}; compile the model again "
             "with the ONNX Runtime that is installed here",
             device="cpu",
         ) from error
-    finally:
-        del permit  # an error's frame would keep the permit

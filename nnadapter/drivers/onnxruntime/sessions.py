@@ -6,7 +6,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
 from itertools import count
 from pathlib import Path
@@ -17,13 +17,15 @@ import numpy as np
 
 from nnadapter.drivers.interface import Execution
 from nnadapter.drivers.onnxruntime.failures import (
+    config_entry,
     disabled_optimizers,
+    temporarily,
     translated,
     with_fewer_optimizations,
     without_extended,
     wrong_fusions,
 )
-from nnadapter.drivers.onnxruntime.values import RunInto, run_into_of, run_of
+from nnadapter.drivers.onnxruntime.values import RunInto, run_into_of, run_of, tiny_session_options
 from nnadapter.errors import InvalidOptionError
 from nnadapter.ir.operand import Array
 from nnadapter.onnx.onnxruntime_limits import CPU_PROVIDER, QUIET
@@ -205,8 +207,7 @@ def _smallest_session() -> Any:
     from nnadapter.process.real_onnxruntime import onnxruntime
 
     register_arena()
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level, options.intra_op_num_threads = QUIET, 1
+    options = tiny_session_options()
     options.add_session_config_entry(USES_SHARED_ARENA, "1")
     return onnxruntime.InferenceSession(SMALLEST_MODEL, options, providers=[CPU_PROVIDER])
 
@@ -288,15 +289,8 @@ def entries_of(options: onnxruntime.RunOptions) -> Mapping[str, str]:
     recorded: Mapping[str, str] | None = getattr(options, "entries", None)  # of `nnadapter.ort.RunOptions`
     if recorded is not None:
         return recorded
-    entries = ((key, _run_entry(options, key)) for key in _RUN_ENTRIES)
+    entries = ((key, config_entry(options.get_run_config_entry, key)) for key in _RUN_ENTRIES)
     return {key: value for key, value in entries if value is not None}
-
-
-def _run_entry(options: onnxruntime.RunOptions, key: str) -> str | None:
-    try:
-        return str(options.get_run_config_entry(key))
-    except RuntimeError:  # no such entry
-        return None
 
 
 Repeat = Callable[
@@ -421,15 +415,11 @@ def open_session(
     # spinning stays off.
     with options_lock:
         for key in () if spins else _SPINNING:
-            if not _has_entry(options, key):
+            if session_entry(options, key) is None:
                 options.add_session_config_entry(key, "0")
-        if shares_arena and options.enable_cpu_mem_arena and not _has_entry(options, USES_SHARED_ARENA):
+        if shares_arena and options.enable_cpu_mem_arena and session_entry(options, USES_SHARED_ARENA) is None:
             register_arena()
             options.add_session_config_entry(USES_SHARED_ARENA, "1")
-        threads = options.intra_op_num_threads
-        options.intra_op_num_threads = threads or (0 if has_pool else 1)
-        written = options.optimized_model_filepath
-        options.optimized_model_filepath = ""  # for the entire model, not a segment
 
         def attempt() -> onnxruntime.InferenceSession:
             with without_extended(options, wrong):
@@ -443,11 +433,15 @@ def open_session(
             accept(session)
             return session
 
-        try:
-            with profiling(options, profile), _options_as_given(), _without_ignored(options):
-                session = _optimized(attempt, options, failed, notes)
-        finally:
-            options.intra_op_num_threads, options.optimized_model_filepath = threads, written
+        threads = options.intra_op_num_threads or (0 if has_pool else 1)
+        with (
+            # the file is for the entire model, not for a segment
+            temporarily(options, intra_op_num_threads=threads, optimized_model_filepath=""),
+            profiling(options, profile),
+            _options_as_given(),
+            _without_ignored(options),
+        ):
+            session = _optimized(attempt, options, failed, notes)
     if profile is not None:
         profile.begin(session)
     return session
@@ -473,17 +467,11 @@ def _optimized(
     return session
 
 
-@contextmanager
-def profiling(options: onnxruntime.SessionOptions, profile: SessionProfile | None) -> Iterator[None]:
+def profiling(options: onnxruntime.SessionOptions, profile: SessionProfile | None) -> AbstractContextManager[None]:
     """Set or disable the profile of sessions created in the block."""
-    saved_settings = options.enable_profiling, options.profile_file_prefix
-    options.enable_profiling = profile is not None
-    if profile is not None:
-        options.profile_file_prefix = profile.prefix
-    try:
-        yield
-    finally:
-        options.enable_profiling, options.profile_file_prefix = saved_settings
+    if profile is None:
+        return temporarily(options, enable_profiling=False)
+    return temporarily(options, enable_profiling=True, profile_file_prefix=profile.prefix)
 
 
 @contextmanager
@@ -504,8 +492,7 @@ def _options_as_given() -> Iterator[None]:
 
 def external_folder(options: onnxruntime.SessionOptions | None) -> str | None:
     """Return the folder of external data, if set."""
-    key = "session.model_external_initializers_file_folder_path"
-    return None if options is None else session_entry(options, key) or None
+    return None if options is None else session_entry(options, _FOLDER) or None
 
 
 def whole_model_entries(options: onnxruntime.SessionOptions) -> Mapping[str, str]:
@@ -538,31 +525,21 @@ def check_session_options(options: onnxruntime.SessionOptions) -> None:
     """
     from nnadapter.process.real_onnxruntime import onnxruntime
 
-    summary, advice = (
-        "ONNX Runtime opens no session with the session options",
-        "correct them, or remove the named one",
-    )
-    with options_lock, profiling(options, None), _options_as_given(), _without_ignored(options):
-        saved_settings = options.optimized_model_filepath, options.intra_op_num_threads, options.inter_op_num_threads
-        if not _has_entry(options, _AFFINITIES):  # must match the number of threads
-            options.intra_op_num_threads = options.inter_op_num_threads = 1  # creating threads is slow
-        options.optimized_model_filepath = ""
-        try:
-            with translated(summary, advice, InvalidOptionError):
-                onnxruntime.InferenceSession(SMALLEST_MODEL, options, providers=[CPU_PROVIDER], enable_fallback=0)
-        finally:
-            options.optimized_model_filepath, options.intra_op_num_threads, options.inter_op_num_threads = (
-                saved_settings
-            )
+    problem, advice = "ONNX Runtime opens no session with the session options", "correct them, or remove the named one"
+    # creating threads is slow, but affinities must match their number
+    sets_affinities = session_entry(options, _AFFINITIES) is not None
+    threads = {} if sets_affinities else {"intra_op_num_threads": 1, "inter_op_num_threads": 1}
+    with (
+        options_lock,
+        profiling(options, None),
+        _options_as_given(),
+        _without_ignored(options),
+        temporarily(options, optimized_model_filepath="", **threads),
+        translated(problem, advice, InvalidOptionError),
+    ):
+        onnxruntime.InferenceSession(SMALLEST_MODEL, options, providers=[CPU_PROVIDER], enable_fallback=0)
 
 
 def session_entry(options: onnxruntime.SessionOptions, key: str) -> str | None:
     """Return a session option entry, or None."""
-    try:
-        return str(options.get_session_config_entry(key))
-    except RuntimeError:
-        return None
-
-
-def _has_entry(options: onnxruntime.SessionOptions, key: str) -> bool:
-    return session_entry(options, key) is not None
+    return config_entry(options.get_session_config_entry, key)

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from math import ceil, prod
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nnadapter.onnx.onnxruntime_limits import CPU_PROVIDER, QUIET
+from nnadapter.onnx.signature import type_name
 from nnadapter.onnx.wire_format import BYTES, varint_bytes
 from partition.graph import DTYPE_OF_ELEMENT_TYPE, ELEMENT_TYPE_OF_DTYPE, ITEMSIZE_OF_DTYPE
 
@@ -50,6 +51,15 @@ def _message(*fields: tuple[int, int | bytes]) -> bytes:
         else varint_bytes(number << 3 | BYTES) + varint_bytes(len(value)) + value
         for number, value in fields
     )
+
+
+def tiny_session_options() -> onnxruntime.SessionOptions:
+    """Return options for sessions of our own tiny models: without messages, on the calling thread."""
+    from nnadapter.process.real_onnxruntime import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level, options.intra_op_num_threads = QUIET, 1
+    return options
 
 
 Run = Callable[[Sequence[str], Mapping[str, Any], Any], list[Any]]
@@ -164,7 +174,7 @@ def is_foreign(array: Any) -> bool:
 
 def is_foreign_type(dtype: np.dtype[Any]) -> bool:
     """Return whether ONNX Runtime's Python interface does not support a data type."""
-    return f"tensor({_words(dtype.name)})" not in _PLAIN
+    return type_name(dtype.name) not in _PLAIN
 
 
 def inner_run(session: onnxruntime.InferenceSession) -> Any:
@@ -180,11 +190,8 @@ def output_binder(binding: onnxruntime.IOBinding) -> Callable[[str], object]:
     inner = getattr(binding, "_iobinding", None)
     if inner is None:
         return binding.bind_output  # type: ignore[no-any-return]
-    return partial(_bind_output, inner.bind_output, onnxruntime.OrtDevice.make("cpu", 0)._get_c_device())
-
-
-def _bind_output(bind: Callable[[str, Any], object], device: Any, name: str) -> None:
-    bind(name, device)
+    device = onnxruntime.OrtDevice.make("cpu", 0)._get_c_device()
+    return lambda name: inner.bind_output(name, device)
 
 
 def results_of(binding: onnxruntime.IOBinding) -> list[onnxruntime.OrtValue]:
@@ -231,7 +238,7 @@ def _sequence_value(arrays: Sequence[Array], type_: str) -> Any:
 
     from nnadapter.process.real_onnxruntime import onnxruntime
 
-    element_types = {f"seq(tensor({_words(dtype)}))": code for dtype, code in ELEMENT_TYPE_OF_DTYPE.items()}
+    element_types = {f"seq({type_name(dtype)})": code for dtype, code in ELEMENT_TYPE_OF_DTYPE.items()}
     if not arrays and type_ not in element_types:
         return list(arrays)
     values = {f"x{place}": _to_ort_value(np.ascontiguousarray(array)) for place, array in enumerate(arrays)}
@@ -242,9 +249,8 @@ def _sequence_value(arrays: Sequence[Array], type_: str) -> Any:
     inputs = [helper.make_tensor_value_info(name, element, value.shape()) for name, value in values.items()]
     graph = helper.make_graph([node], "g", inputs, [helper.make_tensor_sequence_value_info("y", element, None)])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level, options.intra_op_num_threads = 4, 1
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    contents = model.SerializeToString()
+    session = onnxruntime.InferenceSession(contents, tiny_session_options(), providers=[CPU_PROVIDER])
     return session.run_with_ort_values(["y"], values)[0]
 
 
@@ -264,16 +270,12 @@ def _to_ort_value(array: Array) -> onnxruntime.OrtValue:
 def array_of(value: onnxruntime.OrtValue) -> Array:
     """Return an OrtValue as array."""
     name = DTYPE_OF_ELEMENT_TYPE[value.element_type()]
-    if f"tensor({_words(name)})" in _PLAIN:
+    if type_name(name) in _PLAIN:
         return np.asarray(value.numpy())
     shape = tuple(value.shape())
     nbytes = ceil(prod(shape) * ITEMSIZE_OF_DTYPE[name])
     contents = ctypes.string_at(value.data_ptr(), nbytes) if nbytes else b""
     return _unpacked(np.frombuffer(contents, np.uint8), name, shape)
-
-
-def _words(name: str) -> str:
-    return {"float32": "float", "float64": "double"}.get(name, name)
 
 
 def _packed(array: Array) -> Array:
