@@ -7,9 +7,9 @@ header, contents.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from hashlib import sha256
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from nnadapter.errors import IncompatibleProgramError
 
@@ -70,3 +70,18 @@ class Envelope(NamedTuple):
         hasher = sha256(_LENGTH.pack(length))
         hasher.update(payload)
         return hasher.digest()
+
+
+def check_seal(recorded: object, seal: Mapping[str, Any]) -> None:
+    """Raise IncompatibleProgramError if settings recorded in a program differ from those of a context.
+
+    Args:
+        recorded: the program's settings, as read from its header.
+        seal: the context's settings.
+    """
+    for name, expected in seal.items():
+        got = recorded.get(name) if isinstance(recorded, dict) else None
+        if got != expected:
+            raise IncompatibleProgramError(
+                f"the program was compiled with {name} {got!r}, expected {expected!r}; {ADVICE}"
+            )

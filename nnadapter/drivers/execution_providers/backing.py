@@ -7,7 +7,7 @@ import importlib
 import io
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from contextlib import redirect_stdout, suppress
 from importlib import metadata, util
 from pathlib import Path
@@ -32,7 +32,7 @@ from nnadapter.drivers.providers import (
     short_name,
 )
 from nnadapter.errors import DeviceUnavailableError, DriverWarning, InvalidOptionError
-from nnadapter.ir.operand import Array
+from nnadapter.onnx.graphs import with_nested
 from nnadapter.onnx.onnxruntime_limits import QUIET
 from nnadapter.process.real_onnxruntime import onnxruntime
 from nnadapter.process.resources import memoize, new_lock
@@ -49,12 +49,6 @@ _NOT_FOUND = ": cannot open shared object file"
 _NEED_CUDA = frozenset(("CUDAExecutionProvider", "TensorrtExecutionProvider"))
 
 
-def load_libraries(provider: str) -> None:
-    """Load libraries that the system's loader would miss. Errors appear later, in the session."""
-    if provider in _NEED_CUDA:
-        _load_cuda()
-
-
 def missing_library(provider: str, folder: Path | None = None) -> str:
     """Return the first library that the loader misses; empty if none. ONNX Runtime only logs it."""
     named = f"libonnxruntime_providers_{short_name(provider).lower()}.so"
@@ -68,6 +62,7 @@ def missing_library(provider: str, folder: Path | None = None) -> str:
 
 @memoize(1)
 def _load_cuda() -> None:
+    """Load libraries that the system's loader would miss. Errors appear later, in the session."""
     load = getattr(onnxruntime, "preload_dlls", None)
     if load is not None:
         with suppress(Exception), redirect_stdout(io.StringIO()):  # prints missing files
@@ -145,12 +140,12 @@ def register(provider: str, path: str) -> Sequence[onnxruntime.OrtEpDevice]:
     if not Path(path).is_file():
         raise DeviceUnavailableError(f"provider {provider!r} has no library at {path!r}; give the path of a file")
     with _lock:
-        for name in dict.fromkeys((_with_suffix(provider), provider)):
+        for name in dict.fromkeys((short_name(provider) + SUFFIX, provider)):
             _register(name, path)
             devices = devices_of(_registered[path])
             if devices:
                 return devices
-            _unregister(path)
+            onnxruntime.unregister_execution_provider_library(_registered.pop(path))
     raise DeviceUnavailableError(
         f"provider {provider!r} of library {path!r} supports no hardware of this machine; "
         "see its vendor for supported hardware and drivers"
@@ -179,14 +174,6 @@ def _register(name: str, path: str) -> None:
         ) from error
 
 
-def _unregister(path: str) -> None:
-    onnxruntime.unregister_execution_provider_library(_registered.pop(path))
-
-
-def _with_suffix(provider: str) -> str:
-    return provider if provider.endswith(SUFFIX) else provider + SUFFIX
-
-
 _MARK = re.compile(r"nnadapter:(\d+):")
 _INSERTED = frozenset(("Cast", "MemcpyFromHost", "MemcpyToHost", "Transpose"))
 """Nodes that ONNX Runtime inserts."""
@@ -202,6 +189,12 @@ class Assignment:
     """Nodes of which a part runs on the CPU."""
     cpu_op_types_in_functions: tuple[str, ...]
     """Parts of functions, whose nodes have no marks."""
+
+    @property
+    def cpu_work(self) -> str:
+        """Description of the nodes that run on the CPU, as end of a sentence; empty if there are none."""
+        count = len(self.cpu_nodes) + len(self.cpu_op_types_in_functions)
+        return f"leaves {count} nodes to ONNX Runtime's CPU" if count else ""
 
     def without(self, positions: Set[int]) -> Assignment:
         return Assignment(self.provider_nodes, self.cpu_nodes - positions, self.cpu_op_types_in_functions)
@@ -232,7 +225,7 @@ def marked(model: onnx.ModelProto) -> onnx.ModelProto:
     copy = type(model)()
     copy.CopyFrom(model)
     for position, node in enumerate(copy.graph.node):
-        for number, inner in enumerate(_with_inner(node)):
+        for number, inner in enumerate(with_nested([node])):
             inner.name = f"nnadapter:{position}:{number}"
     return copy
 
@@ -251,14 +244,6 @@ def read_assignment(session: onnxruntime.InferenceSession, provider: str) -> Ass
             elif not ours and node.op_type not in _INSERTED:
                 decomposed_ops.append(node.op_type)
     return Assignment(frozenset(assigned_nodes - unassigned_nodes), frozenset(unassigned_nodes), tuple(decomposed_ops))
-
-
-def _with_inner(node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
-    yield node
-    for attribute in node.attribute:
-        for graph in (attribute.g, *attribute.graphs):
-            for inner in graph.node:
-                yield from _with_inner(inner)
 
 
 _LEVELS = {
@@ -287,9 +272,6 @@ OPTIONS = (
         help="ONNX Runtime's optimization level for a segment before the provider gets it.",
     ),
 )
-
-
-_NO_WEIGHTS: Mapping[str, Array] = MappingProxyType({})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -329,22 +311,20 @@ class Backing:
 
     def open(
         self,
-        contents: bytes,
+        model: Loadable,
         level: onnxruntime.GraphOptimizationLevel | None = None,
         profile: SessionProfile | None = None,
         without: Sequence[str] = (),
-        weights: Mapping[str, Array] = _NO_WEIGHTS,
     ) -> onnxruntime.InferenceSession:
         """Return a session on the provider; ONNX Runtime's errors pass.
 
         Args:
-            contents: serialized model.
+            model: the model, with its weights.
             level: optimization level, by default the option's.
             profile: receives events.
             without: optimizers to disable.
-            weights: initializers missing from `contents`.
         """
-        model, options = Loadable(contents, weights), self.session_options(level)
+        options = self.session_options(level)
         model.add_to(options)
         session = open_session(
             model,
@@ -384,7 +364,8 @@ def find_backing(name: str, options: OptionValues) -> Backing:
             f"ONNX Runtime {onnxruntime.__version__} has no {provider!r}; {how_to_get(provider)}, or give the path of "
             "its plug-in library as option 'library'"
         )
-    load_libraries(provider)
+    if provider in _NEED_CUDA:
+        _load_cuda()
     provider_options = read_provider_options(options["provider_options"])
     _warn_of_unknown(provider, provider_options, path)
     return Backing(
@@ -480,5 +461,5 @@ def computes_half(backing: Backing) -> bool:
     return True
 
 
-def _addition(element_type: int) -> bytes:
-    return model_of_one(b"Add", 2, element_type, _SHAPE)
+def _addition(element_type: int) -> Loadable:
+    return Loadable(model_of_one(b"Add", 2, element_type, _SHAPE))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from functools import cached_property
 from hashlib import sha256
 
@@ -16,60 +16,16 @@ from nnadapter.drivers.onnxruntime.failures import brief, wrong_optimizers
 from nnadapter.drivers.onnxruntime.sessions import Loadable, SessionProfile, loadable_of, profile_of
 from nnadapter.drivers.refused_nodes import find_culprits
 from nnadapter.errors import CompilationError
-from nnadapter.onnx.construction import copied, with_inputs_for
-from nnadapter.onnx.graphs import captured_names, has_open_inputs, size_names, value_of_type
+from nnadapter.onnx.construction import copied, tensor_info, with_inputs_for
+from nnadapter.onnx.graphs import captured_names, has_open_inputs, size_names, values_of
 from nnadapter.onnx.propagation import infer
 from nnadapter.onnx.references import is_reference
 from nnadapter.onnx.schemas import value_of_attribute
 from nnadapter.process.real_onnxruntime import onnxruntime
 from nnadapter.process.resources import new_lock
 from nnadapter.records import dataclass
-from partition.graph import DTYPE_OF_ELEMENT_TYPE
+from partition.graph import Value
 
-_CRASHES = frozenset({"QNNExecutionProvider"})
-"""Providers that crash on some nodes; observed with QNN 2.7.0."""
-_RANK_OF_CAST = 5
-"""QNN crashes on a Cast from int32 to int64 of this rank."""
-
-
-def crashing(model: onnx.ModelProto, provider: str) -> dict[int, Unsupported]:
-    """Return refusals of nodes that crash the provider."""
-    if provider not in _CRASHES:
-        return {}
-    shapes = {name: value_of_type(name, info.type) for name, info in infer(model).items()}
-    types = {name: (value.dtype, value.shape) for name, value in shapes.items()}
-    for tensor in model.graph.initializer:
-        types[tensor.name] = (DTYPE_OF_ELEMENT_TYPE.get(tensor.data_type), tuple(tensor.dims))
-    return {
-        position: Unsupported(Reason.UNSUPPORTED_TYPE, f"{provider} crashes on {cause}")
-        for position, cause in _crashing(model.graph, types)
-    }
-
-
-_Types = Mapping[str, tuple[str | None, Sequence[int | str | None] | None]]
-
-
-def _crashing(graph: onnx.GraphProto, types: _Types) -> Iterator[tuple[int, str]]:
-    # QNN divides by the number of elements; observed on Neg of [0, 3].
-    empty = {name for name, (_, shape) in types.items() if 0 in (shape or ())}
-    for position, node in enumerate(graph.node):
-        names = (*node.input, *captured_names(node), *node.output)
-        empty_name = next((name for name in names if name in empty), None)
-        if empty_name is not None:
-            yield position, f"{empty_name!r}, an empty tensor"
-        elif _is_crashing_cast(node, types):
-            yield position, f"a Cast from int32 to int64 of rank {_RANK_OF_CAST}"
-
-
-def _is_crashing_cast(node: onnx.NodeProto, types: _Types) -> bool:
-    if node.op_type != "Cast" or node.domain or node.input[0] not in types:
-        return False
-    dtype, shape = types[node.input[0]]
-    to = next(value_of_attribute(attribute) for attribute in node.attribute if attribute.name == "to")
-    return dtype == "int32" and to == onnx.TensorProto.INT64 and (shape is None or len(shape) == _RANK_OF_CAST)
-
-
-_Shape = Sequence[int | str | None] | None
 _SPATIAL = 2
 _LEAST_BLOCK = 16
 _SMALL_INTEGERS = ("int2", "int4", "uint2", "uint4")
@@ -111,20 +67,48 @@ class _ModelValueIndex:
         return consumers
 
     @cached_property
-    def types(self) -> Mapping[str, tuple[str | None, _Shape]]:
-        values = {name: value_of_type(name, info.type) for name, info in infer(self.model).items()}
-        types: dict[str, tuple[str | None, _Shape]] = {
-            name: (value.dtype, value.shape) for name, value in values.items()
-        }
-        for tensor in self.model.graph.initializer:
-            types[tensor.name] = DTYPE_OF_ELEMENT_TYPE.get(tensor.data_type), tuple(tensor.dims)
-        return types
+    def types(self) -> Mapping[str, Value]:
+        return values_of((*infer(self.model).values(), *map(tensor_info, self.model.graph.initializer)))
 
     def dtype(self, name: str) -> str:
-        return self.types.get(name, (None, None))[0] or ""
+        return self.types[name].dtype or "" if name in self.types else ""
 
-    def shape(self, name: str) -> _Shape:
-        return self.types.get(name, (None, None))[1]
+    def shape(self, name: str) -> Sequence[int | str | None] | None:
+        return self.types[name].shape if name in self.types else None
+
+
+_CRASHES = frozenset({"QNNExecutionProvider"})
+"""Providers that crash on some nodes; observed with QNN 2.7.0."""
+_RANK_OF_CAST = 5
+"""QNN crashes on a Cast from int32 to int64 of this rank."""
+
+
+def crashing(model: onnx.ModelProto, provider: str) -> dict[int, Unsupported]:
+    """Return refusals of nodes that crash the provider."""
+    if provider not in _CRASHES:
+        return {}
+    facts = _ModelValueIndex(model)
+    causes = {position: _crash_cause(node, facts) for position, node in enumerate(model.graph.node)}
+    return {
+        position: Unsupported(Reason.UNSUPPORTED_TYPE, f"{provider} crashes on {cause}")
+        for position, cause in causes.items()
+        if cause
+    }
+
+
+def _crash_cause(node: onnx.NodeProto, facts: _ModelValueIndex) -> str:
+    """Return the property of a node that crashes QNN; empty if there is none."""
+    names = (*node.input, *captured_names(node), *node.output)
+    # QNN divides by the number of elements; observed on Neg of [0, 3].
+    empty_name = next((name for name in names if 0 in (facts.shape(name) or ())), None)
+    if empty_name is not None:
+        return f"{empty_name!r}, an empty tensor"
+    is_cast = node.op_type == "Cast" and not node.domain and facts.dtype(node.input[0]) == "int32"
+    if is_cast and _attribute_value(node, "to") == onnx.TensorProto.INT64:
+        shape = facts.shape(node.input[0])
+        if shape is None or len(shape) == _RANK_OF_CAST:
+            return f"a Cast from int32 to int64 of rank {_RANK_OF_CAST}"
+    return ""
 
 
 _NodeCheck = Callable[[onnx.NodeProto, _ModelValueIndex], bool]
@@ -200,10 +184,6 @@ def _has_bias_and_sinks(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
     )
 
 
-def _has_zero_points(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
-    return _has_input(node, 3)
-
-
 def _has_unsupported_rank(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
     shape = facts.shape(node.input[0])
     return shape is not None and len(shape) - _SPATIAL not in (2, 3)
@@ -232,7 +212,7 @@ def _is_saturating_cast(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
 def _has_small_integers(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
     """Return whether 2- or 4-bit integers are computed, or constant and signed with one scale and no zero point."""
     dtype, shape = facts.dtype(node.input[0]), facts.shape(node.input[1])
-    if dtype and dtype not in _SMALL_INTEGERS:
+    if dtype not in ("", *_SMALL_INTEGERS):
         return False
     is_signed = dtype in ("", "int2") or (dtype == "int4" and not _has_input(node, 2))
     is_of_one_scale = shape is None or all(size == 1 for size in shape)
@@ -326,7 +306,7 @@ _CUDA: _Forms = {
     "Attention": (_returns_processed_scores, _ATTRIBUTE, "returns only unprocessed attention scores"),
     "Cast": (_is_cast_without_kernel, _TYPE, "accepts this Cast without a kernel, or with a wrong one"),
     "CastLike": (_is_cast_without_kernel, _TYPE, "accepts this cast without a kernel, or with a wrong one"),
-    "GatherBlockQuantized": (_has_zero_points, _ATTRIBUTE, "is inaccurate with zero points"),
+    "GatherBlockQuantized": (lambda node, _: _has_input(node, 3), _ATTRIBUTE, "is inaccurate with zero points"),
     "Gelu": (lambda node, facts: facts.shape(node.input[0]) == (), _RANK, "does not support scalars"),
     "GroupQueryAttention": (
         _has_bias_and_sinks,
@@ -473,10 +453,9 @@ class Asker:
         except Exception as error:  # noqa: BLE001  every error is a refusal
             return Admission(verdict=self._refusal(error))
         assignment = self._assignment(session, model)
-        if not assignment.cpu_nodes and not assignment.cpu_op_types_in_functions:
+        if not assignment.cpu_work:
             return Admission()
-        refusal = Unsupported(Reason.DEVICE_REFUSED, f"{self._backing.provider} {_cpu_nodes_text(assignment)}")
-        return Admission(verdict=refusal)
+        return Admission(verdict=Unsupported(Reason.DEVICE_REFUSED, f"{self._backing.provider} {assignment.cpu_work}"))
 
     def compile(self, model: onnx.ModelProto) -> Program:
         """Compile a segment.
@@ -491,10 +470,10 @@ class Asker:
         except Exception as error:
             raise self._failed(brief(error), self._culprits(model)) from error
         assignment = self._assignment(session, model)
-        verdicts = {position: self._verdict(assignment, position) for position in assignment.cpu_nodes}
-        if assignment.cpu_nodes or assignment.cpu_op_types_in_functions:
+        if assignment.cpu_work:
+            verdicts = {position: self._verdict(assignment, position) for position in assignment.cpu_nodes}
             refused = {at: verdict for at, verdict in verdicts.items() if isinstance(verdict, Unsupported)}
-            raise self._failed(f"it {_cpu_nodes_text(assignment)}", refused)
+            raise self._failed(f"it {assignment.cpu_work}", refused)
         return EpProgram(session, self._backing, loaded, profile)
 
     def close(self) -> None:
@@ -502,23 +481,19 @@ class Asker:
             self._answers.clear()
 
     def _judge(self, model: onnx.ModelProto) -> Sequence[Verdict]:
-        count = len(model.graph.node)
-        provider = self._backing.provider
+        provider, count = self._backing.provider, len(model.graph.node)
         half = float16_nodes(model, provider)
         refused = {} if not half or self._computes_half else half
         refused |= {**miscomputed_nodes(model, provider), **crashing(model, provider), **_unknown_nodes(model)}
-        if len(refused) == count:
-            return [refused[position] for position in range(count)]
-        if refused:
-            return self._judge_without(model, refused)
-        try:
-            assignment = self._assigned(marked(model))
-        except Exception as error:  # noqa: BLE001  every error is a refusal
-            refused = self._culprits(model)
-            if not refused:
-                return [self._refusal(error)] * count
-            return self._judge_without(model, refused)
-        return [self._verdict(assignment, position) for position in range(count)]
+        if not refused:
+            try:
+                assignment = self._assigned(marked(model))
+                return [self._verdict(assignment, position) for position in range(count)]
+            except Exception as error:  # noqa: BLE001  every error is a refusal
+                refused = self._culprits(model)
+                if not refused:
+                    return [self._refusal(error)] * count
+        return self._judge_without(model, refused)
 
     def _judge_without(self, model: onnx.ModelProto, refused: Mapping[int, Unsupported]) -> Sequence[Verdict]:
         count = len(model.graph.node)
@@ -546,7 +521,7 @@ class Asker:
         profile: SessionProfile | None = None,
         without: Sequence[str] = (),
     ) -> onnxruntime.InferenceSession:
-        return self._backing.open(model.contents, level, profile, without, model.weights)
+        return self._backing.open(model, level, profile, without)
 
     def _assignment(self, session: onnxruntime.InferenceSession, model: onnx.ModelProto) -> Assignment:
         """Return the assignment. With dynamic shapes, computations of sizes may be on the CPU and do not count."""
@@ -603,7 +578,3 @@ def size_computations(model: onnx.ModelProto) -> frozenset[int]:
     """Return positions of nodes that compute sizes, which providers leave to the CPU."""
     names = size_names(model)
     return frozenset(at for at, node in enumerate(model.graph.node) if names.issuperset(filter(None, node.output)))
-
-
-def _cpu_nodes_text(assignment: Assignment) -> str:
-    return f"leaves {len(assignment.cpu_nodes) + len(assignment.cpu_op_types_in_functions)} nodes to ONNX Runtime's CPU"

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from nnadapter.drivers.envelope import ADVICE, Envelope
+from nnadapter.drivers.envelope import ADVICE, Envelope, check_seal
 from nnadapter.drivers.execution_providers.backing import Backing, read_assignment
 from nnadapter.drivers.failures import translated_as
 from nnadapter.drivers.interface import UNLIMITED, Control, DeviceTensor, Execution, Memory, Program
@@ -124,18 +125,19 @@ def tensor_of(value: Any, provider: str) -> DeviceTensor:
 def _placed(array: Array, place: str) -> Any:
     # On the CPU the value would alias `array`.
     source_array = array if place != "cpu" and array.flags.c_contiguous else array.copy()
-    with translated_as(
-        f"ONNX Runtime cannot allocate memory on {place}", "free some, or see its message", OutOfMemoryError, brief
-    ):
+    with _allocating(place):
         return onnxruntime.OrtValue.ortvalue_from_numpy(source_array, place, 0)
+
+
+def _allocating(place: str) -> AbstractContextManager[None]:
+    advice = "free some, or see its message"
+    return translated_as(f"ONNX Runtime cannot allocate memory on {place}", advice, OutOfMemoryError, brief)
 
 
 def _copied(value: Any, provider: str) -> Any:
     """Copy a value on its device; done on return."""
     binding = _identity(provider, value.element_type()).io_binding()
-    with translated_as(
-        f"ONNX Runtime cannot allocate memory on {PLACES[provider]}", "free some", OutOfMemoryError, brief
-    ):
+    with _allocating(PLACES[provider]):
         binding.bind_ortvalue_input("a", value)
         binding.bind_output("c", PLACES[provider], 0)
         binding._session.run_with_iobinding(binding._iobinding, None)
@@ -145,7 +147,7 @@ def _copied(value: Any, provider: str) -> Any:
 @memoize(_KINDS)
 def _identity(provider: str, element_type: int) -> onnxruntime.InferenceSession:
     """Return a session that copies; there is no other device-to-device copy for all providers."""
-    return Backing(provider=provider).open(model_of_one(b"Identity", 1, element_type))
+    return Backing(provider=provider).open(Loadable(model_of_one(b"Identity", 1, element_type)))
 
 
 def _dtype_of(value: Any) -> np.dtype[Any]:
@@ -363,9 +365,7 @@ class EpProgram(Program):
         contents = _compiled(self._contents, self._backing) if self._contents else None
         if contents is None:
             return None
-        inputs = [value.name for value in self._session.get_inputs()]
-        outputs = [value.name for value in self._session.get_outputs()]
-        header = {**_needs(self._backing), "inputs": inputs, "outputs": outputs}
+        header = {**_needs(self._backing), **_value_names(self._session)}
         return _ENVELOPE.close(json.dumps(header).encode(), [contents])
 
     def close(self) -> None:
@@ -387,26 +387,22 @@ def deserialize_program(blob: bytes | memoryview, backing: Backing, *, is_checke
         IncompatibleProgramError: damaged, or from another provider, version or options.
     """
     header, contents = _ENVELOPE.open(blob, is_checked=is_checked)
-    fields, model = _read(header), bytes(contents)
-    for name, expected in _needs(backing).items():
-        if fields.get(name) != expected:
-            raise IncompatibleProgramError(
-                f"the program was compiled with {name} {fields.get(name)!r}, expected {expected!r}; {ADVICE}"
-            )
-    _check_self_contained(model)
+    fields, model = _read(header), Loadable(bytes(contents))
+    check_seal(fields, _needs(backing))
+    _check_self_contained(model.contents)
     try:
         session = backing.open(model)
     except Exception as error:
         raise IncompatibleProgramError(f"{backing.provider} refuses the program: {brief(error)}; {ADVICE}") from error
-    names = [[value.name for value in values] for values in (session.get_inputs(), session.get_outputs())]
-    assignment = read_assignment(session, backing.provider)
-    if (
-        assignment.cpu_nodes
-        or assignment.cpu_op_types_in_functions
-        or names != [fields.get("inputs"), fields.get("outputs")]
-    ):
+    is_whole = not read_assignment(session, backing.provider).cpu_work
+    if not is_whole or any(fields.get(kind) != names for kind, names in _value_names(session).items()):
         raise IncompatibleProgramError(f"{backing.provider} does not support all of the program any more; {ADVICE}")
-    return DeserializedProgram(session, backing, Loadable(model))
+    return DeserializedProgram(session, backing, model)
+
+
+def _value_names(session: onnxruntime.InferenceSession) -> dict[str, list[str]]:
+    values = {"inputs": session.get_inputs(), "outputs": session.get_outputs()}
+    return {kind: [value.name for value in values_of_kind] for kind, values_of_kind in values.items()}
 
 
 def _needs(backing: Backing) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nnadapter.drivers.envelope import ADVICE, PREFIX_BYTES, Envelope
+from nnadapter.drivers.envelope import ADVICE, PREFIX_BYTES, Envelope, check_seal
 from nnadapter.drivers.interface import Compatibility, Control, Execution, Program
 from nnadapter.drivers.openvino.engine import (
     Ports,
@@ -455,20 +455,12 @@ def deserialized(blob: bytes | memoryview, seal: Mapping[str, Any], *, is_checke
     header, contents = _ENVELOPE.open(blob, is_checked=is_checked)
     try:
         fields = json.loads(header)
-        recorded_seal, signature, weight_bytes = (
-            fields["seal"],
-            ports_from(fields["signature"]),
-            int(fields["weight_bytes"]),
-        )
+        recorded_seal, signature = fields["seal"], ports_from(fields["signature"])
+        weight_bytes = int(fields["weight_bytes"])
         notes = list(map(str, fields.get("notes", ())))
     except (ValueError, KeyError, TypeError) as error:
         raise IncompatibleProgramError(f"the program's header is damaged; {ADVICE}") from error
-    for name, value in seal.items():
-        other = recorded_seal.get(name) if isinstance(recorded_seal, dict) else None
-        if other != value:
-            raise IncompatibleProgramError(
-                f"the program was compiled for {name} {other!r}, here is {value!r}; {ADVICE}"
-            )
+    check_seal(recorded_seal, seal)
     refuse_forked(str(seal["device"]))
     with translated("OpenVINO cannot import the program", ADVICE, IncompatibleProgramError):
         compiled, tensor = _imported(contents, seal)

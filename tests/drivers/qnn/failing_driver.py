@@ -8,11 +8,11 @@ from nnadapter.drivers.execution_providers import PROVIDER, Backing, EpContext, 
 class FailingBacking(Backing):
     """Backing that accepts the graph and fails to compile a program with Sin."""
 
-    def open(self, contents, level=None, profile=None, without=(), weights=None):
-        ops = [node.op_type for node in onnx.load_from_string(contents).graph.node]
+    def open(self, model, level=None, profile=None, without=()):
+        ops = [node.op_type for node in onnx.load_from_string(model.contents).graph.node]
         if "Sin" in ops and (level is None or len(ops) < 4):
             raise RuntimeError("no memory for Sin")
-        return super().open(contents, level, profile, without)
+        return super().open(model, level, profile, without)
 
 
 class FailingDevice(QnnDevice):
