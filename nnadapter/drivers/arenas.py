@@ -22,6 +22,7 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import accumulate
+from operator import add
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -100,7 +101,7 @@ class _Gaps:
         """Allocate from the tightest gap, or at the end."""
         if size == 0:
             return 0
-        position = _first_at_least(self._by_size, size)
+        position = bisect_left(self._by_size, (size, 0))
         if position == len(self._by_size):
             return self._extend(size)
         length, start = self._by_size[position]
@@ -136,11 +137,7 @@ class _Gaps:
 
     def _remove(self, start: int, end: int) -> None:
         del self._by_start[start], self._by_end[end]
-        del self._by_size[_first_at_least(self._by_size, end - start, start)]
-
-
-def _first_at_least(gaps: list[tuple[int, int]], size: int, start: int = -1) -> int:
-    return bisect_left(gaps, (size, start))
+        del self._by_size[bisect_left(self._by_size, (end - start, start))]
 
 
 _MOST_TRIES = 16
@@ -170,7 +167,7 @@ def place(buffers: Sequence[Buffer]) -> BufferPlacement:
     pairs = _pairs(buffers)
     if pairs > _MOST_PAIRS:
         offsets = place_by_time(buffers, sizes)
-        return BufferPlacement(tuple(offsets), _end(offsets, sizes), bound)
+        return BufferPlacement(tuple(offsets), max(map(add, offsets, sizes)), bound)
     tries = min(_MOST_TRIES, max(_FEWEST_TRIES, _WORK // (len(buffers) + pairs + 1)))
     best: BufferPlacement | None = None
     for offsets, arena in _tries(buffers, sizes, breadths, tries):
@@ -242,10 +239,6 @@ def _pairs(buffers: Sequence[Buffer]) -> int:
     return sum(counts[buffer.first] for buffer in buffers)
 
 
-def _end(offsets: Sequence[int], sizes: Sequence[int]) -> int:
-    return max((offset + size for offset, size in zip(offsets, sizes, strict=True)), default=0)
-
-
 _SMALLEST_BYTES = 1 << 16
 
 
@@ -253,7 +246,12 @@ class Arena:
     """Block of working memory."""
 
     def __init__(self, nbytes: int, *, shared: bool = False) -> None:
-        self.bytes: Array = _shared(nbytes) if shared else _aligned(nbytes)
+        if shared:
+            from nnadapter.drivers.shared_memory import shared_bytes  # lazy: most sessions share nothing
+
+            self.bytes = shared_bytes(nbytes)
+        else:
+            self.bytes = _aligned(nbytes)
         self.bound: WeakKeyDictionary[object, Any] = WeakKeyDictionary()
         """State of executions that points into these bytes."""
         self.used_bytes = 0
@@ -301,12 +299,6 @@ class Arenas:
                 continue
             return arena
         return None
-
-
-def _shared(nbytes: int) -> Array:
-    from nnadapter.drivers.shared_memory import shared_bytes  # most sessions share nothing
-
-    return shared_bytes(nbytes)
 
 
 def _aligned(nbytes: int) -> Array:

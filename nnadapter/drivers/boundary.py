@@ -87,10 +87,8 @@ def ask_supported(context: Context, model: SegmentModel, expected: int) -> Seque
         detail = (
             f"the driver returned {len(verdicts)} verdicts for {expected} operations, or an invalid one; {_VERDICT}"
         )
-    except errors.NNAdapterError as error:
-        detail = errors.describe(error)
     except errors.FAILURES as error:
-        detail = f"the driver failed to judge the model: {errors.describe(error)}"
+        detail = _failure("judge the model", error)
     return [Unsupported(Reason.DRIVER_ERROR, detail)] * expected
 
 
@@ -101,11 +99,14 @@ def ask_admission(context: Context, model: SegmentModel) -> Admission:
         if isinstance(admission, Admission) and _is_verdict(admission.verdict):
             return admission
         detail = f"the driver returned {type(admission).__name__} for the segment, expected an Admission; {_VERDICT}"
-    except errors.NNAdapterError as error:
-        detail = errors.describe(error)
     except errors.FAILURES as error:
-        detail = f"the driver failed to judge the segment: {errors.describe(error)}"
+        detail = _failure("judge the segment", error)
     return Admission(verdict=Unsupported(Reason.DRIVER_ERROR, detail))
+
+
+def _failure(action: str, error: BaseException) -> str:
+    text = errors.describe(error)
+    return text if isinstance(error, errors.NNAdapterError) else f"the driver failed to {action}: {text}"
 
 
 def ask_compatibility(context: Context, blob: memoryview) -> Compatibility | Unsupported | None:
@@ -127,12 +128,9 @@ def ask_profile(context: Context, capability: Capability) -> Profile | Unsupport
     except errors.FAILURES as error:
         return Unsupported(Reason.DRIVER_ERROR, f"the driver failed to report its profile: {errors.describe(error)}")
     profile = capability.profile if context_profile is None else context_profile
-    wrong = "" if profile is None else flaw(profile)
-    return (
-        Unsupported(Reason.DRIVER_ERROR, f"the device's profile is invalid: {wrong}; ask its vendor")
-        if wrong
-        else profile
-    )
+    if profile is not None and (wrong := flaw(profile)):
+        return Unsupported(Reason.DRIVER_ERROR, f"the device's profile is invalid: {wrong}; ask its vendor")
+    return profile
 
 
 def checked_program(program: object) -> Program:

@@ -319,8 +319,8 @@ class Program(ABC):
         """Free the program's resources. Called after all of its executions are closed."""
 
 
-class ProgramReader:
-    """Loader of serialized programs. Every context is one."""
+class Context(ABC):
+    """Device opened with options. The host may call it from several threads."""
 
     def deserialize(self, blob: bytes) -> Program:
         """Load a program from bytes of `Program.serialize`.
@@ -347,10 +347,6 @@ class ProgramReader:
             None to let the host compare the stored driver version and device name.
         """
         return None
-
-
-class Context(ProgramReader, ABC):
-    """Device opened with options. The host may call it from several threads."""
 
     @abstractmethod
     def supported(self, model: SegmentModel) -> Sequence[Verdict]:
@@ -409,7 +405,7 @@ class Context(ProgramReader, ABC):
         """
         return None
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027
         """Free the context's resources. Called after all of its programs are closed."""
 
 

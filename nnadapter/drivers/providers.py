@@ -90,7 +90,7 @@ def device_name(provider: str) -> str:
 def provider_at(place: str) -> str | None:
     """Return the provider of a memory type; None for host memory."""
     return next(
-        (provider for provider, where in PLACES.items() if where == place.lower() and not is_cpu(provider)), None
+        (provider for provider, where in PLACES.items() if where == place.lower() and provider != CPU_PROVIDER), None
     )
 
 
@@ -115,11 +115,6 @@ def how_to_get(provider: str) -> str:
 def has_hardware(provider: str) -> bool:
     """Return whether this machine has the hardware, as far as known."""
     return provider not in NEEDS or NEEDS[provider].met_by(Machine())
-
-
-def is_cpu(provider: str) -> bool:
-    """Return whether a provider is the device `cpu`."""
-    return provider == CPU_PROVIDER
 
 
 _QNN = "QNNExecutionProvider"

@@ -12,6 +12,7 @@ import re
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType, ModuleType, UnionType
@@ -73,44 +74,32 @@ class HardwareNeeds:
             return False
 
 
-_CUDA = ("ort:CUDA",)
-_TENSORRT = ("ort:Tensorrt", "ort:NvTensorRTRTX")
-_MIGRAPHX = ("ort:MIGraphX",)
-_DIRECTML = ("ort:Dml",)
-_CORE_ML = ("ort:CoreML",)
-_RYZEN_AI = ("ort:VitisAI",)
-_ASCEND = ("ort:CANN",)
-_WEB_GPU = ("ort:WebGpu",)
-_QUALCOMM = ("qnn",)
-_INTEL_GPU = ("openvino:GPU",)
-_INTEL_NPU = ("openvino:NPU",)
-_TPU = ("xla:tpu",)
-
+_DEVICES_OF_NAMES = {
+    "cuda nvidia cudnn": "ort:CUDA",
+    "tensorrt trt": "ort:Tensorrt ort:NvTensorRTRTX",
+    "rocm hip amd migraphx": "ort:MIGraphX",
+    "directml dml dx12": "ort:Dml",
+    "coreml ane mps metal apple": "ort:CoreML",
+    "vitis vitisai ryzenai ryzen xdna": "ort:VitisAI",
+    "cann ascend huawei": "ort:CANN",
+    "webgpu vulkan": "ort:WebGpu",
+    "hexagon htp snapdragon qualcomm": "qnn",
+    "igpu xpu arc": "openvino:GPU",
+    "tpu google": "xla:tpu",
+    "jax openxla": "xla:cpu xla:gpu xla:tpu",
+    "nnapi android": "ort:Nnapi",
+    "xnnpack": "ort:Xnnpack",
+    "dnnl onednn mkldnn": "ort:Dnnl",
+    "rknpu rockchip": "ort:Rknpu",
+    "azure": "ort:Azure",
+    "acl mali": "ort:ACL",
+    "intel ov": "openvino:CPU openvino:GPU openvino:NPU",
+    "gpu": "ort:CUDA ort:MIGraphX openvino:GPU ort:Dml ort:CoreML ort:WebGpu",
+    "npu vpu accelerator": "openvino:NPU qnn ort:VitisAI ort:CANN ort:CoreML",
+    "onnxruntime host": "cpu",
+}
 COMMON_NAMES: Mapping[str, Sequence[str]] = MappingProxyType(
-    {
-        **dict.fromkeys(("cuda", "nvidia", "cudnn"), _CUDA),
-        **dict.fromkeys(("tensorrt", "trt"), _TENSORRT),
-        **dict.fromkeys(("rocm", "hip", "amd", "migraphx"), _MIGRAPHX),
-        **dict.fromkeys(("directml", "dml", "dx12"), _DIRECTML),
-        **dict.fromkeys(("coreml", "ane", "mps", "metal", "apple"), _CORE_ML),
-        **dict.fromkeys(("vitis", "vitisai", "ryzenai", "ryzen", "xdna"), _RYZEN_AI),
-        **dict.fromkeys(("cann", "ascend", "huawei"), _ASCEND),
-        **dict.fromkeys(("webgpu", "vulkan"), _WEB_GPU),
-        **dict.fromkeys(("hexagon", "htp", "snapdragon", "qualcomm"), _QUALCOMM),
-        **dict.fromkeys(("igpu", "xpu", "arc"), _INTEL_GPU),
-        **dict.fromkeys(("tpu", "google"), _TPU),
-        **dict.fromkeys(("jax", "openxla"), ("xla:cpu", "xla:gpu", *_TPU)),
-        **dict.fromkeys(("nnapi", "android"), ("ort:Nnapi",)),
-        **dict.fromkeys(("xnnpack",), ("ort:Xnnpack",)),
-        **dict.fromkeys(("dnnl", "onednn", "mkldnn"), ("ort:Dnnl",)),
-        **dict.fromkeys(("rknpu", "rockchip"), ("ort:Rknpu",)),
-        **dict.fromkeys(("azure",), ("ort:Azure",)),
-        **dict.fromkeys(("acl", "mali"), ("ort:ACL",)),
-        **dict.fromkeys(("intel", "ov"), ("openvino:CPU", *_INTEL_GPU, *_INTEL_NPU)),
-        **dict.fromkeys(("gpu",), (*_CUDA, *_MIGRAPHX, *_INTEL_GPU, *_DIRECTML, *_CORE_ML, *_WEB_GPU)),
-        **dict.fromkeys(("npu", "vpu", "accelerator"), (*_INTEL_NPU, *_QUALCOMM, *_RYZEN_AI, *_ASCEND, *_CORE_ML)),
-        **dict.fromkeys(("onnxruntime", "host"), ("cpu",)),
-    }
+    {name: devices.split() for names, devices in _DEVICES_OF_NAMES.items() for name in names.split()}
 )
 """Common name -> candidate devices, most likely first."""
 _SUFFIX = "executionprovider"
@@ -128,20 +117,13 @@ _NAMES = re.compile(r"(?:lib)?nnadapter_(?P<name>[a-z][a-z0-9_]*)\.(?:so|dylib|d
 
 def libraries() -> Iterator[tuple[str, Path]]:
     """Yield device name and path of every `[lib]nnadapter_NAME.(so|dylib|dll)` in readable folders."""
-    for folder in os.environ.get(PATH_VARIABLE, "").split(os.pathsep):
-        if folder:
-            yield from _in(Path(folder))
-
-
-def _in(folder: Path) -> Iterator[tuple[str, Path]]:
-    try:
-        files = sorted(folder.iterdir())
-    except OSError:
-        return
-    for file in files:
-        match = _NAMES.fullmatch(file.name)
-        if match:
-            yield match["name"], file
+    for folder in filter(None, os.environ.get(PATH_VARIABLE, "").split(os.pathsep)):
+        files: list[Path] = []
+        with suppress(OSError):
+            files = sorted(Path(folder).iterdir())
+        for file in files:
+            if match := _NAMES.fullmatch(file.name):
+                yield match["name"], file
 
 
 def library_of(named: object) -> Path | None:
@@ -211,8 +193,9 @@ class DriverSource(NamedTuple):
     """Its devices wrap others, named after the colon."""
 
 
+_DISTRIBUTION = "nnadapter"
 _BUILT_IN = {
-    name: DriverSource(target, "nnadapter", is_around=name == "faulty")
+    name: DriverSource(target, _DISTRIBUTION, is_around=name == "faulty")
     for name, target in {
         "cpu": "nnadapter.drivers.onnxruntime.driver:CpuDriver",
         "fake_npu": "nnadapter.drivers.fake_npu.driver:FakeNpuDriver",
@@ -466,19 +449,20 @@ def _check(factory: object, source: DriverSource) -> str:
 
 def _rows(name: str) -> tuple[DeviceInfo, ...]:
     source = source_of(name)
+    return tuple(_complete(row, source) for row in _reported_rows(name) or [DeviceInfo(name=name)])
+
+
+def _reported_rows(name: str) -> list[DeviceInfo]:
     with _lock:
         driver = _driver(name)
     if isinstance(driver, _Failure):
-        return (DeviceInfo(name=name, available=False, reason=driver.reason, distribution=source.distribution),)
+        return [DeviceInfo(name=name, available=False, reason=driver.reason)]
     try:
-        rows = tuple(check_info(row, name) for row in named_call(name, "devices")(driver.devices)) or (
-            DeviceInfo(name=name),
-        )
+        return [check_info(row, name) for row in named_call(name, "devices")(driver.devices)]
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # noqa: BLE001  a plug-in may raise anything
-        return (DeviceInfo(name=name, available=False, reason=describe(error), distribution=source.distribution),)
-    return tuple(_complete(row, source) for row in rows)
+        return [DeviceInfo(name=name, available=False, reason=describe(error))]
 
 
 def _complete(row: DeviceInfo, source: DriverSource) -> DeviceInfo:
@@ -506,20 +490,14 @@ def _state(device: str) -> Iterator[str]:
 
 
 def _conflict_text(name: str, registered_source: DriverSource, other: DriverSource) -> str:
-    return (
-        f"two drivers are named {name!r}: {registered_source.target} of {registered_source.distribution} "
-        f"and {other.target} of "
-        f"{other.distribution}; remove one of them"
-    )
-
-
-BUILT_IN_DISTRIBUTION = "nnadapter"
+    first, second = (f"{source.target} of {source.distribution}" for source in (registered_source, other))
+    return f"two drivers are named {name!r}: {first} and {second}; remove one of them"
 
 
 def driver_files(device: str) -> list[Path]:
     """Return the driver's library, or all Python files of its package, sorted; empty for built-in drivers."""
     source = source_of(inside(device).partition(":")[0])
-    if source.distribution == BUILT_IN_DISTRIBUTION:
+    if source.distribution == _DISTRIBUTION:
         return []
     if source.library is not None:
         return [source.library]

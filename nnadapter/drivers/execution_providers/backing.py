@@ -16,21 +16,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nnadapter.drivers import SUPPORTED, Option, OptionValues, Reason, Unsupported, Verdict
+from nnadapter.drivers import SUPPORTED, Option, OptionValues, Reason, Unsupported, Verdict, providers
 from nnadapter.drivers.onnxruntime.failures import brief
 from nnadapter.drivers.onnxruntime.sessions import Loadable, open_session, without_files
 from nnadapter.drivers.onnxruntime.values import FLOAT, HALF, model_of_one
-from nnadapter.drivers.providers import (
-    BY_KERNELS,
-    NO_HARDWARE,
-    OWN_OPTIONS,
-    PLACES,
-    SUFFIX,
-    full_name,
-    has_hardware,
-    how_to_get,
-    short_name,
-)
 from nnadapter.errors import DeviceUnavailableError, DriverWarning, InvalidOptionError
 from nnadapter.onnx.graphs import with_nested
 from nnadapter.onnx.onnxruntime_limits import QUIET
@@ -51,7 +40,7 @@ _NEED_CUDA = frozenset(("CUDAExecutionProvider", "TensorrtExecutionProvider"))
 
 def missing_library(provider: str, folder: Path | None = None) -> str:
     """Return the first library that the loader misses; empty if none. ONNX Runtime only logs it."""
-    named = f"libonnxruntime_providers_{short_name(provider).lower()}.so"
+    named = f"libonnxruntime_providers_{providers.short_name(provider).lower()}.so"
     try:
         ctypes.CDLL(str((folder or Path(onnxruntime.__file__).parent / "capi") / named))
     except OSError as error:
@@ -140,7 +129,7 @@ def register(provider: str, path: str) -> Sequence[onnxruntime.OrtEpDevice]:
     if not Path(path).is_file():
         raise DeviceUnavailableError(f"provider {provider!r} has no library at {path!r}; give the path of a file")
     with _lock:
-        for name in dict.fromkeys((short_name(provider) + SUFFIX, provider)):
+        for name in dict.fromkeys((providers.short_name(provider) + providers.SUFFIX, provider)):
             _register(name, path)
             devices = devices_of(_registered[path])
             if devices:
@@ -206,7 +195,7 @@ class Assignment:
         refused.
         """
         # kernel availability does not depend on sizes, acceptance by a compiler may
-        reason = Reason.UNSUPPORTED_OPERATION if provider in BY_KERNELS else Reason.DEVICE_REFUSED
+        reason = Reason.UNSUPPORTED_OPERATION if provider in providers.BY_KERNELS else Reason.DEVICE_REFUSED
         if position in self.cpu_nodes:
             suffix = (
                 ""
@@ -295,7 +284,7 @@ class Backing:
     @property
     def has_device_memory(self) -> bool:
         """True if values may stay on the device, which must be number 0."""
-        return self.provider in PLACES and self.options.get("device_id", "0") == "0"
+        return self.provider in providers.PLACES and self.options.get("device_id", "0") == "0"
 
     def session_options(self, level: onnxruntime.GraphOptimizationLevel | None = None) -> onnxruntime.SessionOptions:
         """Return session options that record the assignment. A plug-in in `providers=` would be ignored."""
@@ -356,13 +345,13 @@ def find_backing(name: str, options: OptionValues) -> Backing:
             f"{onnxruntime.__version__} is installed; run: pip install -U onnxruntime"
         )
     packages = installed()
-    provider = full_name(name, (*installed_providers(), *onnxruntime.get_all_providers()))
+    provider = providers.full_name(name, (*installed_providers(), *onnxruntime.get_all_providers()))
     path = str(options["library"]) or (library_path(packages[provider]) if provider in packages else "")
     devices = register(provider, path) if path else devices_of(provider)
     if not devices and provider not in onnxruntime.get_available_providers():
         raise DeviceUnavailableError(
-            f"ONNX Runtime {onnxruntime.__version__} has no {provider!r}; {how_to_get(provider)}, or give the path of "
-            "its plug-in library as option 'library'"
+            f"ONNX Runtime {onnxruntime.__version__} has no {provider!r}; {providers.how_to_get(provider)}, or give "
+            "the path of its plug-in library as option 'library'"
         )
     if provider in _NEED_CUDA:
         _load_cuda()
@@ -371,7 +360,7 @@ def find_backing(name: str, options: OptionValues) -> Backing:
     return Backing(
         provider=devices[0].ep_name if devices else provider,
         devices=_chosen(provider, devices, str(options["hardware"])),
-        options={**OWN_OPTIONS.get(provider, {}), **provider_options},
+        options={**providers.OWN_OPTIONS.get(provider, {}), **provider_options},
         optimization=str(options["optimization"]),
     )
 
@@ -435,8 +424,10 @@ def takes_addition(backing: Backing) -> bool:
     try:
         assignment = read_assignment(backing.open(_addition(FLOAT)), backing.provider)
     except Exception as error:
-        if not has_hardware(backing.provider):
-            raise DeviceUnavailableError(f"{backing.provider} cannot be used: {NO_HARDWARE}; choose another") from error
+        if not providers.has_hardware(backing.provider):
+            raise DeviceUnavailableError(
+                f"{backing.provider} cannot be used: {providers.NO_HARDWARE}; choose another"
+            ) from error
         missing = missing_library(backing.provider)
         if missing:
             raise DeviceUnavailableError(

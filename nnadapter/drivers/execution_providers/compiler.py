@@ -113,15 +113,11 @@ def _crash_cause(node: onnx.NodeProto, facts: _ModelValueIndex) -> str:
 
 _NodeCheck = Callable[[onnx.NodeProto, _ModelValueIndex], bool]
 _Forms = Mapping[str, tuple[_NodeCheck, Reason, str]]
-"""ONNX op type -> (check, reason, defect)."""
+"""ONNX op types, separated by spaces -> (check, reason, defect)."""
 
 
 def _attribute_value(node: onnx.NodeProto, name: str) -> object:
     return next((value_of_attribute(attribute) for attribute in node.attribute if attribute.name == name), None)
-
-
-def _has_computed_indices(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
-    return node.input[1] not in facts.constants
 
 
 def _any_node(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
@@ -158,10 +154,6 @@ def _has_broadcast_scale(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
     x, scale, axis = facts.shape(node.input[0]), facts.shape(node.input[1]), _attribute_value(node, "axis")
     first = axis if isinstance(axis, int) else -1
     return x is not None and scale is not None and tuple(scale) != tuple(x[first:])
-
-
-def _is_miscomputed_norm(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
-    return _is_float64(node, facts) or _has_broadcast_scale(node, facts)
 
 
 def _has_small_blocks(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
@@ -259,12 +251,12 @@ _CORRECT_CONSUMERS = frozenset(
 )
 """Consumers of a broadcast that QNN computes correctly."""
 _ATTRIBUTE, _TYPE, _RANK = Reason.UNSUPPORTED_ATTRIBUTE, Reason.UNSUPPORTED_DTYPE, Reason.UNSUPPORTED_RANK
-_INFINITIES = "computes no maximum or minimum of infinities or empty tensors"
-_NOTHING = "does not support empty tensors"
-_INDICES = "misinterprets computed negative indices"
-_REPEATED = "broadcasts a matrix wrongly, or crashes, for some consumers of the result"
 _QNN: _Forms = {
-    "Add": (_is_broadcast_matrix, Reason.DEVICE_REFUSED, _REPEATED),
+    "Add Mul": (
+        _is_broadcast_matrix,
+        Reason.DEVICE_REFUSED,
+        "broadcasts a matrix wrongly, or crashes, for some consumers of the result",
+    ),
     "AveragePool": (
         lambda node, _: bool(_attribute_value(node, "count_include_pad")),
         _ATTRIBUTE,
@@ -276,18 +268,18 @@ _QNN: _Forms = {
         _TYPE,
         "misreads computed integers of 2 or 4 bits, and ignores signs of constants",
     ),
-    "Gather": (_has_computed_indices, _ATTRIBUTE, _INDICES),
-    "GatherElements": (_has_computed_indices, _ATTRIBUTE, _INDICES),
+    "Gather GatherElements ScatterElements ScatterND": (
+        lambda node, facts: node.input[1] not in facts.constants,
+        _ATTRIBUTE,
+        "misinterprets computed negative indices",
+    ),
     "GatherND": (_any_node, _ATTRIBUTE, "misinterprets negative indices"),
-    "Mish": (_any_node, _ATTRIBUTE, "is off by more than a hundredth"),
+    "Mish Softplus": (_any_node, _ATTRIBUTE, "is off by more than a hundredth"),
     "OneHot": (
         lambda node, facts: node.input[0] not in facts.constants,
         _ATTRIBUTE,
         "misinterprets computed indices that are negative or exceed 32 bits",
     ),
-    "ScatterElements": (_has_computed_indices, _ATTRIBUTE, _INDICES),
-    "ScatterND": (_has_computed_indices, _ATTRIBUTE, _INDICES),
-    "Mul": (_is_broadcast_matrix, Reason.DEVICE_REFUSED, _REPEATED),
     "Pad": (
         lambda node, _: _attribute_value(node, "mode") == "edge",
         _ATTRIBUTE,
@@ -299,13 +291,11 @@ _QNN: _Forms = {
         Reason.UNSUPPORTED_TYPE,
         "truncates results of Cast, does not round to 2 or 4 bits, and drops immediate dequantization",
     ),
-    "Softplus": (_any_node, _ATTRIBUTE, "is off by more than a hundredth"),
 }
 """Defects of QNN, observed with 2.7.0 in the emulator."""
 _CUDA: _Forms = {
     "Attention": (_returns_processed_scores, _ATTRIBUTE, "returns only unprocessed attention scores"),
-    "Cast": (_is_cast_without_kernel, _TYPE, "accepts this Cast without a kernel, or with a wrong one"),
-    "CastLike": (_is_cast_without_kernel, _TYPE, "accepts this cast without a kernel, or with a wrong one"),
+    "Cast CastLike": (_is_cast_without_kernel, _TYPE, "accepts this cast without a kernel, or with a wrong one"),
     "GatherBlockQuantized": (lambda node, _: _has_input(node, 3), _ATTRIBUTE, "is inaccurate with zero points"),
     "Gelu": (lambda node, facts: facts.shape(node.input[0]) == (), _RANK, "does not support scalars"),
     "GroupQueryAttention": (
@@ -313,39 +303,41 @@ _CUDA: _Forms = {
         _ATTRIBUTE,
         "does not support attention_bias together with smooth_softmax or head_sink",
     ),
-    "HardSigmoid": (_is_float64, _TYPE, "computes float64 in float32"),
+    "HardSigmoid LogSoftmax": (_is_float64, _TYPE, "computes float64 in float32"),
     "LayerNormalization": (
-        _is_miscomputed_norm,
+        lambda node, facts: _is_float64(node, facts) or _has_broadcast_scale(node, facts),
         _TYPE,
         "computes float64 in float32, and requires a scale per normalized element",
     ),
-    "LogSoftmax": (_is_float64, _TYPE, "computes float64 in float32"),
     "LRN": (_has_unsupported_rank, _RANK, "supports only images of 2 or 3 spatial dimensions"),
     "MatMulNBits": (_has_small_blocks, _ATTRIBUTE, f"requires blocks of {_LEAST_BLOCK} or more"),
     "RMSNormalization": (_has_broadcast_scale, _RANK, "requires a scale per normalized element"),
-    "ReduceMax": (_is_imprecise_extreme, _TYPE, _INFINITIES),
-    "ReduceMin": (_is_imprecise_extreme, _TYPE, _INFINITIES),
+    "ReduceMax ReduceMin": (
+        _is_imprecise_extreme,
+        _TYPE,
+        "computes no maximum or minimum of infinities or empty tensors",
+    ),
     "Shrink": (_is_unsigned, _TYPE, "returns 0 for unsigned differences below 0"),
 }
 """Defects of the CUDA provider, observed with ONNX Runtime 1.31 on H100 and H200."""
 _WEB_GPU: _Forms = {
     "BatchNormalization": (lambda node, _: bool(_attribute_value(node, "training_mode")), _ATTRIBUTE, "does not train"),
     "LayerNormalization": (_has_broadcast_scale, _RANK, "requires a scale per normalized element"),
-    "LogSoftmax": (_is_empty, _RANK, _NOTHING),
+    "LogSoftmax ReduceMax ReduceMin ReduceSum Softmax": (_is_empty, _RANK, "does not support empty tensors"),
     "MatMul": (_has_vector, _RANK, "multiplies vectors by matrices wrongly"),
     "MatMulNBits": (_has_small_blocks, _ATTRIBUTE, f"requires blocks of {_LEAST_BLOCK} or more"),
-    "ReduceMax": (_is_empty, _RANK, _NOTHING),
-    "ReduceMin": (_is_empty, _RANK, _NOTHING),
-    "ReduceSum": (_is_empty, _RANK, _NOTHING),
     "Resize": (lambda node, _: bool(_attribute_value(node, "antialias")), _ATTRIBUTE, "has no antialiasing"),
-    "Softmax": (_is_empty, _RANK, _NOTHING),
 }
 """Defects of the WebGPU provider, observed with ONNX Runtime 1.27 on a software GPU."""
 _FORMS: Mapping[str, _Forms] = {
-    "CUDAExecutionProvider": _CUDA,
-    "QNNExecutionProvider": _QNN,
-    "WebGpuExecutionProvider": _WEB_GPU,
+    provider: {op_type: form for op_types, form in forms.items() for op_type in op_types.split()}
+    for provider, forms in (
+        ("CUDAExecutionProvider", _CUDA),
+        ("QNNExecutionProvider", _QNN),
+        ("WebGpuExecutionProvider", _WEB_GPU),
+    )
 }
+"""Provider -> its defects by op type."""
 _IN_32_BITS = frozenset(("QNNExecutionProvider",))
 """Providers that compute int64 in 32 bits."""
 _MAY_LACK_HALF = frozenset(("WebGpuExecutionProvider",))

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from nnadapter.drivers import providers
 from nnadapter.drivers.capability import (
     Capability,
     DeviceInfo,
@@ -28,20 +29,8 @@ from nnadapter.drivers.execution_providers.backing import (
 )
 from nnadapter.drivers.execution_providers.program import EpMemory, deserialize_program, import_dlpack
 from nnadapter.drivers.interface import Admission, Context, Device, DeviceTensor, Driver, Memory, Program
-from nnadapter.drivers.providers import (
-    BY_KERNELS,
-    GRAPHICS,
-    NEEDS,
-    NO_HARDWARE,
-    PLACES,
-    device_name,
-    full_name,
-    has_hardware,
-    how_to_get,
-    is_cpu,
-    short_name,
-)
 from nnadapter.errors import DeviceNotFoundError, DeviceUnavailableError, InvalidOptionError
+from nnadapter.onnx.onnxruntime_limits import CPU_PROVIDER
 from nnadapter.process.real_onnxruntime import onnxruntime
 from nnadapter.process.resources import memoize
 from nnadapter.process.terminal import prints_to_stderr
@@ -123,16 +112,16 @@ class EpDriver(Driver):
         """Return the device; availability is checked with its options."""
         if device_id in ("", "0"):
             raise DeviceNotFoundError("ort needs the name of a provider, as in 'ort:CUDA'; see `nnadapter devices`")
-        provider = full_name(device_id, onnxruntime.get_all_providers())
-        if is_cpu(provider):
+        provider = providers.full_name(device_id, onnxruntime.get_all_providers())
+        if provider == CPU_PROVIDER:
             raise DeviceNotFoundError(f"there is no device 'ort:{device_id}': ONNX Runtime's CPU is the device 'cpu'")
         return EpDevice(device_id, provider)
 
     def devices(self) -> Sequence[DeviceInfo]:
         """Return a row per provider. Plug-in libraries are tried in separate processes."""
-        providers, packages = installed_providers(), installed()
-        names = sorted({*providers, *onnxruntime.get_all_providers()})
-        return tuple(_row(name, providers, packages.get(name)) for name in names if not is_cpu(name))
+        present_providers, packages = installed_providers(), installed()
+        names = sorted({*present_providers, *onnxruntime.get_all_providers()} - {CPU_PROVIDER})
+        return tuple(_row(name, name in present_providers, packages.get(name)) for name in names)
 
 
 class EpDevice(Device):
@@ -143,12 +132,16 @@ class EpDevice(Device):
 
     @property
     def capability(self) -> Capability:
-        return _BY_KERNELS if self._provider in BY_KERNELS else _STATIC_SHAPES
+        return _BY_KERNELS if self._provider in providers.BY_KERNELS else _STATIC_SHAPES
 
     @cached_property
     def has_memory(self) -> bool:
         provider = self._provider
-        return provider in PLACES and provider in onnxruntime.get_available_providers() and has_hardware(provider)
+        return (
+            provider in providers.PLACES
+            and provider in onnxruntime.get_available_providers()
+            and providers.has_hardware(provider)
+        )
 
     def allocate(self, nbytes: int) -> Memory:
         """Return memory that is allocated at the first copy."""
@@ -174,7 +167,7 @@ def why_unusable(provider: str) -> str:
     """Return why an installed provider is unusable, empty if it is usable. Plug-in libraries are tried."""
     if provider in installed():
         return _try_in_process(provider, tuple(path_entry for path_entry in sys.path if isinstance(path_entry, str)))
-    return "" if has_hardware(provider) else NO_HARDWARE
+    return "" if providers.has_hardware(provider) else providers.NO_HARDWARE
 
 
 @memoize(32)
@@ -195,7 +188,7 @@ def _try_in_process(provider: str, path: tuple[str, ...]) -> str:
 
 def try_provider(provider: str) -> int:
     """Print why a provider is unusable; return an exit code. Missing options do not count."""
-    device = EpDevice(short_name(provider), provider)
+    device = EpDevice(providers.short_name(provider), provider)
     defaults = {option.name: option.default for option in device.capability.options}
     try:
         with prints_to_stderr():
@@ -208,17 +201,17 @@ def try_provider(provider: str) -> int:
     return 0
 
 
-def _row(provider: str, providers: Sequence[str], package: LibrarySource | None) -> DeviceInfo:
-    version, is_here = onnxruntime.__version__, provider in providers
-    reason = why_unusable(provider) if is_here else f"not in ONNX Runtime {version}; {how_to_get(provider)}"
+def _row(provider: str, is_here: bool, package: LibrarySource | None) -> DeviceInfo:
+    version = onnxruntime.__version__
+    reason = why_unusable(provider) if is_here else f"not in ONNX Runtime {version}; {providers.how_to_get(provider)}"
     return DeviceInfo(
-        name=device_name(provider),
+        name=providers.device_name(provider),
         vendor="ONNX Runtime",
-        type=DeviceType.GPU if provider in GRAPHICS else DeviceType.ACCELERATOR,
+        type=DeviceType.GPU if provider in providers.GRAPHICS else DeviceType.ACCELERATOR,
         sub_type=provider,
         version=version,
         available=not reason,
-        installable=not reason or (has_hardware(provider) and (is_here or provider in NEEDS)),
+        installable=not reason or (providers.has_hardware(provider) and (is_here or provider in providers.NEEDS)),
         reason=reason,
         distribution="" if package is None else package.distribution,
     )
