@@ -25,7 +25,7 @@ from nnadapter.drivers.onnxruntime.failures import (
     without_extended,
     wrong_fusions,
 )
-from nnadapter.drivers.onnxruntime.values import RunInto, run_into_of, run_of, tiny_session_options
+from nnadapter.drivers.onnxruntime.values import FLOAT, RunInto, model_of_one, run_into_of, run_of, tiny_session_options
 from nnadapter.errors import InvalidOptionError
 from nnadapter.ir.operand import Array
 from nnadapter.onnx.onnxruntime_limits import CPU_PROVIDER, QUIET
@@ -166,11 +166,7 @@ USES_SHARED_ARENA = "session.use_env_allocators"
 _SHRINKS = ("memory.enable_memory_arena_shrinkage", "cpu:0")
 _DOUBLING = 0
 _FIRST_BYTES = 1 << 20
-SMALLEST_MODEL = bytes.fromhex(
-    "080a3a3e0a100a017812017922084964656e746974791208736d616c6c6573745a0f0a0178120a0a08080112040a020801"
-    "620f0a0179120a0a08080112040a02080142040a001011"
-)
-"""y = Identity(x), opset 17; serialized, because onnx may not be installed."""
+_SMALLEST_MODEL = model_of_one(b"Identity", 1, FLOAT, (1,))
 
 
 @memoize(1)
@@ -197,8 +193,8 @@ def shrink_arena() -> None:
     options = onnxruntime.RunOptions()
     options.add_run_config_entry(*_SHRINKS)
     binding, result = session.io_binding(), np.empty(1, np.float32)
-    binding.bind_cpu_input("x", np.zeros(1, np.float32))
-    binding.bind_ortvalue_output("y", onnxruntime.OrtValue.ortvalue_from_numpy(result))
+    binding.bind_cpu_input("a", np.zeros(1, np.float32))
+    binding.bind_ortvalue_output("c", onnxruntime.OrtValue.ortvalue_from_numpy(result))
     session.run_with_iobinding(binding, options)
 
 
@@ -209,7 +205,7 @@ def _smallest_session() -> Any:
     register_arena()
     options = tiny_session_options()
     options.add_session_config_entry(USES_SHARED_ARENA, "1")
-    return onnxruntime.InferenceSession(SMALLEST_MODEL, options, providers=[CPU_PROVIDER])
+    return onnxruntime.InferenceSession(_SMALLEST_MODEL, options, providers=[CPU_PROVIDER])
 
 
 run_options: ContextVar[onnxruntime.RunOptions | None] = ContextVar("run_options", default=None)
@@ -537,7 +533,7 @@ def check_session_options(options: onnxruntime.SessionOptions) -> None:
         temporarily(options, optimized_model_filepath="", **threads),
         translated(problem, advice, InvalidOptionError),
     ):
-        onnxruntime.InferenceSession(SMALLEST_MODEL, options, providers=[CPU_PROVIDER], enable_fallback=0)
+        onnxruntime.InferenceSession(_SMALLEST_MODEL, options, providers=[CPU_PROVIDER], enable_fallback=0)
 
 
 def session_entry(options: onnxruntime.SessionOptions, key: str) -> str | None:

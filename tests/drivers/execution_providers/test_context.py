@@ -30,13 +30,13 @@ class Failing(Backing):
         object.__setattr__(self, "levels", levels)
         object.__setattr__(self, "opened", [])
 
-    def open(self, contents, level=None, profile=None, without=(), weights=None):
-        model = onnx.load_from_string(contents)
-        self.opened.append(model)
-        fails = any(node.op_type == "Sin" for node in model.graph.node)
+    def open(self, model, level=None, profile=None, without=()):
+        loaded = onnx.load_from_string(model.contents)
+        self.opened.append(loaded)
+        fails = any(node.op_type == "Sin" for node in loaded.graph.node)
         if fails and ("compile" if level is None else "judge") in self.levels:
             raise RuntimeError("no memory for Sin")
-        return super().open(contents, level, profile)
+        return super().open(model, level, profile)
 
 
 def test_graph_that_the_provider_supports():
@@ -112,8 +112,8 @@ class Partial(Backing):
     provider: str = PROVIDER
     most: int = 100
 
-    def open(self, contents, level=None, profile=None, without=(), weights=None):
-        if len(onnx.load_from_string(contents).graph.node) >= self.most:
+    def open(self, model, level=None, profile=None, without=()):
+        if len(onnx.load_from_string(model.contents).graph.node) >= self.most:
             raise RuntimeError("it is too much at once")
         assigned = [f"nnadapter:{position}:0" for position in (0, 1, 3, 4)]
         return Session([Assigned(PROVIDER, *assigned), Assigned("Another", "nnadapter:2:0")])
@@ -156,8 +156,8 @@ class Leaves(Backing):
     provider: str = PROVIDER
     position: int = 0
 
-    def open(self, contents, level=None, profile=None, without=(), weights=None):
-        count = len(onnx.load_from_string(contents).graph.node)
+    def open(self, model, level=None, profile=None, without=()):
+        count = len(onnx.load_from_string(model.contents).graph.node)
         assigned = [f"nnadapter:{position}:0" for position in range(count) if position != self.position]
 
         return Session([Assigned(PROVIDER, *assigned), Assigned("Another", f"nnadapter:{self.position}:0")])
