@@ -6,15 +6,13 @@ the boundary to the package.
 
 from __future__ import annotations
 
-from nnadapter.drivers.openvino.driver import OpenvinoDriver
 from nnadapter.process.lazily import lazily
-
-__all__ = ["OpenvinoDriver"]
 
 __getattr__ = lazily(
     __name__,
     {
         ".compiler": "read",
+        ".driver": "OpenvinoDriver",
         ".engine": "without_conversion_tools",
         ".operators": "OPERATORS STATIC_SHAPE_OPS",
         ".verdicts": "DYNAMIC_SHAPE_RESTRICTIONS ModelAnalysis RESTRICTIONS judge_dynamic",

@@ -18,18 +18,7 @@ import numpy as np
 
 from nnadapter.drivers.envelope import ADVICE, PREFIX_BYTES, Envelope, check_seal
 from nnadapter.drivers.interface import Compatibility, Control, Execution, Program
-from nnadapter.drivers.openvino.engine import (
-    Ports,
-    brief,
-    core,
-    fits,
-    module,
-    outputs_of,
-    ports_from,
-    refuse_forked,
-    shareable,
-    translated,
-)
+from nnadapter.drivers.openvino import engine
 from nnadapter.errors import ExecutionError, IncompatibleProgramError
 from nnadapter.ir.operand import Array
 from nnadapter.process.resources import new_lock, new_re_lock
@@ -187,10 +176,10 @@ class OpenvinoExecution(Execution):
     Arrays stay bound, so callers that reuse them bind once. Inputs of dynamic shape are passed per run.
     """
 
-    def __init__(self, living: RecoverableModel, signature: Ports) -> None:
+    def __init__(self, living: RecoverableModel, signature: engine.Ports) -> None:
         self._inputs = signature.inputs
         self._outputs = tuple((output.known_shape, np.dtype(output.dtype)) for output in signature.outputs)
-        self._tensor = module().Tensor
+        self._tensor = engine.module().Tensor
         self._fed = tuple((position, port) for position, port in enumerate(signature.inputs) if port is not None)
         self._begin(living.latest())
 
@@ -283,7 +272,7 @@ class OpenvinoExecution(Execution):
         try:
             for position, (port, array) in enumerate(zip(self._inputs, inputs, strict=True)):
                 if port in self._open:
-                    fed[port] = self._tensor(shareable(array), shared_memory=True)
+                    fed[port] = self._tensor(engine.shareable(array), shared_memory=True)
                 elif port is not None:
                     self._bind(self._set_input, port, array, self._bound_inputs, position)
             for port, result in enumerate(results):
@@ -312,7 +301,7 @@ class OpenvinoExecution(Execution):
             except ExecutionError:  # cancelled
                 raise
             except Exception as error:
-                living.why = living.why or brief(error)
+                living.why = living.why or engine.brief(error)
                 raise
         if living.why:
             raise self._not_trusted()
@@ -346,12 +335,12 @@ class OpenvinoExecution(Execution):
         if bound[position] == place:
             return
         bound[position] = None
-        setter(port, self._tensor(shareable(array), shared_memory=True))
+        setter(port, self._tensor(engine.shareable(array), shared_memory=True))
         bound[position] = place
 
 
 def _failed(error: Exception) -> ExecutionError:
-    return ExecutionError(f"OpenVINO failed while it ran: {brief(error)}; check the inputs")
+    return ExecutionError(f"OpenVINO failed while it ran: {engine.brief(error)}; check the inputs")
 
 
 def _is_small(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
@@ -381,7 +370,7 @@ class OpenvinoProgram(Program):
     def __init__(
         self,
         compiled: Any,
-        signature: Ports,
+        signature: engine.Ports,
         seal: Mapping[str, Any],
         weight_bytes: int,
         copied: int,
@@ -415,11 +404,11 @@ class OpenvinoProgram(Program):
 
     def create_execution(self) -> Execution:
         self._may_have_run = True
-        with translated("OpenVINO did not create a request", "close other programs", ExecutionError):
+        with engine.translated("OpenVINO did not create a request", "close other programs", ExecutionError):
             return OpenvinoExecution(self._living, self._signature)
 
     def serialize(self) -> bytes | None:
-        with translated("OpenVINO did not export the program", "use it without serialization", ExecutionError):
+        with engine.translated("OpenVINO did not export the program", "use it without serialization", ExecutionError):
             contents = self._living.written()
         if contents is None:
             return None
@@ -455,16 +444,16 @@ def deserialized(blob: bytes | memoryview, seal: Mapping[str, Any], *, is_checke
     header, contents = _ENVELOPE.open(blob, is_checked=is_checked)
     try:
         fields = json.loads(header)
-        recorded_seal, signature = fields["seal"], ports_from(fields["signature"])
+        recorded_seal, signature = fields["seal"], engine.ports_from(fields["signature"])
         weight_bytes = int(fields["weight_bytes"])
         notes = list(map(str, fields.get("notes", ())))
     except (ValueError, KeyError, TypeError) as error:
         raise IncompatibleProgramError(f"the program's header is damaged; {ADVICE}") from error
     check_seal(recorded_seal, seal)
-    refuse_forked(str(seal["device"]))
-    with translated("OpenVINO cannot import the program", ADVICE, IncompatibleProgramError):
+    engine.refuse_forked(str(seal["device"]))
+    with engine.translated("OpenVINO cannot import the program", ADVICE, IncompatibleProgramError):
         compiled, tensor = _imported(contents, seal)
-        if not fits(signature, compiled.inputs, outputs_of(compiled)):
+        if not engine.fits(signature, compiled.inputs, engine.outputs_of(compiled)):
             raise IncompatibleProgramError(f"the program has other inputs and outputs than in its header; {ADVICE}")
     copied_bytes = weight_bytes if tensor is None else 0
     return OpenvinoProgram(compiled, signature, seal, weight_bytes, copied_bytes, tensor, contents, notes=notes)
@@ -473,8 +462,8 @@ def deserialized(blob: bytes | memoryview, seal: Mapping[str, Any], *, is_checke
 def _imported(contents: memoryview, seal: Mapping[str, Any]) -> tuple[Any, Any]:
     """Import an export; return the model, and the tensor that the engine references or None."""
     around = seal["device"], dict(seal["properties"])
-    tensor = module().Tensor(shareable(np.frombuffer(contents, np.uint8)), shared_memory=True)
+    tensor = engine.module().Tensor(engine.shareable(np.frombuffer(contents, np.uint8)), shared_memory=True)
     try:
-        return core().import_model(tensor, *around), tensor
+        return engine.core().import_model(tensor, *around), tensor
     except TypeError:  # engines that require bytes, and copy them
-        return core().import_model(bytes(contents), *around), None
+        return engine.core().import_model(bytes(contents), *around), None

@@ -7,17 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 import onnx
 
-from nnadapter.drivers.openvino import forms
-from nnadapter.drivers.openvino.operators import (
-    DYNAMIC_FLOAT16_OPS,
-    EMPTY_SIZES,
-    FLOATS,
-    OPERATORS,
-    QUANTIZING,
-    STATIC_SHAPE_OPS,
-    OperatorRow,
-    name_set,
-)
+from nnadapter.drivers.openvino import forms, operators
 from nnadapter.ir.operand import DataType
 from nnadapter.onnx.domains import plain_domain
 from nnadapter.onnx.graphs import MEASURING, captured_names, has_open_inputs, size_names
@@ -41,11 +31,6 @@ def restriction(node: onnx.NodeProto, parts: Parts, sizes: Collection[str] = ())
     """Return the verdict on attributes and inputs; `sizes` are values computed from dynamic shapes."""
     form = forms.Form.of(node, parts, sizes)
     return _first(form, _OPEN if form.has_dynamic_shapes else _FIXED)
-
-
-def data_restriction(node: onnx.NodeProto, parts: Parts) -> Verdict:
-    """Apply the additional restrictions for data-dependent shapes."""
-    return _first(forms.Form.of(node, parts), _OF_DATA)
 
 
 def _first(form: forms.Form, table: Mapping[str, Sequence[Restriction]]) -> Verdict:
@@ -360,8 +345,8 @@ _FIXED, _OPEN, _OF_DATA = (
 )
 
 
-_COUNTING = name_set("ArgMax ArgMin NonMaxSuppression NonZero Shape Size")
-MOVING = name_set(
+_COUNTING = operators.name_set("ArgMax ArgMin NonMaxSuppression NonZero Shape Size")
+MOVING = operators.name_set(
     "Expand Flatten Gather GatherElements GatherND Identity Reshape Slice Split Squeeze Tile Transpose Unsqueeze"
 )
 
@@ -389,7 +374,7 @@ def measured_names(model: onnx.ModelProto) -> Collection[str]:
     return names
 
 
-_SIZING = name_set(
+_SIZING = operators.name_set(
     "Shape Size Gather Slice Concat Squeeze Unsqueeze Reshape Cast Add Sub Mul Div Min Max Neg Floor Ceil Range Expand "
     "Equal Less LessOrEqual Greater GreaterOrEqual And Or Not Where ConstantOfShape Identity ReduceProd Tile Transpose "
     "Trilu Clip Mod Abs Sign Pow CumSum ReduceSum ReduceMax ReduceMin Split GatherND GatherElements ScatterND Flatten "
@@ -430,7 +415,7 @@ class ModelAnalysis:
     def is_size(self, name: str) -> bool:
         """Check for a value computed from shapes alone; reals are excluded, since angles are no sizes."""
         value = self.parts.value(name) if name in self.sizes else None
-        return name in self.sizes and (value is None or value.dtype not in FLOATS)
+        return name in self.sizes and (value is None or value.dtype not in operators.FLOATS)
 
     def counts(self, node: onnx.NodeProto, name: str) -> bool:
         value = self.parts.value(name)
@@ -450,7 +435,7 @@ def judge(node: onnx.NodeProto, analysis: ModelAnalysis, switched_off: Collectio
     of_sizes = _of_sizes(node, analysis) if any(name in analysis.measured for name in node.output) else None
     if of_sizes is not None:
         return of_sizes
-    row = OPERATORS.get(node.op_type)
+    row = operators.OPERATORS.get(node.op_type)
     if row is None:
         detail = f"{node.op_type} is not among the ops verified on OpenVINO"
         return Unsupported(Reason.UNSUPPORTED_OPERATION, detail)
@@ -459,14 +444,17 @@ def judge(node: onnx.NodeProto, analysis: ModelAnalysis, switched_off: Collectio
 
 
 def judge_dynamic(
-    node: onnx.NodeProto, analysis: ModelAnalysis, halves: Collection[str] = DYNAMIC_FLOAT16_OPS
+    node: onnx.NodeProto, analysis: ModelAnalysis, halves: Collection[str] = operators.DYNAMIC_FLOAT16_OPS
 ) -> Verdict:
     """Return the tables' verdict on a node of a model with dynamic shapes; `halves` are ops for float16."""
     of_sizes = _of_sizes(node, analysis)
     if of_sizes is not None:
         return of_sizes
-    is_open, is_known = _is_dynamic(node, analysis.parts), node.op_type in OPERATORS and not plain_domain(node.domain)
-    if not is_known or (is_open and node.op_type in STATIC_SHAPE_OPS):
+    is_open, is_known = (
+        _is_dynamic(node, analysis.parts),
+        node.op_type in operators.OPERATORS and not plain_domain(node.domain),
+    )
+    if not is_known or (is_open and node.op_type in operators.STATIC_SHAPE_OPS):
         return Unsupported(Reason.UNSUPPORTED_OPERATION, f"{node.op_type} is supported with static shapes only")
     if not is_open:
         return SUPPORTED
@@ -482,17 +470,17 @@ def involves_dynamic_shapes(node: onnx.NodeProto, analysis: ModelAnalysis) -> bo
 
 def _of_data(node: onnx.NodeProto, analysis: ModelAnalysis) -> Verdict:
     """Return the verdict on a node with data-dependent shapes, which may be empty."""
-    if node.op_type not in EMPTY_SIZES:
+    if node.op_type not in operators.EMPTY_SIZES:
         detail = f"{node.op_type} is not among the ops verified with data-dependent sizes"
         return Unsupported(Reason.DATA_DEPENDENT_SHAPE, detail)
     verdict = judge_dynamic(node, analysis, ())
-    return data_restriction(node, analysis.parts) if verdict else verdict
+    return _first(forms.Form.of(node, analysis.parts), _OF_DATA) if verdict else verdict
 
 
 def _of_sizes(node: onnx.NodeProto, analysis: ModelAnalysis) -> Verdict | None:
     """Return the verdict on a computation of sizes, None for other nodes."""
     # Dequantized constants are no sizes.
-    if node.op_type in QUANTIZING or not all(name in analysis.sizes for name in node.output if name):
+    if node.op_type in operators.QUANTIZING or not all(name in analysis.sizes for name in node.output if name):
         return None
     is_known = node.op_type in _SIZING and not plain_domain(node.domain)
     if not is_known and not any(analysis.is_size(name) for name in node.output if name):
@@ -556,7 +544,7 @@ def _ranked(node: onnx.NodeProto, name: str, value: Value | None) -> Verdict:
     return SUPPORTED
 
 
-def _types(node: onnx.NodeProto, row: OperatorRow, analysis: ModelAnalysis) -> Verdict:
+def _types(node: onnx.NodeProto, row: operators.OperatorRow, analysis: ModelAnalysis) -> Verdict:
     values = (
         *((name, row.inputs.get(position, row.dtypes)) for position, name in enumerate(node.input)),
         *((name, row.outputs.get(position, row.dtypes)) for position, name in enumerate(node.output)),

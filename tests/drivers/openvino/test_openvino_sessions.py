@@ -35,7 +35,7 @@ def test_three_drivers_in_one_plan():
 def test_only_nodes_that_fail_to_compile_move(monkeypatch):
     rows = dict(operators.OPERATORS)
     rows["Neg"] = rows["Neg"]._replace(dtypes=frozenset((DataType.UINT8,)))
-    monkeypatch.setattr("nnadapter.drivers.openvino.verdicts.OPERATORS", rows)
+    monkeypatch.setattr(operators, "OPERATORS", rows)
     monkeypatch.setattr("nnadapter.drivers.openvino.compiler.Asker._query", lambda self, part: None)
     model = model_of("(uint8[4] x) => (uint8[4] y) { a = Identity(x)  b = Identity(a)  c = Max(b, a)  y = Neg(c) }")
     pair = [("openvino:CPU", {}), "reference"]
