@@ -80,9 +80,7 @@ class NullContext(Context):
 class NullDevice(Device):
     """Device without limits and options."""
 
-    @property
-    def capability(self) -> Capability:
-        return _CAPABILITY
+    capability = _CAPABILITY
 
     def create_context(self, options: OptionValues) -> Context:
         return NullContext()

@@ -115,9 +115,7 @@ class ReferenceContext(Context):
 class ReferenceDevice(Device):
     """Evaluator on the host."""
 
-    @property
-    def capability(self) -> Capability:
-        return _CAPABILITY
+    capability = _CAPABILITY
 
     def create_context(self, options: OptionValues) -> ReferenceContext:
         return ReferenceContext()

@@ -259,6 +259,8 @@ class TableProgram(Program):
     Each execution lowers the model again, because compute functions may keep state.
     """
 
+    execution_bytes = 0
+
     def __init__(
         self,
         model: Model,
@@ -280,10 +282,6 @@ class TableProgram(Program):
     @property
     def memory_bytes(self) -> int:
         return sum(operand.value.nbytes for operand in self._model.operands if operand.value is not None)
-
-    @property
-    def execution_bytes(self) -> int:
-        return 0
 
 
 def copy_constants(model: Model, transfers: HostTransfers) -> Constants:

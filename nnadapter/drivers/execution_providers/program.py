@@ -334,6 +334,8 @@ _ENVELOPE = Envelope(magic=b"NNAORTEP", version=1)
 class EpProgram(Program):
     """Program of one session on a provider."""
 
+    execution_bytes = 0
+
     def __init__(
         self,
         session: onnxruntime.InferenceSession,
@@ -350,10 +352,6 @@ class EpProgram(Program):
     def memory_bytes(self) -> int:
         """Stored model, and the same again for compiled data."""
         return self._model_bytes + len(self._contents)
-
-    @property
-    def execution_bytes(self) -> int:
-        return 0
 
     def create_execution(self) -> Execution:
         if self._profile is None and self._backing.has_device_memory:

@@ -165,12 +165,10 @@ def _missing() -> MissingExtraError:
 class QnnDevice(Device):
     """Qualcomm accelerator."""
 
+    capability = _CAPABILITY
+
     def __init__(self, package: LibrarySource) -> None:
         self._package = package
-
-    @property
-    def capability(self) -> Capability:
-        return _CAPABILITY
 
     def create_context(self, options: OptionValues) -> Context:
         """Create a context.

@@ -347,9 +347,7 @@ def _version() -> str:
 class CpuDevice(Device):
     """Host processor."""
 
-    @property
-    def capability(self) -> Capability:
-        return _CAPABILITY
+    capability = _CAPABILITY
 
     def create_context(self, options: OptionValues) -> CpuContext:
         return CpuContext()

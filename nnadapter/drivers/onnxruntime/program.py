@@ -75,19 +75,20 @@ def not_counting(pools: int) -> Iterator[None]:
         _uncounted.reset(token)
 
 
-_PYTHON_COPIES = 1
-"""Copies of the serialized model that a Python session keeps."""
 _BYTES_PER_NODE = 7 << 10
 _BYTES_PER_SESSION = 96 << 10
 
 
 def session_bytes(model: Loadable, nodes: int) -> int:
     """Estimate the bytes of a session without its runs."""
-    return _BYTES_PER_SESSION + _PYTHON_COPIES * len(model.contents) + model.nbytes + _BYTES_PER_NODE * nodes
+    python_copy_bytes = len(model.contents)
+    return _BYTES_PER_SESSION + python_copy_bytes + model.nbytes + _BYTES_PER_NODE * nodes
 
 
 class CpuProgram(Program):
     """Program of one session."""
+
+    execution_bytes = 0
 
     def __init__(
         self,
@@ -124,10 +125,6 @@ class CpuProgram(Program):
     @property
     def memory_bytes(self) -> int:
         return self._held_bytes
-
-    @property
-    def execution_bytes(self) -> int:
-        return 0
 
     def create_execution(self) -> Execution:
         return session_execution(self._session, "the CPU", self._profile, self._repeat)

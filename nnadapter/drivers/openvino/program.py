@@ -367,6 +367,8 @@ _ALIGNMENT = 64
 class OpenvinoProgram(Program):
     """Compiled model of the engine."""
 
+    execution_bytes = 0
+
     def __init__(
         self,
         compiled: Any,
@@ -397,10 +399,6 @@ class OpenvinoProgram(Program):
         if self._footprint is None or (self._is_open and self._may_have_run):
             self._footprint = footprint_of(self._living.compiled)
         return self._footprint.held_bytes(self._copied_bytes)
-
-    @property
-    def execution_bytes(self) -> int:
-        return 0
 
     def create_execution(self) -> Execution:
         self._may_have_run = True
