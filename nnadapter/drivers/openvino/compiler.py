@@ -10,17 +10,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from nnadapter.drivers.interface import Admission
-from nnadapter.drivers.openvino.engine import (
-    Ports,
-    brief,
-    core,
-    dtype_of,
-    module,
-    output_of,
-    outputs_of,
-    refuse_forked,
-    shareable,
-)
+from nnadapter.drivers.openvino import engine
 from nnadapter.drivers.openvino.operators import name_set
 from nnadapter.drivers.openvino.program import OpenvinoProgram
 from nnadapter.drivers.openvino.verdicts import (
@@ -85,7 +75,7 @@ def read(model: onnx.ModelProto) -> Any:
     """
     large = {tensor.name: tensor for tensor in model.graph.initializer if _is_shared(tensor)}
     light = with_inputs_for(model, large)
-    engine_model = core().read_model(inlined(with_axes_as_input(light)).SerializeToString())
+    engine_model = engine.core().read_model(inlined(with_axes_as_input(light)).SerializeToString())
     if large:
         _fill(engine_model, large)
     apply_workarounds(engine_model, {node.op_type for node in model.graph.node})
@@ -100,19 +90,19 @@ def _fill(model: Any, tensors: Mapping[str, onnx.TensorProto]) -> None:
     for parameter in model.get_parameters():
         name = next(filter(tensors.get, parameter.output(0).get_names()), None)
         if name is not None:
-            constant = module().op.Constant(shareable(array_of(tensors[name])), shared_memory=True)
+            constant = engine.module().op.Constant(engine.shareable(array_of(tensors[name])), shared_memory=True)
             for reader in parameter.output(0).get_target_inputs():
                 reader.replace_source_output(constant.output(0))
             model.remove_parameter(parameter)
     model.validate_nodes_and_infer_types()
 
 
-def signature_of(compiled: Any, model: onnx.ModelProto) -> Ports:
+def signature_of(compiled: Any, model: onnx.ModelProto) -> engine.Ports:
     """Return the signature of a compiled model; raise ValueError if it differs from the ONNX model's."""
     wrong = difference(model, compiled)
     if wrong:
         raise ValueError(wrong)
-    return Ports(_inputs_of(compiled, model), outputs_of(compiled))
+    return engine.Ports(_inputs_of(compiled, model), engine.outputs_of(compiled))
 
 
 def _inputs_of(compiled: Any, model: onnx.ModelProto) -> tuple[int | None, ...]:
@@ -145,7 +135,7 @@ def _mismatch(info: onnx.ValueInfoProto, port: Any) -> str:
         return ""
     if port.partial_shape.rank.is_dynamic or (value.static_shape is not None and port.partial_shape.is_dynamic):
         return f"OpenVINO does not know the shape of {value.name!r} before the run: {port.partial_shape}"
-    output = output_of(port)
+    output = engine.output_of(port)
     if value.shape is not None and len(value.shape) != len(output.shape):
         return f"OpenVINO returns {value.name!r} with {len(output.shape)} dimensions, expected {len(value.shape)}"
     if value.dtype not in (None, output.dtype):
@@ -165,7 +155,7 @@ def _is_as_said(value: Value, port: Any) -> bool:
     return (
         shape is not None
         and port.partial_shape.to_string() == f"[{','.join(map(str, shape))}]"
-        and (value.dtype == dtype_of(port))
+        and (value.dtype == engine.dtype_of(port))
     )
 
 
@@ -251,7 +241,7 @@ class Asker:
             CompilationError: the engine refuses the segment; names refused nodes if found.
             DeviceLostError: see `refuse_forked`.
         """
-        refuse_forked(self._device)
+        engine.refuse_forked(self._device)
         try:
             engine_model = read(model)
             return _program_of(self._compiled(engine_model), model, seal, _notes_of(engine_model))
@@ -259,7 +249,7 @@ class Asker:
             parts = Parts(model, _CONSTANT_BYTES, grouped_filters(model))
             cases = _cases(range(len(model.graph.node)), model, parts, "compiled")
             raise CompilationError(
-                f"OpenVINO does not compile the segment for {self._device}: {brief(error)}; "
+                f"OpenVINO does not compile the segment for {self._device}: {engine.brief(error)}; "
                 "exclude its nodes by the option switched_off",
                 device=f"openvino:{self._device}",
                 refused=self._refused(cases, parts, self._compile_part),
@@ -269,7 +259,7 @@ class Asker:
         return self._refused(_cases(positions, model, parts, "queried"), parts, self._query, self._takes_at_once)
 
     def _compiled(self, engine_model: Any) -> Any:
-        return core().compile_model(engine_model, self._device, dict(self._properties))
+        return engine.core().compile_model(engine_model, self._device, dict(self._properties))
 
     def _refused(
         self,
@@ -312,7 +302,7 @@ class Asker:
             model = read(part)
             unsupported_types = self._unsupported_types(model)
         except Exception as error:  # noqa: BLE001  any exception of the engine is a refusal
-            return Unsupported(Reason.DEVICE_REFUSED, f"OpenVINO cannot read it: {brief(error)}")
+            return Unsupported(Reason.DEVICE_REFUSED, f"OpenVINO cannot read it: {engine.brief(error)}")
         if unsupported_types:
             return Unsupported(
                 Reason.DEVICE_REFUSED, f"OpenVINO's {self._device} does not support {', '.join(unsupported_types)}"
@@ -321,14 +311,16 @@ class Asker:
         return Unsupported(Reason.DEVICE_REFUSED, wrong) if wrong else None
 
     def _unsupported_types(self, model: Any) -> Sequence[str]:
-        supported_ops = core().query_model(model, self._device, dict(self._properties))
+        supported_ops = engine.core().query_model(model, self._device, dict(self._properties))
         return sorted({op.get_type_name() for op in model.get_ops() if op.get_friendly_name() not in supported_ops})
 
     def _compile_part(self, part: onnx.ModelProto) -> Unsupported | None:
         try:
             self._compiled(read(part))
         except Exception as error:  # noqa: BLE001  any exception of the engine is a refusal
-            return Unsupported(Reason.COMPILE_FAILED, f"OpenVINO's {self._device} cannot compile it: {brief(error)}")
+            return Unsupported(
+                Reason.COMPILE_FAILED, f"OpenVINO's {self._device} cannot compile it: {engine.brief(error)}"
+            )
         return None
 
 

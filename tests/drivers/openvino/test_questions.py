@@ -32,7 +32,7 @@ def queried(monkeypatch):
             return {} if refuses and counts[-1] in refuses else real.query_model(model, *arguments)
 
     real, refuses = engine.core(), set[int]()
-    monkeypatch.setattr("nnadapter.drivers.openvino.compiler.core", Watched)
+    monkeypatch.setattr("nnadapter.drivers.openvino.engine.core", Watched)
     return counts, refuses
 
 
