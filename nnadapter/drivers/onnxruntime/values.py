@@ -17,7 +17,7 @@ import numpy as np
 from nnadapter.onnx.onnxruntime_limits import CPU_PROVIDER, QUIET
 from nnadapter.onnx.signature import type_name
 from nnadapter.onnx.wire_format import BYTES, varint_bytes
-from partition.graph import DTYPE_OF_ELEMENT_TYPE, ELEMENT_TYPE_OF_DTYPE, ITEMSIZE_OF_DTYPE
+from partition.graph import DTYPE_OF_ELEMENT_TYPE, ELEMENT_TYPE_OF_DTYPE, ITEMSIZE_OF_DTYPE, Value
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -234,21 +234,19 @@ def ort_value_of(result: Any, type_: str = "") -> Any:
 
 def _sequence_value(arrays: Sequence[Array], type_: str) -> Any:
     """Build a sequence by running a model."""
-    from onnx import helper
-
+    from nnadapter.onnx.construction import build
     from nnadapter.process.real_onnxruntime import onnxruntime
 
-    element_types = {f"seq({type_name(dtype)})": code for dtype, code in ELEMENT_TYPE_OF_DTYPE.items()}
-    if not arrays and type_ not in element_types:
-        return list(arrays)
     values = {f"x{place}": _to_ort_value(np.ascontiguousarray(array)) for place, array in enumerate(arrays)}
-    element = next(iter(values.values())).element_type() if values else element_types[type_]
-    node = helper.make_node("SequenceConstruct", list(values), ["y"])
+    dtypes = {type_name(f"sequence({dtype})"): dtype for dtype in ELEMENT_TYPE_OF_DTYPE}
+    dtype = DTYPE_OF_ELEMENT_TYPE[next(iter(values.values())).element_type()] if values else dtypes.get(type_)
+    if dtype is None:
+        return list(arrays)
+    op_type, attributes = "SequenceConstruct", {}
     if not values:
-        node = helper.make_node("SequenceEmpty", [], ["y"], dtype=element)
-    inputs = [helper.make_tensor_value_info(name, element, value.shape()) for name, value in values.items()]
-    graph = helper.make_graph([node], "g", inputs, [helper.make_tensor_sequence_value_info("y", element, None)])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+        op_type, attributes = "SequenceEmpty", {"dtype": ELEMENT_TYPE_OF_DTYPE[dtype]}
+    inputs = [Value(name, dtype, tuple(value.shape())) for name, value in values.items()]
+    model = build([(op_type, list(values), ["y"], attributes)], inputs, [Value("y", f"sequence({dtype})")], {}, 17)
     contents = model.SerializeToString()
     session = onnxruntime.InferenceSession(contents, tiny_session_options(), providers=[CPU_PROVIDER])
     return session.run_with_ort_values(["y"], values)[0]
