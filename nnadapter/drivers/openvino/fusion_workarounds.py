@@ -24,6 +24,7 @@ from nnadapter.drivers.openvino.graph import (
     readers_of,
     replace,
     replace_operator,
+    upstream,
 )
 from nnadapter.drivers.openvino.operators import name_set
 
@@ -125,14 +126,8 @@ def separate_gates(product: Any) -> None:
 
 
 def _weights(product: Any) -> Iterator[Any]:
-    pending, visited = [product.input_value(0).get_node()], set[str]()
-    while pending:
-        node = pending.pop()
-        if node.get_type_name() == "Softmax":
-            yield node
-        elif node.get_type_name() in _FOLLOWED and node.get_name() not in visited and len(visited) <= _LONGEST_WALK:
-            visited.add(node.get_name())
-            pending.extend(source.get_node() for source in node.input_values())
+    nodes = upstream(product.input_value(0).get_node(), _FOLLOWED, _LONGEST_WALK)
+    return (node for node in nodes if node.get_type_name() == "Softmax")
 
 
 def _gates(product: Any) -> Iterator[Any]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,17 @@ def element_type(value: Any) -> str:
 def readers_of(value: Any) -> list[Any]:
     """Return the operators that read a value, in no particular order."""
     return [port.get_node() for port in value.get_target_inputs()]
+
+
+def upstream(operator: Any, followed: Collection[str], limit: float = inf) -> Iterator[Any]:
+    """Yield an operator and those before it, through at most `limit` operators of the types `followed`."""
+    pending, visited = [operator], set[str]()
+    while pending:
+        node = pending.pop()
+        yield node
+        if node.get_type_name() in followed and node.get_name() not in visited and len(visited) <= limit:
+            visited.add(node.get_name())
+            pending.extend(source.get_node() for source in node.input_values())
 
 
 def is_constant(value: Any) -> bool:

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from itertools import accumulate
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -29,19 +29,6 @@ _WORKING_MEMORY = 1.2
 """Working memory relative to live tensors, because channels are padded to 8 or 16."""
 
 
-class Footprint(NamedTuple):
-    """Size of the executed graph."""
-
-    nodes: int
-    constant_bytes: int
-    living_bytes: int
-
-    def held_bytes(self, copied_bytes: int) -> int:
-        """Return the memory of the compiled model, with `copied_bytes` of constants."""
-        working = int(_WORKING_MEMORY * self.living_bytes)
-        return copied_bytes + self.constant_bytes + working + _BYTES_PER_NODE * self.nodes
-
-
 def _runtime_operations(compiled: Any) -> Sequence[Any]:
     """Return the executed operations in order; empty if the engine does not report its graph."""
     with suppress(Exception):
@@ -50,8 +37,11 @@ def _runtime_operations(compiled: Any) -> Sequence[Any]:
     return ()
 
 
-def footprint_of(compiled: Any) -> Footprint:
-    """Return the footprint of a compiled model; all 0 if the engine does not report its graph."""
+def estimated_bytes(compiled: Any) -> int:
+    """Estimate the memory of a compiled model, except constants that the engine copied or shares.
+
+    The estimate is 0 if the engine does not report its graph.
+    """
     operations = _runtime_operations(compiled)
     input_names = {name for port in compiled.inputs for name in port.get_names()}
     constants = set[str]()
@@ -69,7 +59,8 @@ def footprint_of(compiled: Any) -> Footprint:
         elif name not in input_names:  # an operation on constants runs once
             constants.add(name)
             constant_bytes += 0 if sources else nbytes
-    return Footprint(len(operations), constant_bytes, _most(allocations, last_use, len(operations)))
+    working_bytes = int(_WORKING_MEMORY * _most(allocations, last_use, len(operations)))
+    return constant_bytes + working_bytes + _BYTES_PER_NODE * len(operations)
 
 
 def _most(allocations: dict[str, tuple[int, int]], last_use: dict[str, int], length: int) -> int:
@@ -389,16 +380,16 @@ class OpenvinoProgram(Program):
         self._living = RecoverableModel(compiled, read_from, read, contents, takes_turns=takes_turns)
         self._signature = signature
         self._weight_bytes, self._copied_bytes = weight_bytes, copied
-        self._footprint: Footprint | None = None
+        self._estimated_bytes: int | None = None
         self._is_open = any(None in output.shape for output in signature.outputs)
         self._may_have_run = False
 
     @property
     def memory_bytes(self) -> int:
         self._living = self._living.latest_model()  # frees failed models
-        if self._footprint is None or (self._is_open and self._may_have_run):
-            self._footprint = footprint_of(self._living.compiled)
-        return self._footprint.held_bytes(self._copied_bytes)
+        if self._estimated_bytes is None or (self._is_open and self._may_have_run):
+            self._estimated_bytes = estimated_bytes(self._living.compiled)
+        return self._copied_bytes + self._estimated_bytes
 
     def create_execution(self) -> Execution:
         self._may_have_run = True

@@ -21,6 +21,7 @@ from nnadapter.drivers.openvino.graph import (
     parted,
     readers_of,
     replace_operator,
+    upstream,
 )
 from nnadapter.drivers.openvino.operators import name_set
 from nnadapter.ir.operand import Array
@@ -201,17 +202,12 @@ def keep_sums(product: Any) -> None:
         part(product.input(0))
 
 
-def _is_of_integers(node: Any) -> bool:
-    pending, visited = [node], set[str]()
-    while pending:
-        each = pending.pop()
-        kind = each.get_type_name()
-        if kind == "FakeQuantize" or (kind == "Convert" and each.get_input_element_type(0).bitwidth == _BITS):
-            return True
-        if kind in _IN_INTEGERS and each.get_name() not in visited:
-            visited.add(each.get_name())
-            pending.extend(source.get_node() for source in each.input_values())
-    return False
+def _is_of_integers(operator: Any) -> bool:
+    return any(
+        node.get_type_name() == "FakeQuantize"
+        or (node.get_type_name() == "Convert" and node.get_input_element_type(0).bitwidth == _BITS)
+        for node in upstream(operator, _IN_INTEGERS)
+    )
 
 
 def _largest(value: Any) -> int:
