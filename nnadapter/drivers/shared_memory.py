@@ -48,7 +48,9 @@ class Block(mmap.mmap):
         except (OSError, OverflowError, ValueError) as error:
             if descriptor >= 0:
                 os.close(descriptor)
-            raise OutOfMemoryError(f"cannot allocate {nbytes} bytes of shared memory") from error
+            raise OutOfMemoryError(
+                f"cannot allocate {nbytes} bytes of shared memory; use smaller inputs, or close other programs"
+            ) from error
         finalize(self, os.close, descriptor)
         self.descriptor, self.nbytes, self.number = descriptor, rounded, next(_numbers)
         self.address = int(np.frombuffer(self, np.uint8).__array_interface__["data"][0])
@@ -98,7 +100,8 @@ def mapped(descriptor: int, nbytes: int, *, writable: bool) -> mmap.mmap:
     """Map a peer's block and close the descriptor."""
     try:
         if os.fstat(descriptor).st_size < nbytes:
-            raise ValueError(f"expected {nbytes} bytes of shared memory, got {os.fstat(descriptor).st_size}")
+            size = os.fstat(descriptor).st_size
+            raise ValueError(f"a shared block has {size} bytes, expected at least {nbytes}")
         return mmap.mmap(descriptor, nbytes, prot=mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0))
     finally:
         os.close(descriptor)

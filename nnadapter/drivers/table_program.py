@@ -331,7 +331,7 @@ def _output_sequence(results: Any, count: int) -> Sequence[Any]:
 def _until_cancelled(steps: Sequence[Step], cancelled: Callable[[], bool]) -> Iterator[Step]:
     for position, step in enumerate(steps):
         if cancelled():
-            raise errors.CancelledError(f"stopped before operation {position} of {len(steps)}")
+            raise errors.CancelledError(f"the run was cancelled before operation {position} of {len(steps)}")
         yield step
 
 

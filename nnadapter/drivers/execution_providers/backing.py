@@ -326,8 +326,8 @@ class Backing:
         )
         if self.provider not in session.get_providers():
             raise DeviceUnavailableError(
-                f"ONNX Runtime made a session without {self.provider}, got {', '.join(session.get_providers())}; "
-                "its libraries do not load; see the provider's requirements"
+                f"ONNX Runtime opened a session without {self.provider}, only with "
+                f"{', '.join(session.get_providers())}, because its libraries do not load; see its requirements"
             )
         return session
 

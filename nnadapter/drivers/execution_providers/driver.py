@@ -178,7 +178,7 @@ def _try_in_process(provider: str, path: tuple[str, ...]) -> str:
             command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_TRY_SECONDS, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        return f"the process that tests its library did not end: {error}"
+        return f"the process that tests its library did not start, or did not end in time: {error}"
     if process.returncode and process.returncode != _UNUSABLE:
         return (
             f"its library crashed the test process with exit code {process.returncode}; install another version of it"

@@ -394,7 +394,10 @@ def deserialize_program(blob: bytes | memoryview, backing: Backing, *, is_checke
         raise IncompatibleProgramError(f"{backing.provider} refuses the program: {brief(error)}; {ADVICE}") from error
     is_whole = not read_assignment(session, backing.provider).cpu_work
     if not is_whole or any(fields.get(kind) != names for kind, names in _value_names(session).items()):
-        raise IncompatibleProgramError(f"{backing.provider} does not support all of the program any more; {ADVICE}")
+        raise IncompatibleProgramError(
+            f"{backing.provider} leaves parts of the program to the CPU, or has other inputs or outputs than recorded; "
+            f"{ADVICE}"
+        )
     return DeserializedProgram(session, backing, model)
 
 

@@ -16,7 +16,7 @@ Run = Callable[[Mapping[str, Any]], Sequence[Any]]
 """Feed -> all outputs, in the model's order."""
 __all__ = ["opened", "version"]
 _PROPERTIES = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32"}
-_ADVICE = "leave it out of what is compared"
+_ADVICE = "exclude it from the comparison"
 
 
 def opened(model: str | os.PathLike[str] | bytes) -> Run:

@@ -233,7 +233,7 @@ class OpenvinoExecution(Execution):
                     self._request.cancel()
                     with suppress(Exception):  # because it was cancelled
                         self._request.wait()
-                    raise ExecutionError("OpenVINO was stopped")
+                    raise ExecutionError("OpenVINO stopped the run, because it was cancelled")
             self._request.wait()
         except BaseException:  # on an interrupt the engine still uses the arrays
             with suppress(Exception):  # because it was cancelled

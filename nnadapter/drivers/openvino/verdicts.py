@@ -40,7 +40,8 @@ def _first(form: forms.Form, table: Mapping[str, Sequence[Restriction]]) -> Verd
             if row.applies(form):
                 return Unsupported(row.reason, f"{op_type} {row.detail}")
     except forms.DynamicSizeError:
-        return Unsupported(Reason.DYNAMIC_SHAPE, f"{op_type} is taken or not by sizes that are left open")
+        detail = f"{op_type} is supported for some sizes only, and its sizes are not known before the run"
+        return Unsupported(Reason.DYNAMIC_SHAPE, detail)
     return SUPPORTED
 
 
@@ -557,7 +558,7 @@ def _type(node: onnx.NodeProto, name: str, accepted: Collection[DataType], analy
     if value is None or value.dtype is None:
         return Unsupported(Reason.DYNAMIC_SHAPE, f"the type of {name!r} of {node.op_type} is not known")
     if value.dtype not in accepted and not analysis.counts(node, name):
-        expected = ", ".join(sorted(dtype.value for dtype in accepted)) or "nothing there"
+        expected = ", ".join(sorted(dtype.value for dtype in accepted)) or "no value at this position"
         detail = f"{node.op_type} got {value.dtype} for {name!r}, accepted: {expected}"
         is_tensor = "(" not in value.dtype and value.dtype != "string"
         return Unsupported(Reason.UNSUPPORTED_DTYPE if is_tensor else Reason.UNSUPPORTED_TYPE, detail)

@@ -123,5 +123,5 @@ class LeftOut(Backing):
 
 
 def test_a_session_without_its_provider_is_refused():
-    with pytest.raises(InvalidOptionError, match="made a session without AcmeExecutionProvider"):
+    with pytest.raises(InvalidOptionError, match="opened a session without AcmeExecutionProvider"):
         takes_addition(LeftOut(provider="AcmeExecutionProvider"))

@@ -318,7 +318,11 @@ def test_program_with_dynamic_shapes_is_cached():
 @pytest.mark.parametrize(
     ("text", "reason", "detail"),
     [
-        ("(float[n, c, 4] x, float[m] s) => (float[n, c, 4] y) { y = PRelu (x, s) }", "dynamic_shape", "left open"),
+        (
+            "(float[n, c, 4] x, float[m] s) => (float[n, c, 4] y) { y = PRelu (x, s) }",
+            "dynamic_shape",
+            "before the run",
+        ),
         ("(float16[n, 4] x) => (float16[n, 4] y) { y = Softsign (x) }", "unsupported_dtype", "crash the engine"),
         ("(float[n, 4] x, float[4] w) => (float[n] y) { y = MatMul (x, w) }", "unsupported_attribute", "a vector"),
         (
@@ -357,7 +361,7 @@ def test_program_with_dynamic_shapes_is_cached():
         (
             "(float[b, 1, n] x) => (float[b, 1, m] y) <float[3] s = {1, 1, 1.5}> { y = Resize (x, , s) }",
             "dynamic_shape",
-            "left open",
+            "before the run",
         ),
         (
             "(float[n, c] x) => (uint8[n, c] y) <float[2] s = {0.5, 2}, uint8[2] z = {0, 1}> "

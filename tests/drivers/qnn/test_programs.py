@@ -103,7 +103,7 @@ def damaged_context(contents):
         ({"header": {"version": "0.0.1"}}, "with version '0.0.1'"),
         ({"header": {"onnxruntime": "1.0"}}, "with onnxruntime '1.0'"),
         ({"header": {"options": {"soc_model": "60"}}}, "with options {'soc_model': '60'}"),
-        ({"header": {"outputs": ["z"]}}, "does not support all of the program any more"),
+        ({"header": {"outputs": ["z"]}}, "or has other inputs or outputs than recorded"),
         ({"contents": lambda inside: b"no model"}, "contains no ONNX model"),
         ({"contents": not_embedded}, "in another file"),
         ({"contents": not_embedded_within}, "compiled data in another file"),
