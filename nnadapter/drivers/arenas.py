@@ -47,12 +47,12 @@ class Buffer(NamedTuple):
 
 
 def padded_sizes(buffers: Sequence[Buffer]) -> list[int]:
-    """Round sizes up to the alignment."""
+    """Return the sizes of buffers, rounded up to `ALIGNMENT`."""
     return [-(-buffer.nbytes // ALIGNMENT) * ALIGNMENT for buffer in buffers]
 
 
 def alive(buffers: Sequence[Buffer], amounts: Sequence[int]) -> list[int]:
-    """Return, for every step, the sum of `amounts` of living buffers."""
+    """Return, for every step, the sum of `amounts` over the buffers alive then."""
     change = [0] * (max((buffer.last for buffer in buffers), default=-1) + 2)
     for buffer, amount in zip(buffers, amounts, strict=True):
         change[buffer.first] += amount
@@ -61,7 +61,7 @@ def alive(buffers: Sequence[Buffer], amounts: Sequence[int]) -> list[int]:
 
 
 def neighbors(buffers: Sequence[Buffer]) -> list[list[int]]:
-    """Return, for every buffer, those with overlapping lifetimes."""
+    """Return, for every buffer, the indices of those with overlapping lifetimes."""
     neighbor_indices: list[list[int]] = [[] for _ in buffers]
     active: list[int] = []
     for index in sorted(range(len(buffers)), key=lambda index: buffers[index].first):
@@ -75,7 +75,7 @@ def neighbors(buffers: Sequence[Buffer]) -> list[list[int]]:
 
 
 def place_by_time(buffers: Sequence[Buffer], sizes: Sequence[int]) -> list[int]:
-    """Return offsets: each buffer takes the tightest gap at its first step."""
+    """Return offsets: in order of first steps, each buffer takes the smallest free gap that fits."""
     offsets = [0] * len(buffers)
     expiring: dict[int, list[int]] = {}
     gaps = _Gaps()
@@ -143,9 +143,9 @@ class _Gaps:
 _MOST_TRIES = 16
 _FEWEST_TRIES = 3
 _WORK = 16_000
-"""Limit on buffers and pairs examined by all tries."""
+"""Limit on the buffers and overlapping pairs that all tried orders examine."""
 _MOST_PAIRS = 1_000_000
-"""Limit of overlapping pairs for trying orders."""
+"""Number of overlapping pairs above which no orders are tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +253,7 @@ class Arena:
         else:
             self.bytes = _aligned(nbytes)
         self.bound: WeakKeyDictionary[object, Any] = WeakKeyDictionary()
-        """State of executions that points into these bytes."""
+        """Execution -> its state that points into these bytes."""
         self.used_bytes = 0
         """Largest requested size; bytes beyond were never written."""
 
@@ -290,7 +290,7 @@ class Arenas:
         return arena
 
     def _idle_for(self, holder: object) -> Arena | None:
-        """Pop the idle arena bound to `holder`, or the largest one."""
+        """Remove and return the idle arena with state of `holder`, otherwise the largest."""
         while idle := list(self._idle):
             arena = max(idle, key=lambda arena: (holder in arena.bound, arena.bytes.size))
             try:

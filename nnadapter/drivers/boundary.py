@@ -33,11 +33,11 @@ from nnadapter.traces.trace import SILENT, Trace
 from partition.graph import SUPPORTED, Reason, Supported, Unsupported, Verdict
 
 OutputCheck = Sequence[tuple[tuple[int | None, ...], np.dtype[Any]] | None]
-"""Dimensions and data type per output; None if unknown before the run."""
+"""Expected dimensions and data type per output; None for an output unknown before the run."""
 
 
 def open_context(selected: Selected, trace: Trace = SILENT) -> tuple[Device, Context]:
-    """Open a device and create a context with the trace."""
+    """Open a device and create a context that records into `trace`."""
     device, create = _opened(selected)
     try:
         context = named_call(selected.name, "create_context")(create, selected.options)
@@ -66,7 +66,7 @@ def _opened(selected: Selected) -> tuple[Device, Callable[[OptionValues], Contex
 
 
 def has_of(name: str, device: Device, attribute: str) -> bool:
-    """Return `has_memory`, `has_streams` or `has_raw_inputs` of a device."""
+    """Return the device's property `attribute`, such as `has_memory`, as a bool."""
     try:
         return bool(named_call(name, attribute)(getattr, device, attribute))
     except errors.NNAdapterError:
@@ -122,7 +122,7 @@ def ask_compatibility(context: Context, blob: memoryview) -> Compatibility | Uns
 
 
 def ask_profile(context: Context, capability: Capability) -> Profile | Unsupported | None:
-    """Return the declared profile, None, or a refusal of an invalid one."""
+    """Return the speed profile of the context, otherwise of the capability; a refusal if it is invalid."""
     try:
         context_profile = context.profile()
     except errors.FAILURES as error:
@@ -177,7 +177,7 @@ def create_execution(program: Program) -> Execution:
 
 
 def use_memory(device: str, call: str, function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function of device memory; errors carry device and phase."""
+    """Call a driver's function that allocates or copies memory; errors carry the device."""
     try:
         return named_call(device, call)(function, *arguments)
     except errors.NNAdapterError as error:
@@ -207,7 +207,7 @@ def copied(array: Array) -> Array:
 
 
 def check_results(results: Sequence[Any], names: Sequence[str], expected: OutputCheck) -> Sequence[Array]:
-    """Check the results of `Execution.compute`."""
+    """Check number, types and shapes of results of `Execution.compute`; return them."""
     if len(results) != len(expected):
         raise errors.ExecutionError(f"the driver returned {len(results)} outputs, expected {len(expected)}")
     for name, result, check in zip(names, results, expected, strict=True):
@@ -225,7 +225,7 @@ def check_results(results: Sequence[Any], names: Sequence[str], expected: Output
 def check_tensors(
     computed: Sequence[Any], names: Sequence[str], expected: OutputCheck, input_tensors: Sequence[DeviceTensor]
 ) -> Sequence[DeviceTensor]:
-    """Check results in device memory."""
+    """Check results of `Execution.compute_on_device`, each in new memory; return them."""
     memory_ids = {id(tensor.memory) for tensor in input_tensors}
     if len(computed) != len(expected):
         raise errors.ExecutionError(f"the driver returned {len(computed)} outputs, expected {len(expected)}")
@@ -261,7 +261,7 @@ def _fits(shape: tuple[int, ...], expected: tuple[int | None, ...]) -> bool:
 
 
 def blamed_nodes(error: BaseException, count: int) -> dict[int, Unsupported]:
-    """Return the valid refusals of a CompilationError for `count` nodes."""
+    """Return the valid refusals of a CompilationError by node position, below `count`."""
     refused = error.refused if isinstance(error, errors.CompilationError) else {}
     return {
         position: refusal

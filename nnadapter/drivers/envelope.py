@@ -18,11 +18,11 @@ _LENGTH = struct.Struct("<I")
 PREFIX_BYTES = _PREFIX.size
 """Size of the fixed part before the header."""
 ADVICE = "compile the model again"
-"""Remedy for an unreadable program, for messages."""
+"""Advice in errors about programs that cannot be loaded."""
 
 
 class Envelope(NamedTuple):
-    """One kind of stored bytes."""
+    """File format of one kind of stored program."""
 
     magic: bytes
     """8 bytes, unique to this kind."""
@@ -37,7 +37,7 @@ class Envelope(NamedTuple):
         return b"".join((_PREFIX.pack(self.magic, self.version, len(header), digest.digest()), *parts))
 
     def header_of(self, blob: memoryview) -> bytes | None:
-        """Return the unverified header; None for another kind or version."""
+        """Return the header, without checking the digest; None for another kind or version."""
         if len(blob) < PREFIX_BYTES:
             return None
         magic, version, length, _ = _PREFIX.unpack_from(blob)
@@ -73,12 +73,7 @@ class Envelope(NamedTuple):
 
 
 def check_seal(recorded: object, seal: Mapping[str, Any]) -> None:
-    """Raise IncompatibleProgramError if settings recorded in a program differ from those of a context.
-
-    Args:
-        recorded: the program's settings, as read from its header.
-        seal: the context's settings.
-    """
+    """Raise IncompatibleProgramError if the settings `recorded` in a program differ from a context's (`seal`)."""
     for name, expected in seal.items():
         got = recorded.get(name) if isinstance(recorded, dict) else None
         if got != expected:

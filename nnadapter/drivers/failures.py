@@ -75,7 +75,7 @@ _LONGEST = 300
 def translated_as(
     problem: str, advice: str, kind: type[NNAdapterError], words: Callable[[BaseException], str]
 ) -> Iterator[None]:
-    """Translate third-party exceptions of the block into `kind`."""
+    """Raise third-party exceptions of the block as `kind`, with the text `problem: words(error); advice`."""
     try:
         yield
     except NNAdapterError:
@@ -85,6 +85,6 @@ def translated_as(
 
 
 def one_line(text: str, error: BaseException) -> str:
-    """Return a short message on one line; the error's type name if empty."""
+    """Return `text` on one line, shortened if long; the error's type name if it is empty."""
     joined = " ".join(text.split())
     return (joined if len(joined) <= _LONGEST else f"{joined[:_LONGEST]}…") or type(error).__name__

@@ -1,4 +1,4 @@
-"""Blame for failures: invalid model or faulty driver."""
+"""Distinction between failures of invalid models and failures of drivers."""
 
 from __future__ import annotations
 

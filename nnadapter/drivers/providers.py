@@ -72,12 +72,12 @@ BY_KERNELS = frozenset(("CUDAExecutionProvider", "WebGpuExecutionProvider"))
 """Providers with kernels for dynamic shapes; others need static shapes, or are untested."""
 
 PLACES: Mapping[str, str] = MappingProxyType({CPU_PROVIDER: "cpu", "CUDAExecutionProvider": "cuda"})
-"""ONNX Runtime's memory type of a provider, if values may stay there; the CPU is included for tests."""
+"""Provider -> ONNX Runtime's name of the memory in which values may stay; the CPU is for tests."""
 
 OWN_OPTIONS: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {"CUDAExecutionProvider": MappingProxyType({"use_tf32": "0"})}
 )
-"""Default options: float32 is multiplied in float32, as on every device."""
+"""Provider -> default options: float32 is multiplied in float32, as on every device."""
 
 NO_HARDWARE = "ONNX Runtime supports it, but this machine lacks the hardware"
 
@@ -88,7 +88,7 @@ def device_name(provider: str) -> str:
 
 
 def provider_at(place: str) -> str | None:
-    """Return the provider of a memory type; None for host memory."""
+    """Return the provider with device memory of this name (`cuda`); None for host memory."""
     return next(
         (provider for provider, where in PLACES.items() if where == place.lower() and provider != CPU_PROVIDER), None
     )
@@ -100,7 +100,7 @@ def short_name(provider: str) -> str:
 
 
 def full_name(name: str, providers: Iterable[str]) -> str:
-    """Return the provider that `name` means; otherwise `name`."""
+    """Return the provider with this name, in any case, with or without suffix; otherwise `name`."""
     lowercase_name = name.lower()
     return next(
         (provider for provider in providers if lowercase_name in (provider.lower(), short_name(provider).lower())), name
@@ -108,12 +108,12 @@ def full_name(name: str, providers: Iterable[str]) -> str:
 
 
 def how_to_get(provider: str) -> str:
-    """Return an installation hint, as end of a sentence."""
+    """Return how to install a provider, as end of a sentence."""
     return f"get it by {SUPPLIERS.get(provider, _BUILD)}"
 
 
 def has_hardware(provider: str) -> bool:
-    """Return whether this machine has the hardware, as far as known."""
+    """Return whether this machine has a provider's hardware, as far as known."""
     return provider not in NEEDS or NEEDS[provider].met_by(Machine())
 
 
@@ -165,13 +165,13 @@ def devices_of_providers(
 def options_of_cpu(
     providers: Sequence[Any] | None, provider_options: Sequence[Mapping[str, Any]] | None
 ) -> Mapping[str, Any]:
-    """Return the client's options for ONNX Runtime's CPU provider."""
+    """Return the options for ONNX Runtime's CPU provider in a client's list."""
     pairs = _pairs(providers or (), provider_options if providers else None)
     return next((options for name, options in pairs if name == CPU_PROVIDER), {})
 
 
 def warn_of_unread_entries(entries: Mapping[str, str], devices: Sequence[str]) -> None:
-    """Warn of run option entries for unused providers."""
+    """Warn of run option entries that no device of the session reads."""
     providers = {_QNN if name.partition(":")[0] == "qnn" else provider_of_device(name) for name in devices}
     for key, value in entries.items():
         if key in _READERS and providers.isdisjoint(_READERS[key]):

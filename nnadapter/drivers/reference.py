@@ -54,7 +54,7 @@ _OWN_DOMAIN = "ai.onnx"
 
 
 class ReferenceExecution(Execution):
-    """Private evaluator, because operators may keep state of a run."""
+    """Execution with its own evaluator, because operators may keep state of a run."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
         self._inputs = tuple(value.name for value in model.graph.input)

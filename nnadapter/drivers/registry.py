@@ -59,7 +59,7 @@ class HardwareNeeds:
     files: tuple[str, ...] = ()
     """Glob patterns below the root; on Linux, one of them must match."""
     content: str = ""
-    """Required start of such a file."""
+    """Required start of such a file; empty for any content."""
 
     def met_by(self, machine: Machine) -> bool:
         if machine.system not in self.systems:
@@ -182,7 +182,7 @@ GROUP = "nnadapter.drivers"
 
 
 class DriverSource(NamedTuple):
-    """Origin of a driver."""
+    """Place from which a driver is loaded."""
 
     target: str
     """`module:Class`; for C drivers `module`, `module:path` or the path of the library."""
@@ -255,7 +255,7 @@ def _external_drivers() -> Iterator[tuple[str, DriverSource]]:
 
 
 def refresh() -> None:
-    """Search for drivers again. Opened devices stay open."""
+    """Forget found drivers and load failures, so that both are determined again. Opened devices stay open."""
     with _lock:
         sources.cache_clear()
         for name in [name for name, loaded in _loaded.items() if isinstance(loaded, _Failure)]:
@@ -299,7 +299,7 @@ def device_info(name: str) -> DeviceInfo:
 
 
 def inside(name: str) -> str:
-    """Return the innermost wrapped device; other devices are their own."""
+    """Return `fake_npu` for a wrapper `faulty:fake_npu`, at any depth; other names unchanged."""
     driver_name, _, device_id = name.partition(":")
     is_around = driver_name in _BUILT_IN and _BUILT_IN[driver_name].is_around
     return inside(device_id) if is_around and device_id else name
@@ -429,7 +429,7 @@ def _load_library(name: str, path: Path) -> Driver:
 
 
 def _check(factory: object, source: DriverSource) -> str:
-    """Return the error in a driver class; empty if it is valid."""
+    """Return the error in an entry point's object; empty for a valid driver class."""
     where = f"{source.target} of {source.distribution}"
     if not (inspect.isclass(factory) and issubclass(factory, Driver)):
         expected = "a sub-class of nnadapter.drivers.Driver, or a module whose LIBRARY is the path of a driver in C"

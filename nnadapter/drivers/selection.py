@@ -22,9 +22,9 @@ DeviceRequest = str | tuple[str, Mapping[str, Any]]
 Limits = Mapping[str, float]
 """Time limits of an isolated device in seconds, by phase."""
 Isolate = bool | Collection[str] | Mapping[str, Any]
-"""Devices to isolate: all, none, or by name, optionally with `Limits`."""
+"""Devices to run in other processes: all, none, or by name, optionally with `Limits`."""
 ISOLATE = "isolate"
-"""Option that requests isolation."""
+"""Device option that requests or forbids a process of its own."""
 
 
 class Selected(NamedTuple):
@@ -83,7 +83,7 @@ def requests_of(requests: DeviceRequest | Sequence[DeviceRequest], isolate: Isol
 
 
 def named_requests(requests: DeviceRequest | Sequence[DeviceRequest]) -> dict[str, Mapping[str, Any]]:
-    """Return the unchecked options of requested devices."""
+    """Return the options of requested devices by name, unchecked."""
     return dict(_parsed_requests(requests))
 
 

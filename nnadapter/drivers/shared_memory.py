@@ -62,7 +62,7 @@ class Block(mmap.mmap):
 
 
 class Place(NamedTuple):
-    """Position in a block."""
+    """Position in shared memory."""
 
     block: Block
     offset: int
@@ -97,7 +97,7 @@ def place_of(array: Array) -> Place | None:
 
 
 def mapped(descriptor: int, nbytes: int, *, writable: bool) -> mmap.mmap:
-    """Map a peer's block and close the descriptor."""
+    """Map a block of another process by its descriptor, and close the descriptor."""
     try:
         if os.fstat(descriptor).st_size < nbytes:
             size = os.fstat(descriptor).st_size
@@ -130,7 +130,7 @@ def _forget(address: int) -> None:
 
 
 def _make_private() -> None:
-    """Replace shared pages in a forked child."""
+    """Replace shared pages by empty private ones in a forked child."""
     _block_number_by_address.clear()
     _starts[0] = []
     with suppress(AttributeError, OSError):  # C library without these symbols: blocks stay shared

@@ -154,7 +154,7 @@ def _operand_refusal(operation: NamedOperation, operand: Operand, accepted: str)
 
 
 class ConstantMemory:
-    """Host memory spans of constants."""
+    """Address ranges of constants in host memory."""
 
     __slots__ = ("_begins", "_ends")
 

@@ -33,7 +33,7 @@ class _Owner(weakref.ref[object]):
 
 
 class OwnerBoundMemory:
-    """Device memory by key and owner. Thread-safe."""
+    """Device memory by key and owner, freed after the owner is gone. Thread-safe."""
 
     def __init__(self) -> None:
         self._owners: dict[Hashable, _Owner] = {}
@@ -44,12 +44,12 @@ class OwnerBoundMemory:
         return len(self._owners) - len(self._dead_owners)
 
     def find(self, key: Hashable, owner: object) -> Memory | None:
-        """Return the memory of an owner."""
+        """Return the memory stored for this key and owner, or None."""
         owner_ref = self._owners.get(key)
         return owner_ref.memory if owner_ref is not None and owner_ref() is owner else None
 
     def add(self, key: Hashable, owner: object, memory: Memory) -> Memory:
-        """Store memory for its owner; return an earlier thread's memory instead, if any."""
+        """Store and return memory for an owner. If another thread was first, free it and return that thread's."""
         owner_ref = _Owner(owner, self._dead_owners.append)  # C callback: no lock, no interrupt
         owner_ref.memory, owner_ref.key = memory, key
         if self._dead_owners:
@@ -155,7 +155,7 @@ class Copies(FedTensor):
         return self._array
 
     def without_array(self) -> Copies:
-        """Return a tensor without the host array, which the caller may change."""
+        """Return the tensor without its host array, to which the caller may write."""
         return Copies(None, self._tensors) if self._tensors else Copies(self.own_array())
 
     def donate(self, is_donated: bool = True) -> Copies:

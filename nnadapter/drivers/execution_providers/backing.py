@@ -39,7 +39,7 @@ _NEED_CUDA = frozenset(("CUDAExecutionProvider", "TensorrtExecutionProvider"))
 
 
 def missing_library(provider: str, folder: Path | None = None) -> str:
-    """Return the first library that the loader misses; empty if none. ONNX Runtime only logs it."""
+    """Return the first library of a provider that the system's loader does not find; empty if none."""
     named = f"libonnxruntime_providers_{providers.short_name(provider).lower()}.so"
     try:
         ctypes.CDLL(str((folder or Path(onnxruntime.__file__).parent / "capi") / named))
@@ -265,7 +265,7 @@ OPTIONS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Backing:
-    """Provider ready for sessions."""
+    """Provider with library, devices and options, ready for sessions."""
 
     provider: str
     devices: tuple[onnxruntime.OrtEpDevice, ...] = ()

@@ -37,7 +37,7 @@ _REALS = ("float32", "float64")
 
 @dataclass(frozen=True, eq=False)
 class _ModelValueIndex:
-    """Facts about a model's values."""
+    """Producers, consumers and types of a model's values."""
 
     model: onnx.ModelProto
 
@@ -437,7 +437,7 @@ class Asker:
         return answer
 
     def admit(self, model: onnx.ModelProto) -> Admission:
-        """Check the assignment again with dynamic shapes."""
+        """Compile a segment with dynamic shapes and check its assignment."""
         if not has_open_inputs(model):
             return Admission()
         try:

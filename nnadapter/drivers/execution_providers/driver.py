@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 class EpContext(Context):
-    """Provider with options. The compiler is imported lazily."""
+    """Context of a provider with options. The compiler is imported lazily."""
 
     def __init__(self, backing: Backing, trace: Trace = SILENT, lane: str = "") -> None:
         self._backing = backing

@@ -48,7 +48,7 @@ _KINDS = 16
 
 
 class EpMemory(Memory):
-    """Device memory with an OrtValue, an array, or nothing yet."""
+    """Device memory: an OrtValue, a host array for unsupported types, or nothing yet."""
 
     def __init__(self, provider: str, nbytes: int, value: Any = None, form: Form | None = None) -> None:
         self._provider, self._value, self._is_free = provider, value, False
@@ -117,7 +117,7 @@ def import_dlpack(tensor: Any, provider: str) -> DeviceTensor | None:
 
 
 def tensor_of(value: Any, provider: str) -> DeviceTensor:
-    """Wrap an exclusively owned OrtValue."""
+    """Return an OrtValue without other references as a device tensor."""
     form = dtype, shape = _dtype_of(value), tuple(value.shape())
     return DeviceTensor(EpMemory(provider, value.tensor_size_in_bytes(), value, form), dtype, shape)
 
@@ -201,7 +201,7 @@ Field = tuple[int, int, int]
 
 
 class Message(NamedTuple):
-    """Allowed fields of a message."""
+    """Fields that a protobuf message may have, and a further check."""
 
     inner: Mapping[int, Message | None]
     check: Callable[[bytes, list[Field]], bool] | None

@@ -89,7 +89,7 @@ OPTIONS = (
 
 
 def own_options(typed_options: OptionValues, library: str, *, emulated: bool) -> dict[str, str]:
-    """Return the provider's own options; `emulated` means there is no NPU."""
+    """Return QNN's own options for typed ones; `emulated` means that there is no NPU."""
     on_npu = typed_options["backend"] == "htp"
     soc = int(str(typed_options["soc_model"])) or (EMULATED_SOC if emulated and on_npu else 0)
     _check_architecture(soc, str(typed_options["htp_arch"]))

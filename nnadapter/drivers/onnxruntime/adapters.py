@@ -84,7 +84,7 @@ def _session(model: bytes) -> onnxruntime.InferenceSession:
 
 
 def _model_of(types: Mapping[str, int]) -> bytes:
-    """Return a model that returns its inputs, by default empty."""
+    """Return a model that returns its inputs; those without feed are empty."""
     from onnx import helper
 
     returned = {f"{name}{_RETURNED}": type_ for name, type_ in types.items()}

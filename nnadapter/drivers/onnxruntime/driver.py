@@ -53,7 +53,7 @@ _PACKED: Mapping[tuple[str, str], tuple[_Packed, ...]] = {
 
 
 def kernel_verdicts(model: onnx.ModelProto) -> Mapping[int, Verdict]:
-    """Return refusals of `_PACKED` forms by position."""
+    """Return refusals, by position, of packed operands, with which nodes load but do not run."""
     nodes = {at: node for at, node in enumerate(model.graph.node) if (node.domain, node.op_type) in _PACKED}
     ranks = _ranks(model) if nodes else {}
     verdicts = {position: _kernel_verdict(node, ranks) for position, node in nodes.items()}
@@ -80,7 +80,7 @@ def _kernel_verdict(node: onnx.NodeProto, ranks: Mapping[str, int]) -> Verdict:
 
 
 _ENOUGH = 150_000
-"""Work, in output elements, that makes a thread pool pay off."""
+"""Work from which a thread pool is faster, in output elements."""
 _PRODUCTS = 32
 """Multiply-adds that take as long as one elementwise function."""
 _DYNAMIC_SIZE_GUESS = 128
@@ -139,7 +139,7 @@ _OLDEST_JUDGED_OPSET = 7
 _KNOWN_OPSET = 23
 """Opset that every supported ONNX Runtime knows."""
 _OF_TYPES = "Type Error: "
-"""Prefix of type errors, which have various classes."""
+"""Start of ONNX Runtime's messages about types, which have various exception classes."""
 _UNKNOWN_OPERATOR = "is not a registered function/op"
 _LOADED_PARTS = 64
 _PROFILE = Profile(

@@ -184,7 +184,7 @@ def unoptimized() -> onnxruntime.SessionOptions:
 
 
 class UnoptimizedRuns:
-    """Counter of repeated runs."""
+    """Limit on repetitions of failed runs."""
 
     def __init__(self) -> None:
         self._attempts = 0
@@ -257,10 +257,10 @@ class Flaw(NamedTuple):
 
     optimizers: tuple[str, ...]
     words: tuple[bytes, ...]
-    """Words that occur in all such models."""
+    """Byte strings that all such models contain."""
     occurs_in: Callable[[WireGraph], bool]
     any_word: tuple[bytes, ...] = ()
-    """Alternative words; at least one occurs."""
+    """Byte strings of which such models contain at least one; empty for no condition."""
 
 
 class _Norm(NamedTuple):

@@ -50,24 +50,24 @@ class PoolPermit(weakref.ref[_Pools]):
 
 
 def pool_permit() -> PoolPermit | None:
-    """Return a permit; None at the limit."""
+    """Return a permit for a thread pool; None at the limit."""
     permit = PoolPermit(_POOLS)
     return permit if pools_held() <= most_pools() + _uncounted.get() else None
 
 
 def most_pools() -> int:
-    """Return the limit of permits."""
+    """Return the largest number of thread pools."""
     return max(_FEWEST_POOLS, _MOST_THREADS // usable())
 
 
 def pools_held() -> int:
-    """Return the number of permits."""
+    """Return the number of thread pools."""
     return weakref.getweakrefcount(_POOLS)
 
 
 @contextmanager
 def not_counting(pools: int) -> Iterator[None]:
-    """Ignore `pools` permits, of programs that are only timed, in the block."""
+    """Raise the limit by `pools` in the block, for programs that are only timed."""
     token = _uncounted.set(max(pools, 0))  # some may be gone
     try:
         yield
@@ -162,16 +162,9 @@ def open_program(
     nodes: int = 0,
     profile: SessionProfile | None = None,
 ) -> CpuProgram:
-    """Return the program of a model in a supported opset; ONNX Runtime's errors pass.
+    """Return the program of a model in a supported opset. ONNX Runtime's errors pass.
 
-    Args:
-        model: the model.
-        session_options: the caller's.
-        wants_pool: a thread pool would help. There may be no permit for it.
-        spins: see `open_session`.
-        without: see `open_session`.
-        nodes: number of nodes, for the memory estimate.
-        profile: receives events.
+    `wants_pool`: a thread pool would help, if there is a permit. Further arguments are those of `open_session`.
     """
     permit = pool_permit() if wants_pool else None
     try:

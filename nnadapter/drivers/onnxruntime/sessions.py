@@ -48,7 +48,7 @@ _numbers = count()
 
 
 class SessionProfile:
-    """Profile of one session, from `begin` to `end`."""
+    """Recording of ONNX Runtime's events in one session, from `begin` to `end`."""
 
     def __init__(self, recorder: Recorder, lane: str, nodes: int = 0) -> None:
         self.prefix = str(Path(recorder.folder()) / str(next(_numbers)))
@@ -112,7 +112,7 @@ def _entries(file: Path) -> list[Mapping[str, Any]]:
 
 
 _NUMBERS = "fiub"
-"""Array kinds that can be passed by address."""
+"""numpy's kinds of arrays that can be passed by address."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,7 +349,7 @@ def session_execution(
     profile: SessionProfile | None,
     repeat: Repeat | None = None,
 ) -> SessionExecution:
-    """Return the execution of a session."""
+    """Return an execution of a session, which counts its runs for a profile."""
     if profile is None:
         return SessionExecution(session, where, repeat)
     return _ProfiledExecution(session, where, profile)
@@ -492,7 +492,7 @@ def external_folder(options: onnxruntime.SessionOptions | None) -> str | None:
 
 
 def whole_model_entries(options: onnxruntime.SessionOptions) -> Mapping[str, str]:
-    """Return the entries for entire models, and hide them from segments."""
+    """Return the entries for entire models, and disable them for segments."""
     raw_entries = {key: session_entry(options, key) for key in _MODEL_ENTRIES}
     entries = {key: value for key, value in raw_entries.items() if value is not None and value not in ("", "0")}
     _ignored[options] = entries
@@ -501,7 +501,7 @@ def whole_model_entries(options: onnxruntime.SessionOptions) -> Mapping[str, str
 
 @contextmanager
 def _without_ignored(options: onnxruntime.SessionOptions) -> Iterator[None]:
-    """Hide `whole_model_entries` in the block; needs `options_lock`."""
+    """Set the `whole_model_entries` to their defaults in the block; needs `options_lock`."""
     entries = _ignored.get(options, {})
     for key in entries:
         options.add_session_config_entry(key, _MODEL_ENTRIES[key])

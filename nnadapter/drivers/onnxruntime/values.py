@@ -102,12 +102,12 @@ def goes_by_memory(session: onnxruntime.InferenceSession) -> bool:
 
 
 def gives_foreign_memory(session: onnxruntime.InferenceSession) -> bool:
-    """Return whether the interface reads beyond an output, since it ignores packing."""
+    """Return whether the Python interface reads beyond an output, since it ignores packing."""
     return any(value.type == _PACKED_BYTES for value in session.get_outputs()) and goes_by_memory(session)
 
 
 def run_into_of(session: onnxruntime.InferenceSession) -> RunInto | None:
-    """Return a run into existing contiguous numeric arrays; None for unsupported types. Thread-safe."""
+    """Return a thread-safe function that runs a session into existing contiguous arrays; None for other types."""
     from onnxruntime.capi import onnxruntime_pybind11_state as native
 
     inner = getattr(session, "_sess", None)
@@ -127,7 +127,7 @@ def run_into_of(session: onnxruntime.InferenceSession) -> RunInto | None:
 
 
 def run_in_place_of(session: onnxruntime.InferenceSession, place: str) -> RunInPlace:
-    """Return a run on OrtValues with outputs in new memory of a kind of device. Thread-safe."""
+    """Return a thread-safe function that runs a session on OrtValues, with outputs in new memory of `place`."""
     from onnxruntime.capi import onnxruntime_pybind11_state as native
 
     from nnadapter.process.real_onnxruntime import onnxruntime
@@ -158,7 +158,7 @@ def declared(result: Any, type_: str) -> Any:
 
 
 def run_by_memory(session: onnxruntime.InferenceSession) -> Run:
-    """Return a run for tensors of any type."""
+    """Return a function that runs a session on tensors of any type, by copying memory."""
 
     def run(names: Sequence[str], feeds: Mapping[str, Any], options: Any = None) -> list[Any]:
         ort_values = {name: _to_ort_value(array) for name, array in feeds.items()}

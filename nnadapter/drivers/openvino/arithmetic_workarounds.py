@@ -23,7 +23,7 @@ from nnadapter.drivers.openvino.operators import name_set
 
 
 def compare_booleans(convert: Any) -> None:
-    """Replace a conversion to boolean by a comparison."""
+    """Replace a conversion to boolean by a comparison with zero."""
     if convert.get_output_element_type(0) == module().Type.boolean:
         source = convert.input_value(0)
         zero = module().op.Constant(source.get_element_type(), module().Shape([]), [0])
@@ -31,7 +31,7 @@ def compare_booleans(convert: Any) -> None:
 
 
 def compare_the_other_way(operator: Any) -> None:
-    """Replace Greater of reals by Less."""
+    """Replace Greater of floating-point numbers by Less with exchanged inputs."""
     if operator.get_input_element_type(0).is_real():
         left, right = operator.input_values()
         name = {"Greater": "less", "GreaterEqual": "less_equal"}[operator.get_type_name()]
@@ -87,7 +87,7 @@ def exclude_threshold(suppression: Any) -> None:
 
 
 _LARGE = 1024.0
-"""Constants below it change a small term of the same sum by at most 2^-14 in float32."""
+"""Magnitude from which constants are separated; smaller ones change a small term by at most 2^-14."""
 _REAL_DTYPES: Mapping[str, Any] = {**_DTYPES, "f64": np.float64}
 _ADDING = name_set("Add Subtract")
 _COMBINED = _ADDING | name_set("Multiply Divide")

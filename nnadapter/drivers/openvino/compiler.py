@@ -164,7 +164,7 @@ _RECURRENT = name_set("LSTM GRU RNN")
 
 
 def is_read_as_written(model: onnx.ModelProto) -> bool:
-    """Check whether an imported program of this model computes the same; otherwise programs are not serialized."""
+    """Check whether a program of this model computes the same after export and import; others are not serialized."""
     recurrent = [node for node in model.graph.node if node.op_type in _RECURRENT and not node.domain]
     if not recurrent:
         return True
@@ -188,7 +188,7 @@ _BY_RANKS = frozenset(("CPU",))
 
 
 class _Case(NamedTuple):
-    """Cache key: everything that decides the engine's answer on a node."""
+    """Key of cached verdicts: everything that decides the engine's answer on a node."""
 
     query_kind: str
     opsets: tuple[tuple[str, int], ...]
@@ -196,7 +196,7 @@ class _Case(NamedTuple):
 
 
 class Asker:
-    """Verdicts of tables and engine, and compilation of segments."""
+    """Verdicts of tables and engine, and compilation of segments, for one device and its options."""
 
     def __init__(self, device: str, properties: Mapping[str, Any], switched_off: Collection[str]) -> None:
         self._device = device
@@ -221,7 +221,7 @@ class Asker:
         return verdicts
 
     def admit(self, model: onnx.ModelProto) -> Admission:
-        """Refuse too large segments; with dynamic shapes, judge all nodes again."""
+        """Refuse segments with too many nodes; with dynamic shapes, judge all nodes again."""
         if (count := len(model.graph.node)) > _MOST_NODES:
             detail = f"a segment has {count} nodes, and OpenVINO compiles up to {_MOST_NODES} in linear time"
             return Admission(verdict=Unsupported(Reason.MEMORY_LIMIT, detail))

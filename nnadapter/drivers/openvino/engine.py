@@ -176,7 +176,7 @@ def _is_like(base: Array, array: Array) -> bool:
 
 
 class Output(NamedTuple):
-    """Output port, numbered by position."""
+    """Data type and shape of an output port."""
 
     dtype: str
     shape: tuple[int | None, ...]
@@ -189,7 +189,7 @@ class Output(NamedTuple):
 
 
 class Ports(NamedTuple):
-    """Ports of a program."""
+    """Ports of a program, in the ONNX model's order."""
 
     inputs: tuple[int | None, ...]
     """Port of every input; None if the engine dropped it."""

@@ -50,7 +50,7 @@ class Form:
     attributes: Mapping[str, Any]
     parts: Parts
     sizes: Collection[str]
-    """Values computed from dynamic shapes."""
+    """Names of values computed from dynamic shapes."""
 
     @staticmethod
     def of(node: onnx.NodeProto, parts: Parts, sizes: Collection[str] = ()) -> Form:
@@ -89,7 +89,7 @@ class Form:
         return self.has(position) and self.node.input[position] in self.parts.constants
 
     def constant(self, *positions: int) -> bool:
-        """Check that these inputs are absent, constants or sizes."""
+        """Check that the inputs at these positions are absent, constants or sizes."""
         return all(
             not self.has(position) or self.is_constant(position) or self.node.input[position] in self.sizes
             for position in positions
@@ -187,7 +187,7 @@ def padding_to_shape(form: Form) -> bool:
 
 
 def single_column(form: Form) -> bool:
-    """Check for one channel, a stride of 1 before a larger last one, and a last output dimension of 1."""
+    """Check for a convolution of one channel with a stride of 1 before a larger last one, and one output column."""
     *outer_strides, last = form.per_axis("strides")
     strides = last > 1 and 1 in outer_strides and form.shape(1)[1] * form.attribute("group", 1) == 1
     return bool(strides and form.output_shape[-1] == 1)
@@ -230,7 +230,7 @@ def is_read_plainly_too(form: Form) -> bool:
 
 
 def is_spread_over_weights(form: Form) -> bool:
-    """Check whether the first factor is broadcast over a stack of constant matrices."""
+    """Check whether MatMul broadcasts its first factor over a stack of constant matrices."""
     factor, weights = form.shape(0), form.shape(1)
     if form.node.input[1] not in form.parts.weights or len(weights) < 3 or len(factor) > 3:
         return False

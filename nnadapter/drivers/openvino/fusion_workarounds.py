@@ -50,7 +50,7 @@ _SIZES = name_set("i64 u64")
 
 
 def replace_cast(convert: Any) -> None:
-    """Remove a Convert to its input's type."""
+    """Remove a Convert to the data type of its input."""
     source, result = convert.input_value(0), convert.output(0)
     if source.get_element_type() != result.get_element_type():
         return
@@ -62,7 +62,7 @@ def replace_cast(convert: Any) -> None:
 
 
 def broadcast_before_constants(operators: Operators) -> None:
-    """Broadcast operands before a constant enlarges them."""
+    """Insert explicit broadcasts of operands that a constant enlarges."""
     constants = set[str]()
     for kind, operator in operators:
         sources = [source.get_node().get_name() for source in operator.input_values()]

@@ -15,7 +15,7 @@ Operators = Sequence[tuple[str, Any]]
 
 
 def kind_of(value: Any) -> str:
-    """Return the type of the operator that computes a value."""
+    """Return the type name of the operator that computes a value, such as `MatMul`."""
     return str(value.get_node().get_type_name())
 
 
@@ -74,18 +74,18 @@ def opaque(value: Any) -> Any:
 
 
 def part(port: Any, step_of: Callable[[Any], Any] = parted) -> None:
-    """Insert a step before an input."""
+    """Insert an operator (by `step_of` from the source) before an input."""
     port.replace_source_output(step_of(port.get_source_output()))
 
 
 def insert(value: Any, step_of: Callable[[Any], Any] = opaque) -> None:
-    """Insert a step between a value and its readers."""
+    """Insert an operator (by `step_of` from the value) before the readers of a value."""
     readers = value.get_target_inputs()
     replace(value, step_of(value), readers)
 
 
 def replace(value: Any, step: Any, readers: Any = None) -> None:
-    """Replace a value for these readers, by default all, and move its names."""
+    """Connect readers of a value, by default all, to the value `step`, and move the names to it."""
     names = value.get_names()
     for reader in value.get_target_inputs() if readers is None else readers:
         reader.replace_source_output(step)
@@ -94,6 +94,6 @@ def replace(value: Any, step: Any, readers: Any = None) -> None:
 
 
 def replace_operator(operator: Any, replacement: Any) -> None:
-    """Replace an operator."""
+    """Replace an operator with one output; the replacement gets its names."""
     replacement.set_friendly_name(operator.get_friendly_name())
     replace(operator.output(0), replacement.output(0))

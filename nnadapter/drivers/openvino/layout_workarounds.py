@@ -118,7 +118,7 @@ _PARTS = 3
 
 
 def keep_gather(gather: Any) -> None:
-    """Make the axis negative, so that the engine's pattern does not match."""
+    """Make the axis of a Gather negative, so that the engine's pattern does not match."""
     axis, shape = _axis_of(gather, _AXIS), gather.get_input_partial_shape(0)
     indices = gather.get_input_partial_shape(_INDICES)
     if axis is None or axis < 0 or shape.rank.is_dynamic or indices.is_dynamic:

@@ -38,10 +38,7 @@ def _runtime_operations(compiled: Any) -> Sequence[Any]:
 
 
 def estimated_bytes(compiled: Any) -> int:
-    """Estimate the memory of a compiled model, except constants that the engine copied or shares.
-
-    The estimate is 0 if the engine does not report its graph.
-    """
+    """Estimate the memory of a compiled model without copied constants; 0 if the engine does not report its graph."""
     operations = _runtime_operations(compiled)
     input_names = {name for port in compiled.inputs for name in port.get_names()}
     constants = set[str]()
@@ -129,18 +126,18 @@ class RecoverableModel:
         self._lock = new_lock()
 
     def latest_model(self) -> RecoverableModel:
-        """Return the newest replacement, or this model if there is none."""
+        """Return the newest existing replacement, or this model."""
         later = self._next
         return self if later is None or later is self else later.latest_model()
 
     def written(self) -> memoryview | None:
-        """Return the export, None if it cannot be imported correctly."""
+        """Return the model in the engine's export format; None if an import would be wrong."""
         if self._read is None or self._contents is not None:
             return self._contents
         return None if turns_by_narrow_tables(self.compiled) else memoryview(self.compiled.export_model().getvalue())
 
     def latest(self) -> RecoverableModel:
-        """Return the model to use, replaced after a failure if possible."""
+        """Return the model to use: after a failure a replacement, created if possible."""
         if not self.why or self._read is None:
             return self
         with self._lock:
@@ -299,7 +296,7 @@ class OpenvinoExecution(Execution):
         return computed
 
     def _begin_again(self) -> None:
-        """Switch to the replacement of a failed model."""
+        """Switch to the replacement of a failed model; raise if there is none."""
         if not self._living.why:
             return
         try:
@@ -343,7 +340,7 @@ def _never() -> bool:
 
 
 def _plain_infer(request: Any, *, copies: bool) -> Callable[[Mapping[int, Any]], Iterable[Array]]:
-    """Return `infer` from tensors by port to outputs."""
+    """Return a function that runs a request: tensors by input port -> outputs."""
     native: Any = next((base for base in type(request).__mro__[1:] if base.__name__ == "InferRequest"), None)
     if native is None:
         return lambda fed: request.infer(fed, share_inputs=True, share_outputs=not copies).values()
@@ -356,7 +353,7 @@ _ALIGNMENT = 64
 
 
 class OpenvinoProgram(Program):
-    """Compiled model of the engine."""
+    """Program of one compiled model, with the settings (`seal`) that it requires."""
 
     execution_bytes = 0
 
@@ -411,7 +408,7 @@ class OpenvinoProgram(Program):
 
 
 def compatibility(blob: memoryview, seal: Mapping[str, Any]) -> Compatibility:
-    """Compare a serialized program with a context's seal."""
+    """Compare a serialized program with a context's settings (`seal`)."""
     header = _ENVELOPE.header_of(blob)
     try:
         recorded = None if header is None else json.loads(header)["seal"]

@@ -186,7 +186,7 @@ def _changes_signs(node: Any) -> bool:
 
 
 _ROOMY = 64
-"""Largest weight for which two products fit in 16 bits."""
+"""Largest weight for which the sum of two products fits in 16 bits."""
 _STEPS = 255
 _DEPTH, _WIDTH = 256, 64
 _BITS = 8
@@ -238,7 +238,7 @@ _INPUT, _LOW, _HIGH, _LOWEST, _HIGHEST = range(5)
 
 
 def join_steps(operators: Operators) -> None:
-    """Merge quantization and dequantization before concatenation."""
+    """Merge each quantizer with its dequantizer, in models that concatenate."""
     if any(kind == "Concat" and operator.get_output_element_type(0).is_real() for kind, operator in operators):
         for kind, operator in operators:
             if kind == "FakeQuantize" and operator.get_attributes()["levels"] == _LEVELS:
@@ -294,7 +294,7 @@ _PASSED = name_set("Convert Multiply Reshape Subtract Transpose")
 
 
 def part_products(operator: Any) -> None:
-    """Insert a step between a product of quantized values and its readers, if it has several."""
+    """Insert an operator after a product of quantized values with several readers and dynamic shapes."""
     if element_type(operator.output(0)) != "f32":
         return
     product = _behind_identities(operator.output(0))

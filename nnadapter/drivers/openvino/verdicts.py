@@ -19,7 +19,7 @@ from partition.graph import SUPPORTED, Reason, Unsupported, Value, Verdict, all_
 
 @dataclass(frozen=True, slots=True)
 class Restriction:
-    """Refused form of a node."""
+    """Refused form of a node: op types in one text, check, and message after the op type."""
 
     ops: str
     applies: Callable[[forms.Form], object]
@@ -465,7 +465,7 @@ def judge_dynamic(
 
 
 def involves_dynamic_shapes(node: onnx.NodeProto, analysis: ModelAnalysis) -> bool:
-    """Check for values of dynamic shape, or sizes of them."""
+    """Check whether a node has values of dynamic shape, or computes their sizes."""
     return _is_dynamic(node, analysis.parts) or any(name in analysis.sizes for name in node.output)
 
 

@@ -33,7 +33,7 @@ class Workaround:
     apply: Callable[..., str | None] | None = None
     """Function that changes an operator, or all without `kinds`; may return a note."""
     function: str = ""
-    """Function elsewhere that does it, as module and name."""
+    """Function elsewhere that implements it, as module and name."""
     kinds: frozenset[str] = frozenset()
     ops: frozenset[str] = frozenset()
     """ONNX ops that require it; empty for every model."""
