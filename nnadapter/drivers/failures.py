@@ -73,15 +73,15 @@ _LONGEST = 300
 
 @contextmanager
 def translated_as(
-    problem: str, advice: str, kind: type[NNAdapterError], words: Callable[[BaseException], str]
+    problem: str, advice: str, kind: type[NNAdapterError], describe: Callable[[BaseException], str]
 ) -> Iterator[None]:
-    """Raise third-party exceptions of the block as `kind`, with the text `problem: words(error); advice`."""
+    """Raise third-party exceptions of the block as `kind`, with the text `problem: describe(error); advice`."""
     try:
         yield
     except NNAdapterError:
         raise
     except Exception as error:  # packages raise all kinds of errors
-        raise kind(f"{problem}: {words(error)}; {advice}") from error
+        raise kind(f"{problem}: {describe(error)}; {advice}") from error
 
 
 def one_line(text: str, error: BaseException) -> str:

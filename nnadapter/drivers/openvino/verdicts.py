@@ -445,9 +445,9 @@ def judge(node: onnx.NodeProto, analysis: ModelAnalysis, switched_off: Collectio
 
 
 def judge_dynamic(
-    node: onnx.NodeProto, analysis: ModelAnalysis, halves: Collection[str] = operators.DYNAMIC_FLOAT16_OPS
+    node: onnx.NodeProto, analysis: ModelAnalysis, float16_ops: Collection[str] = operators.DYNAMIC_FLOAT16_OPS
 ) -> Verdict:
-    """Return the tables' verdict on a node of a model with dynamic shapes; `halves` are ops for float16."""
+    """Return the tables' verdict on a node of a model with dynamic shapes; `float16_ops` may compute float16."""
     of_sizes = _of_sizes(node, analysis)
     if of_sizes is not None:
         return of_sizes
@@ -460,7 +460,7 @@ def judge_dynamic(
     if not is_open:
         return SUPPORTED
     values = (name for name in (*node.input, *node.output) if name and not analysis.is_size(name))
-    open_types = all_of(_open_type(node, name, analysis.parts, halves) for name in values)
+    open_types = all_of(_open_type(node, name, analysis.parts, float16_ops) for name in values)
     return restriction(node, analysis.parts, analysis.sizes) if open_types else open_types  # restrictions rely on types
 
 
@@ -528,12 +528,12 @@ def _is_dynamic(node: onnx.NodeProto, parts: Parts) -> bool:
     return any(value is None or value.static_shape is None for value in values)
 
 
-def _open_type(node: onnx.NodeProto, name: str, parts: Parts, halves: Collection[str]) -> Verdict:
+def _open_type(node: onnx.NodeProto, name: str, parts: Parts, float16_ops: Collection[str]) -> Verdict:
     value = parts.value(name)
     ranked = _ranked(node, name, value)
     if not ranked or value is None:
         return ranked
-    if value.dtype == "float16" and node.op_type not in halves:
+    if value.dtype == "float16" and node.op_type not in float16_ops:
         detail = f"{node.op_type} got float16 for {name!r}, which may crash the engine with dynamic shapes"
         return Unsupported(Reason.UNSUPPORTED_DTYPE, detail)
     return SUPPORTED
