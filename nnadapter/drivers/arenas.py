@@ -214,7 +214,7 @@ def _keys(
 def _place_in_order(
     order: Sequence[int], sizes: Sequence[int], adjacency: Sequence[Sequence[int]]
 ) -> tuple[list[int], int]:
-    """Return lowest free offsets, and the end of the last buffer."""
+    """Place buffers in this order at the lowest free offsets; return offsets and total size."""
     offsets = [-1] * len(order)
     arena = 0
     for index in order:

@@ -83,7 +83,7 @@ NO_HARDWARE = "ONNX Runtime supports it, but this machine lacks the hardware"
 
 
 def device_name(provider: str) -> str:
-    """Return the device name of a provider."""
+    """Return the device name of a provider, such as `ort:CUDA`."""
     return f"{DRIVER}:{short_name(provider)}"
 
 

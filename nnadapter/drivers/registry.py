@@ -241,7 +241,7 @@ def source_of(driver_name: str) -> DriverSource:
 
 
 def devices_of_distribution(distribution: str) -> list[str]:
-    """Return the device names of a distribution."""
+    """Return the names of drivers in a Python distribution."""
     return [name for name, source in sources().items() if source.distribution == distribution]
 
 

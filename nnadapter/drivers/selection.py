@@ -28,7 +28,7 @@ ISOLATE = "isolate"
 
 
 class Selected(NamedTuple):
-    """Selected device."""
+    """Selected device with options."""
 
     name: str
     options: OptionValues

@@ -181,7 +181,7 @@ class Assignment:
 
     @property
     def cpu_work(self) -> str:
-        """Description of the nodes that run on the CPU, as end of a sentence; empty if there are none."""
+        """Text about nodes on the CPU, as end of a sentence; empty without any."""
         count = len(self.cpu_nodes) + len(self.cpu_op_types_in_functions)
         return f"leaves {count} nodes to ONNX Runtime's CPU" if count else ""
 

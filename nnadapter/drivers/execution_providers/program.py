@@ -372,7 +372,7 @@ class EpProgram(Program):
 
 
 class DeserializedProgram(EpProgram):
-    """Program loaded from bytes."""
+    """Program loaded from bytes, which is not serialized again."""
 
     def serialize(self) -> bytes | None:
         return None

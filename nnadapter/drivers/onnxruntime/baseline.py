@@ -23,7 +23,7 @@ def version() -> str:
 
 
 def opened(model: str | os.PathLike[str] | bytes) -> Run:
-    """Load a model on the CPU; return a function that raises ExecutionError."""
+    """Load a model on the CPU; return a function that runs it."""
     with _translated("load", CompilationError):
         session = onnxruntime.InferenceSession(model, providers=[CPU_PROVIDER])
     return partial(_run, run_of(session), [output.name for output in session.get_outputs()])

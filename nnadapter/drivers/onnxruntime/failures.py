@@ -135,7 +135,7 @@ def disabled_optimizers(
 
 
 def config_entry(read: Callable[[str], object], key: str) -> str | None:
-    """Return an entry of session or run options, read by ONNX Runtime's method `read`; None if it is not set."""
+    """Return an entry of options, read by their method `read`; None if unset."""
     try:
         return str(read(key))
     except RuntimeError:  # no such entry
@@ -215,7 +215,7 @@ def without_extended(options: onnxruntime.SessionOptions, disabled: Iterable[str
 
 @contextmanager
 def temporarily(options: onnxruntime.SessionOptions, **settings: Any) -> Iterator[None]:
-    """Set attributes of session options in the block; restore their values afterwards."""
+    """Set attributes of session options in the block."""
     saved_settings = {name: getattr(options, name) for name in settings}
     try:
         for name, value in settings.items():

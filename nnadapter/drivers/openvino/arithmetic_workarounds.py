@@ -49,9 +49,9 @@ _DTYPES: Mapping[str, Any] = {"f16": np.float16, "f32": np.float32}
 
 
 def reach_infinities(operator: Any) -> None:
-    """Reduce halves, and return infinity for the engine's initial value.
+    """Make a maximum or minimum of infinities infinite.
 
-    A reduction whose readers all bound it stays unchanged.
+    Halves are reduced, so that the engine's initial value stands out. A reduction that all readers bound is unchanged.
     """
     name, side, bound = _EXTREMES[operator.get_type_name()]
     dtype = _DTYPES.get(element_type(operator.output(0)))

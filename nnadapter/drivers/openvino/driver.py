@@ -99,7 +99,7 @@ def op_types_named(names: Collection[str]) -> frozenset[str]:
 
 
 class OpenvinoContext(Context):
-    """Context that imports the compiler lazily."""
+    """OpenVINO device with options. The compiler is imported lazily."""
 
     def __init__(self, device: str, options: OptionValues, understood: frozenset[str]) -> None:
         self._device = device

@@ -77,13 +77,13 @@ _NOISE = re.compile(r"Exception from \S+?:\d+:|Check '.*?' failed at \S+?:\d+:|\
 
 
 def missing(device: str) -> MissingExtraError:
-    """Return the error for a missing package."""
+    """Return the error for a device without the package `openvino`."""
     return missing_extra(EXTRA, f"device {device!r}", MissingDeviceExtraError)
 
 
 @memoize(1)
 def module() -> Any:
-    """Return the package.
+    """Import and return the package.
 
     Raises:
         MissingDeviceExtraError: it is not installed.

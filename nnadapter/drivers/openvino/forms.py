@@ -200,7 +200,7 @@ def padded_pixels(form: Form) -> bool:
 
 
 def other_functions_backwards(form: Form) -> bool:
-    """Check whether the two directions have different activation functions."""
+    """Check whether the directions of a recurrent op have different activation functions."""
     lists = [form.attribute(f"activation{name}", []) for name in ("s", "_alpha", "_beta")]
     both = form.attribute("direction", b"forward") == b"bidirectional"
     return both and any(list(values[: len(values) // 2]) != list(values[len(values) // 2 :]) for values in lists)

@@ -25,7 +25,7 @@ def element_type(value: Any) -> str:
 
 
 def readers_of(value: Any) -> list[Any]:
-    """Return the operators that read a value, in no particular order."""
+    """Return the operators that read a value."""
     return [port.get_node() for port in value.get_target_inputs()]
 
 
@@ -74,12 +74,12 @@ def opaque(value: Any) -> Any:
 
 
 def part(port: Any, step_of: Callable[[Any], Any] = parted) -> None:
-    """Insert an operator (by `step_of` from the source) before an input."""
+    """Insert the operator `step_of(source)` before an input."""
     port.replace_source_output(step_of(port.get_source_output()))
 
 
 def insert(value: Any, step_of: Callable[[Any], Any] = opaque) -> None:
-    """Insert an operator (by `step_of` from the value) before the readers of a value."""
+    """Insert the operator `step_of(value)` between a value and its readers."""
     readers = value.get_target_inputs()
     replace(value, step_of(value), readers)
 

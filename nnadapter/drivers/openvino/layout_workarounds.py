@@ -209,7 +209,7 @@ def _reduced_axis(reduction: Any) -> int | None:
 
 
 def _meets_constants(operator: Any) -> bool:
-    """Check whether single readers combine the result with a constant of several elements."""
+    """Check whether a chain of single readers combines the result with a constant of several elements."""
     readers = operator.output(0).get_target_inputs()
     while len(readers) == 1:
         reader = next(iter(readers))

@@ -21,7 +21,7 @@ from nnadapter.ir.operand import DataType
 
 
 def name_set(text: str) -> frozenset[str]:
-    """Return the names in a text, which are separated by spaces."""
+    """Return the names in a text, separated by spaces."""
     return frozenset(text.split())
 
 

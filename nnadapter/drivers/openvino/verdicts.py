@@ -28,7 +28,7 @@ class Restriction:
 
 
 def restriction(node: onnx.NodeProto, parts: Parts, sizes: Collection[str] = ()) -> Verdict:
-    """Return the verdict on attributes and inputs; `sizes` are values computed from dynamic shapes."""
+    """Return the verdict of the restriction tables; `sizes` are values computed from dynamic shapes."""
     form = forms.Form.of(node, parts, sizes)
     return _first(form, _OPEN if form.has_dynamic_shapes else _FIXED)
 
