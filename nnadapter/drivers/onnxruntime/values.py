@@ -259,7 +259,7 @@ def _to_ort_value(array: Array) -> onnxruntime.OrtValue:
     if not is_foreign(array):
         return onnxruntime.OrtValue.ortvalue_from_numpy(array)
     value = onnxruntime.OrtValue.ortvalue_from_shape_and_type(list(array.shape), ELEMENT_TYPE_OF_DTYPE[name], "cpu")
-    contents = _packed(array).tobytes()
+    contents = _packed(array)
     if contents:
         ctypes.memmove(value.data_ptr(), contents, len(contents))
     return value
@@ -276,35 +276,18 @@ def array_of(value: onnxruntime.OrtValue) -> Array:
     return _unpacked(np.frombuffer(contents, np.uint8), name, shape)
 
 
-def _packed(array: Array) -> Array:
-    raw_bytes = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    elements_per_byte = _elements_in_a_byte(array.dtype.name)
-    if elements_per_byte == 1:
-        return raw_bytes
-    padded = np.zeros(ceil(raw_bytes.size / elements_per_byte) * elements_per_byte, np.uint8)
-    padded[: raw_bytes.size] = raw_bytes & _mask(elements_per_byte)
-    bits: Array = padded.reshape(-1, elements_per_byte) << _shifts(elements_per_byte)
-    return np.asarray(np.bitwise_or.reduce(bits, axis=1))
+def _packed(array: Array) -> bytes:
+    if ITEMSIZE_OF_DTYPE[array.dtype.name] >= 1:
+        return array.tobytes()
+    from onnx import numpy_helper  # lazy: few models have such types
+
+    return numpy_helper.from_array(array).raw_data
 
 
 def _unpacked(contents: Array, name: str, shape: tuple[int, ...]) -> Array:
-    dtype, elements_per_byte = np.dtype(name), _elements_in_a_byte(name)
-    if elements_per_byte == 1:
-        return contents.view(dtype).reshape(shape).copy()
-    bits = ((contents[:, None] >> _shifts(elements_per_byte)) & _mask(elements_per_byte)).reshape(-1)[: prod(shape)]
-    if not name.startswith("int"):
-        return bits.view(dtype).reshape(shape)
-    sign = (_mask(elements_per_byte) + 1) // 2
-    return ((bits ^ sign).astype(np.int8) - np.int8(sign)).astype(dtype).reshape(shape)
+    if ITEMSIZE_OF_DTYPE[name] >= 1:
+        return contents.view(name).reshape(shape).copy()
+    from onnx import TensorProto, numpy_helper
 
-
-def _elements_in_a_byte(name: str) -> int:
-    return max(1, int(1 / ITEMSIZE_OF_DTYPE[name]))
-
-
-def _mask(elements_per_byte: int) -> int:
-    return (1 << (8 // elements_per_byte)) - 1
-
-
-def _shifts(elements_per_byte: int) -> Array:
-    return np.arange(elements_per_byte, dtype=np.uint8) * np.uint8(8 // elements_per_byte)
+    tensor = TensorProto(data_type=ELEMENT_TYPE_OF_DTYPE[name], dims=shape, raw_data=contents.tobytes())
+    return np.array(numpy_helper.to_array(tensor))
