@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nnadapter.onnx.onnxruntime_limits import CPU_PROVIDER, QUIET
-from nnadapter.onnx.signature import type_name
 from nnadapter.onnx.wire_format import BYTES, varint_bytes
 from partition.graph import DTYPE_OF_ELEMENT_TYPE, ELEMENT_TYPE_OF_DTYPE, ITEMSIZE_OF_DTYPE, Value
 
@@ -174,7 +173,7 @@ def is_foreign(array: Any) -> bool:
 
 def is_foreign_type(dtype: np.dtype[Any]) -> bool:
     """Return whether ONNX Runtime's Python interface does not support a data type."""
-    return type_name(dtype.name) not in _PLAIN
+    return _tensor_type(dtype.name) not in _PLAIN
 
 
 def inner_run(session: onnxruntime.InferenceSession) -> Any:
@@ -235,6 +234,7 @@ def ort_value_of(result: Any, type_: str = "") -> Any:
 def _sequence_value(arrays: Sequence[Array], type_: str) -> Any:
     """Build a sequence by running a model."""
     from nnadapter.onnx.construction import build
+    from nnadapter.onnx.signature import type_name
     from nnadapter.process.real_onnxruntime import onnxruntime
 
     values = {f"x{place}": _to_ort_value(np.ascontiguousarray(array)) for place, array in enumerate(arrays)}
@@ -268,12 +268,18 @@ def _to_ort_value(array: Array) -> onnxruntime.OrtValue:
 def array_of(value: onnxruntime.OrtValue) -> Array:
     """Return an OrtValue as array."""
     name = DTYPE_OF_ELEMENT_TYPE[value.element_type()]
-    if type_name(name) in _PLAIN:
+    if _tensor_type(name) in _PLAIN:
         return np.asarray(value.numpy())
     shape = tuple(value.shape())
     nbytes = ceil(prod(shape) * ITEMSIZE_OF_DTYPE[name])
     contents = ctypes.string_at(value.data_ptr(), nbytes) if nbytes else b""
     return _unpacked(np.frombuffer(contents, np.uint8), name, shape)
+
+
+def _tensor_type(dtype: str) -> str:
+    """Return `nnadapter.onnx.signature.type_name` of a plain data type, without loading that module."""
+    name = {"float32": "float", "float64": "double"}.get(dtype, dtype)
+    return f"tensor({name})"
 
 
 def _packed(array: Array) -> bytes:
