@@ -62,7 +62,7 @@ class Envelope(NamedTuple):
             raise IncompatibleProgramError(f"the program has version {version}, expected {self.version}; {ADVICE}")
         payload = memoryview(blob)[PREFIX_BYTES:]
         if length > len(payload) or not (is_checked or self._digest(length, payload) == digest):
-            raise IncompatibleProgramError(f"the program's contents do not match its digest: damaged; {ADVICE}")
+            raise IncompatibleProgramError(f"the program is damaged: its contents do not match its digest; {ADVICE}")
         return bytes(payload[:length]), payload[length:]
 
     @staticmethod

@@ -144,7 +144,7 @@ def check_capability(capability: object) -> Capability:
     if is_bounded != (capability.dimension_bounds is not None):
         raise TypeError("its capability has only one of dynamic_shapes=DynamicShapes.BOUNDED and dimension_bounds")
     if is_bounded and capability.form is not ModelForm.IR:
-        raise TypeError("its capability has DynamicShapes.BOUNDED, which needs form=ModelForm.IR, with form ONNX")
+        raise TypeError("its capability has DynamicShapes.BOUNDED and form=ModelForm.ONNX, expected form=ModelForm.IR")
     return capability
 
 
@@ -362,7 +362,8 @@ def open_isolated(name: str, limit_s: float | None = None) -> IsolatedDevice:
             except BaseException as error:
                 device.close()
                 if isinstance(error, TypeError | ValueError):
-                    raise DeviceUnavailableError(f"device {name!r} did not open: {describe(error)}") from error
+                    text = f"device {name!r} did not open: {describe(error)}; ask its vendor"
+                    raise DeviceUnavailableError(text) from error
                 raise
             _isolated[name] = device
         return _isolated[name]

@@ -46,8 +46,8 @@ def test_a_flipped_bit_is_found(position, bit):
     [
         (None, "a program is at least 48 bytes, got NoneType"),
         (b"short", "a program is at least 48 bytes, got 5 bytes"),
-        (BLOB[:-1], "do not match its digest: damaged"),
-        (BLOB + b"x", "do not match its digest: damaged"),
+        (BLOB[:-1], "is damaged: its contents do not match its digest"),
+        (BLOB + b"x", "is damaged: its contents do not match its digest"),
         (Envelope(magic=b"LETTERS!", version=3).close(b"", []), "starts with b'LETTERS!', expected b'ENVELOPE'"),
         (Envelope(magic=b"ENVELOPE", version=4).close(b"", []), "has version 4, expected 3"),
     ],

@@ -117,7 +117,7 @@ def test_unknown_device_ids(name):
                 "dynamic_shapes": DynamicShapes.BOUNDED,
                 "dimension_bounds": DimensionBounds(largest=8),
             },
-            "needs form=ModelForm.IR",
+            "expected form=ModelForm.IR",
         ),
     ],
 )

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _FEED = {"a": np.zeros(0, np.float32)}
 _RETURNED = "/returned"
-_ADVICE = "activate adapters that were made for this model"
+_ADVICE = "activate adapters of this model"
 
 
 def has_adapters(options: onnxruntime.RunOptions) -> bool:
