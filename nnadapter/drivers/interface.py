@@ -319,8 +319,8 @@ class Program(ABC):
         """Free the program's resources. Called after all of its executions are closed."""
 
 
-class Context(ABC):
-    """Device opened with options. The host may call it from several threads."""
+class ProgramReader:
+    """Loader of serialized programs. Every context is one."""
 
     def deserialize(self, blob: bytes) -> Program:
         """Load a program from bytes of `Program.serialize`.
@@ -347,6 +347,10 @@ class Context(ABC):
             None to let the host compare the stored driver version and device name.
         """
         return None
+
+
+class Context(ProgramReader, ABC):
+    """Device opened with options. The host may call it from several threads."""
 
     @abstractmethod
     def supported(self, model: SegmentModel) -> Sequence[Verdict]:
@@ -405,7 +409,7 @@ class Context(ABC):
         """
         return None
 
-    def close(self) -> None:  # noqa: B027
+    def close(self) -> None:
         """Free the context's resources. Called after all of its programs are closed."""
 
 
