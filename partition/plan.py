@@ -129,7 +129,7 @@ def place_by_priority(
         verdict_count = len(verdicts.get(device, ()))
         if verdict_count != len(graph.atoms):
             raise GraphError(
-                f"device {device!r} gave {verdict_count} verdicts for {len(graph.atoms)} atoms; every atom needs one"
+                f"device {device!r} has {verdict_count} verdicts for {len(graph.atoms)} atoms; every atom needs one"
             )
     placed = [next((device for device in devices if verdicts[device][atom]), None) for atom in range(len(graph.atoms))]
     check_all_placeable(graph, devices, [atom for atom, device in enumerate(placed) if device is None])
@@ -143,7 +143,7 @@ def check_all_placeable(graph: Graph, devices: Sequence[str], atoms: Sequence[in
     nodes = [graph.nodes[node] for atom in atoms for node in graph.atoms[atom]]
     named = listed([f"{node.name!r} ({node.op_type})" for node in nodes])
     raise GraphError(
-        f"none of the devices {list(devices)} takes {named}; end the list with a device that takes everything"
+        f"none of the devices {list(devices)} supports {named}; end the list with a device that supports everything"
     )
 
 

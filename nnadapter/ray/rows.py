@@ -38,7 +38,7 @@ def columns_by_input(signature: Signature, columns: Mapping[str, str] | None) ->
         MissingInputError: a required input has no column.
     """
     if columns is not None and not isinstance(columns, Mapping):
-        raise InvalidInputError(f"columns are a dictionary from input name to column, got {type(columns).__name__}")
+        raise InvalidInputError(f"columns must be a dictionary from input name to column, got {type(columns).__name__}")
     resolved_columns = {value.name: value.name for value in signature.inputs} if columns is None else dict(columns)
     for name, column in resolved_columns.items():
         if name not in signature.by_name:

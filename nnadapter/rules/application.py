@@ -267,7 +267,7 @@ class _Binder:
                         f"{name!r}: {restricted_verdicts[name][atom]}" for name in self._devices if name != device
                     )
                     raise self._error(
-                        f"{self._rules.entry_location(ban)} leaves no device to {self._called(atom, ban)}: it is "
+                        f"{self._rules.entry_location(ban)} leaves {self._called(atom, ban)} without a device: it is "
                         f"banned from {device!r}, and no other supports it"
                         f"{f' ({alternatives})' if alternatives else ''}; narrow the ban",
                     )

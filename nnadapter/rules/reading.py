@@ -73,7 +73,7 @@ _FILE = FileKind(
 
 def _read(path_or_text: object) -> Rules:
     if not isinstance(path_or_text, (str, os.PathLike)):
-        raise RulesError(f"rules are a path, a text or an nnadapter.Rules, got {path_or_text!r}")
+        raise RulesError(f"rules must be a path, a text or an nnadapter.Rules, got {path_or_text!r}")
     if isinstance(path_or_text, str) and "\n" in path_or_text:
         document, source = _FILE.parsed(path_or_text.removeprefix("\ufeff"), TEXT), TEXT
     else:

@@ -43,20 +43,23 @@ class Rule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename
         check_fields(self, RulesError)
         for key in ("device", "op_type", "name"):
             if getattr(self, key) is not None and not getattr(self, key).strip():
-                raise RulesError(f"{key!r} is empty; name something or leave it out", key=key)
+                raise RulesError(f"{key!r} of the rule is an empty text; set it, or leave it out", key=key)
         force_setattr(self, "device", canonical(self.device))
         for key in ("from_", "to"):
             names = getattr(self, key)
             force_setattr(self, key, (names,) if isinstance(names, str) else names and tuple(names))
         if self.op_type is not None and not all(self.op_type.rsplit("::", 1)):
-            raise RulesError(f"op_type {self.op_type!r} lacks a part; write OpType or domain::OpType", key="op_type")
+            raise RulesError(
+                f"op_type {self.op_type!r} lacks a domain or an op type; write OpType or domain::OpType", key="op_type"
+            )
         if (self.from_ is None) != (self.to is None):
             present_key, lacking = ("to", "from") if self.from_ is None else ("from", "to")
             raise RulesError(
-                f"{present_key!r} is given without {lacking!r}; a region needs both, each a tensor or a list"
+                f"the rule has {present_key!r} without {lacking!r}; a region needs both, each a name of a tensor or a "
+                "list of names"
             )
         if self.op_type is None and self.name is None and self.from_ is None:
-            raise RulesError("it selects no node; give op_type, name, or from and to")
+            raise RulesError("the rule selects no node; set op_type, name, or from and to")
 
     @property
     def domain_and_op_type(self) -> tuple[str | None, str | None]:
@@ -134,10 +137,10 @@ class Rules:
         for name, kind in (("pins", Pin), ("bans", Ban)):
             rules = getattr(self, name)
             if not isinstance(rules, Sequence) or not all(type(rule) is kind for rule in rules):
-                raise RulesError(f"{name} of Rules are a tuple of nnadapter.{kind.__name__}, got {rules!r}")
+                raise RulesError(f"{name} of Rules must be a tuple of nnadapter.{kind.__name__}, got {rules!r}")
             object.__setattr__(self, name, tuple(rules))
         if not isinstance(self.limits, Limits):
-            raise RulesError(f"limits of Rules are an nnadapter.Limits, got {self.limits!r}")
+            raise RulesError(f"limits of Rules must be an nnadapter.Limits, got {self.limits!r}")
         self._refuse_contradictions()
 
     def __iter__(self) -> Iterator[Pin | Ban]:

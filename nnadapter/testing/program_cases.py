@@ -227,7 +227,7 @@ def _judged(bench: Bench, subject: Subject) -> Outcome:
             compatibility = context.check_blob(memoryview(blob))
         if compatibility not in (None, *_FITTING):
             detail = (
-                f"check_blob returned {compatibility} for a program of the device itself, expected same or compatible"
+                f"check_blob returned {compatibility} for the device's own program, expected same, compatible or None"
             )
             return FailedOutcome(OutcomeKind.WRONG_ANSWER, detail, subject.evidence)
         for description, foreign in (("no bytes", b""), ("unrelated bytes", _UNRELATED)):

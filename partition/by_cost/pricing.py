@@ -172,7 +172,7 @@ class Prices:
         for kind, names in (("device", self.devices), ("value", self.values)):
             if len(set(names)) != len(names):
                 twice = next(name for at, name in enumerate(names) if name in names[:at])
-                raise GraphError(f"prices name the {kind} {twice!r} twice; name each once")
+                raise GraphError(f"prices name the {kind} {twice!r} twice, expected each once")
         rows, columns = len(self.devices), len(self.values)
         atoms = self.run.shape[-1] if self.run.ndim else 0
         _check_array("run", self.run, (rows, atoms))
@@ -213,11 +213,15 @@ class Prices:
 
 def _check_array(name: str, array: Seconds, shape: tuple[int, ...]) -> None:
     if array.shape != shape or array.dtype != np.float64:
-        raise GraphError(f"prices of {name!r} are {array.dtype}{list(array.shape)}; expected float64{list(shape)}")
+        raise GraphError(
+            f"the array {name!r} of prices is {array.dtype}{list(array.shape)}, expected float64{list(shape)}"
+        )
     wrong = np.isnan(array) | (array < 0)
     if wrong.any():
         place = tuple(int(index) for index in np.unravel_index(int(wrong.argmax()), shape))
-        raise GraphError(f"prices of {name!r} hold {array[place]} at {list(place)}; seconds are never negative or NaN")
+        raise GraphError(
+            f"the array {name!r} of prices has {array[place]} at {list(place)}, expected seconds of at least 0"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,7 +283,9 @@ def aligned(graph: Graph, prices: Prices) -> Prices:
     """
     topology = topology_of(graph)
     if prices.run.shape[1] != topology.atoms:
-        raise GraphError(f"prices are of {prices.run.shape[1]} atoms; the graph has {topology.atoms}")
+        raise GraphError(
+            f"the prices are for {prices.run.shape[1]} atoms, and the graph has {topology.atoms}; use its own prices"
+        )
     if prices.values == topology.values:
         return prices
     column = {name: at for at, name in enumerate(prices.values)}
@@ -299,7 +305,7 @@ def rows_of(prices: Prices, placement: Sequence[str]) -> Indices:
     try:
         return np.fromiter((row[label] for label in placement), np.int64, len(placement))
     except KeyError as missing:
-        raise GraphError(f"there are no prices for the device {missing}; priced are {list(prices.devices)}") from None
+        raise GraphError(f"there are no prices for the device {missing}, only for {list(prices.devices)}") from None
 
 
 def _totals(

@@ -20,5 +20,5 @@ def test_unsupported_atoms_are_an_error():
 
 
 def test_refuses_missing_verdicts():
-    with pytest.raises(GraphError, match="'a' gave 0 verdicts for 1 atoms"):
+    with pytest.raises(GraphError, match="'a' has 0 verdicts for 1 atoms"):
         place_by_priority(graph_of([set()]), ["a"], {})

@@ -139,7 +139,7 @@ def test_columns_are_checked_before_any_row_is_read():
         ({"z": "c"}, "InvalidInputError", "input 'z' that the model does not have"),
         ({}, "MissingInputError", r"input 'x' has no column; pass columns=\{'x': COLUMN\}"),
         ({"x": 3}, "InvalidInputError", "the column of input 'x' must be a name, got 3"),
-        (["x"], "InvalidInputError", "columns are a dictionary"),
+        (["x"], "InvalidInputError", "columns must be a dictionary"),
     ):
         with pytest.raises(getattr(nna.errors, kind), match=text):
             columns_by_input(OPEN, columns)

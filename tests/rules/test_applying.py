@@ -82,7 +82,10 @@ def test_later_refusal_breaks_a_pin():
         ([pin("null", "n1")], "pins node 'n1' to 'null', which is not one of the devices a, b, cpu"),
         ([pin("a", "n0"), ban("a", "n?")], "contradict each other: node 'n0' is pinned to 'a' and banned from it"),
         ([pin("a", "n1"), ban("a", "n2")], "node 'n1' is pinned to 'a' and banned from it"),
-        ([ban("cpu", "n3"), ban("a", "n3")], r"leaves no device to node 'n3': it is banned from 'cpu', .*'b': unsup"),
+        (
+            [ban("cpu", "n3"), ban("a", "n3")],
+            r"leaves node 'n3' without a device: it is banned from 'cpu', .*'b': unsup",
+        ),
     ],
 )
 def test_contradictory_rules_are_refused(rules, message):

@@ -70,13 +70,13 @@ def test_texts_and_rules():
         ("[[limits]]\nmax_segments = 3", "", "limits", r"got a list of 1; write \[limits\], with one bracket"),
         ("\nban = [3]", "ban 1", "", r"expected an object, got 3; write \[\[ban\]\], with two brackets"),
         ('[[ban]]\nop_type = "Erf"\n', "ban 1", "device", "it is missing; "),
-        ('[[pin]]\ndevice = "cpu"\n', "pin 1", "", "it selects no node; give op_type"),
+        ('[[pin]]\ndevice = "cpu"\n', "pin 1", "", "the rule selects no node; set op_type"),
         ('[[pin]]\ndevice = "cpu"\nname = "a"\n[[pin]]\ndevice = "cpu"\noptype = "a"', "pin 2", "optype",
          "unknown key; did you mean 'op_type'?"),
         ('[[pin]]\ndevice = "cpu"\nname = "a"\nline = 3', "pin 1", "line", "unknown key"),
         ('[[pin]]\ndevice = "cpu"\nfrom_ = "a"\nto = "b"', "pin 1", "from_", "unknown key; did you mean 'from'"),
         ('[[pin]]\ndevice = "cpu"\nname = 3', "pin 1", "name", "expected a text or nothing, got 3"),
-        ('[[pin]]\ndevice = "cpu"\nname = " "', "pin 1", "", "'name' is empty"),
+        ('[[pin]]\ndevice = "cpu"\nname = " "', "pin 1", "", "'name' of the rule is an empty text"),
         ('[[pin]]\ndevice = "cpu"\nfrom = ["x", ""]\nto = "y"', "pin 1.from 2", "", "a text of length >= 1, got ''"),
         ('\n[[pin]]\ndevice = "cqu"\nname = "a"', "pin 1", "device", "no driver offers .* 'cqu'; did you mean 'cpu'"),
         ("\n[limits]\n\nmax_segment = 3", "limits", "max_segment", "unknown key; did you mean 'max_segments'"),
@@ -109,7 +109,7 @@ def test_unreadable_files_are_refused(tmp_path):
     (tmp_path / "a.toml").write_bytes(GOOD.encode("utf-16"))
     with pytest.raises(RulesError, match="save it as UTF-8"):
         read_rules(tmp_path / "a.toml")
-    with pytest.raises(RulesError, match="are a path, a text or an nnadapter.Rules, got 3"):
+    with pytest.raises(RulesError, match="must be a path, a text or an nnadapter.Rules, got 3"):
         read_rules(3)
 
 

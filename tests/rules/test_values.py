@@ -29,15 +29,15 @@ def test_domains(op_type, expected):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"device": "cpu"}, "selects no node; give op_type, name, or from and to"),
+        ({"device": "cpu"}, "selects no node; set op_type, name, or from and to"),
         ({"device": "", "name": "a"}, "'device': expected a text of length >= 1, got ''"),
         ({"device": 3, "name": "a"}, "'device': expected a text, got 3"),
-        ({"device": "cpu", "name": " "}, "'name' is empty"),
+        ({"device": "cpu", "name": " "}, "'name' of the rule is an empty text"),
         ({"device": "cpu", "op_type": ["Erf"]}, "'op_type': expected a text or nothing, got a list of 1"),
-        ({"device": "cpu", "op_type": "::Erf"}, "lacks a part"),
-        ({"device": "cpu", "op_type": "a::"}, "lacks a part"),
-        ({"device": "cpu", "from_": "x"}, "'from' is given without 'to'"),
-        ({"device": "cpu", "to": "x"}, "'to' is given without 'from'"),
+        ({"device": "cpu", "op_type": "::Erf"}, "lacks a domain or an op type"),
+        ({"device": "cpu", "op_type": "a::"}, "lacks a domain or an op type"),
+        ({"device": "cpu", "from_": "x"}, "the rule has 'from' without 'to'"),
+        ({"device": "cpu", "to": "x"}, "the rule has 'to' without 'from'"),
         ({"device": "cpu", "from_": [], "to": "x"}, "'from': expected a list of length >= 1, got a list of 0"),
         ({"device": "cpu", "from_": "x", "to": ["y", ""]}, "'to', item 2: expected a text of length >= 1, got ''"),
         ({"device": "cpu", "from_": "x", "to": 3}, "'to': expected a text or a list or nothing, got 3"),
@@ -71,7 +71,7 @@ def test_wrong_limits(given, message):
     "given", [{"pins": "cpu"}, {"pins": (nna.Ban(device="cpu", name="a"),)}, {"bans": (3,)}, {"limits": {}}]
 )
 def test_wrong_types(given):
-    with pytest.raises(RulesError, match="of Rules are"):
+    with pytest.raises(RulesError, match="of Rules must be"):
         nna.Rules(**given)
 
 

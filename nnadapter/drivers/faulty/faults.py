@@ -499,4 +499,6 @@ def unwrapped(blob: memoryview) -> tuple[memoryview, Subject]:
     try:
         return contents, subject_in(header)
     except ValueError as error:
-        raise errors.IncompatibleProgramError("its list of operations is damaged; compile it again") from error
+        raise errors.IncompatibleProgramError(
+            "the list of operations in a serialized program is damaged; compile the program again"
+        ) from error

@@ -170,12 +170,15 @@ class Fault(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, renam
         row = KINDS[self.kind]
         if self.phase not in row.phases:
             allowed = " or ".join(repr(phase.value) for phase in Phase if phase in row.phases)
-            raise FaultScriptError(f"{self.kind.value!r} occurs in {allowed}, not in {self.phase.value!r}", key="phase")
+            raise FaultScriptError(
+                f"faults of kind {self.kind.value!r} occur in phase {allowed}, not in {self.phase.value!r}", key="phase"
+            )
         for key in _OF_KINDS:
             if getattr(self, key) is not None and key not in row.keys:
-                takes = ", ".join(map(repr, row.keys)) or "nothing"
+                takes = ", ".join(map(repr, row.keys)) or "none"
                 raise FaultScriptError(
-                    f"{self.kind.value!r} has no key {key!r}; its keys, apart from those that select calls: {takes}",
+                    f"faults of kind {self.kind.value!r} have no key {key!r}; apart from keys that select calls, they "
+                    f"have {takes}",
                     key=key,
                 )
         if self.nth is not None and not (self.from_ is self.every is self.times is None):
@@ -282,7 +285,7 @@ def _check_details(fault: Fault) -> None:
     if fault.kind is Kind.CRASH:
         signal_number(fault)
     if fault.kind is Kind.SLOW and fault.seconds is None:
-        raise FaultScriptError("'slow' needs 'seconds'", key="seconds")
+        raise FaultScriptError("a fault of kind 'slow' needs the key 'seconds'", key="seconds")
 
 
 def _enum_member(kind: Any, value: object, key: str) -> Any:

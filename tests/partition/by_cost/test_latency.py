@@ -163,7 +163,7 @@ def test_atoms_without_a_device_are_named():
     graph = chain(3)
     prices = random_prices(graph)
     prices.run[:, 1] = np.inf
-    with pytest.raises(GraphError, match=r"none of the devices \['npu', 'cpu'\] takes 'n1' \(Sum\); end the list"):
+    with pytest.raises(GraphError, match=r"none of the devices \['npu', 'cpu'\] supports 'n1' \(Sum\); end the list"):
         place_by_latency(graph, prices)
 
 

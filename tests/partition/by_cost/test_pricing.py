@@ -161,10 +161,10 @@ def test_empty_graph():
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"run": np.zeros((1, 3))}, r"'run' are float64\[1, 3\]; expected float64\[2, 3\]"),
-        ({"transfer_in": np.zeros((2, 4), np.float32)}, r"'transfer_in' are float32\[2, 4\]"),
-        ({"launch": np.array([1.0, np.nan])}, r"'launch' hold nan at \[1\]"),
-        ({"transfer_out": np.full((2, 4), -1.0)}, r"'transfer_out' hold -1.0 at \[0, 0\]"),
+        ({"run": np.zeros((1, 3))}, r"'run' of prices is float64\[1, 3\], expected float64\[2, 3\]"),
+        ({"transfer_in": np.zeros((2, 4), np.float32)}, r"'transfer_in' of prices is float32\[2, 4\]"),
+        ({"launch": np.array([1.0, np.nan])}, r"'launch' of prices has nan at \[1\]"),
+        ({"transfer_out": np.full((2, 4), -1.0)}, r"'transfer_out' of prices has -1.0 at \[0, 0\]"),
         ({"launch": np.array([np.inf, 0.0])}, "launch on 'npu' costs infinitely much"),
         ({"values": ("x", "a", "b", "b")}, "name the value 'b' twice"),
         ({"devices": ("cpu", "cpu")}, "name the device 'cpu' twice"),
@@ -178,9 +178,9 @@ def test_wrong_numbers(changed, message):
 @pytest.mark.parametrize(
     ("prices", "placement", "message"),
     [
-        (numbers(), ["tpu", "cpu", "cpu"], r"no prices for the device 'tpu'; priced are \['npu', 'cpu'\]"),
+        (numbers(), ["tpu", "cpu", "cpu"], r"no prices for the device 'tpu', only for \['npu', 'cpu'\]"),
         (numbers(values=("x", "a", "b", "d")), ["cpu"] * 3, "no column for the value 'c'"),
-        (numbers(run=np.zeros((2, 2))), ["cpu"] * 3, "of 2 atoms; the graph has 3"),
+        (numbers(run=np.zeros((2, 2))), ["cpu"] * 3, "for 2 atoms, and the graph has 3"),
     ],
 )
 def test_prices_of_another_graph(prices, placement, message):
