@@ -436,7 +436,7 @@ def _answer(tables: Sequence[KernelTable], domains: frozenset[str] = frozenset()
 
 
 def _stated(node: OnnxNode, outputs: tuple[OperandType, ...] | None) -> tuple[OperandType, ...] | Unsupported:
-    """Return the model's types, the only ones of unconverted nodes."""
+    """Return the output types in the model, or a refusal if it has none."""
     if outputs is not None:
         return outputs
     return Unsupported(

@@ -3,8 +3,8 @@
 The child is a new process, never a fork, and inherits only the module path. It dies with this process, because it
 watches a socket (`lifeline`).
 
-Each request uses its own channel, and the caller itself waits. A timed-out or interrupted request cannot be told from
-a hang, so the process is killed. Requests are never repeated.
+Each request uses its own channel, and the caller itself waits. A timed-out or interrupted request looks like a hang, so
+the process is killed. Requests are never repeated.
 """
 
 from __future__ import annotations

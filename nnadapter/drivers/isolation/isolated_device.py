@@ -411,8 +411,8 @@ class IsolatedDevice(Device):
     Args:
         name: device name.
         time_limit_s: limit of each request.
-        opening_s: limit of opening now.
-        stays: keep the process without contexts.
+        opening_s: limit of opening the device now.
+        stays: keep the process while no context is open.
 
     Raises:
         DeviceNotFoundError, DeviceUnavailableError: see `open_device`.
@@ -570,7 +570,7 @@ class IsolatedDevice(Device):
 
 
 def _end_if_unused(device: ReferenceType[IsolatedDevice], child: Child) -> None:
-    """End an unused process, without a reference to the device."""
+    """End an unused process; a bound method would keep the device alive."""
     living_device = device()
     if living_device is not None:
         living_device.end_if_unused(child)

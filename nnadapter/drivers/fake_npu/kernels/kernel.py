@@ -27,7 +27,7 @@ class NumpyKernel(NamedTuple):
 
     run: Callable[..., None]
     in_place: tuple[int, ...] = ()
-    """Inputs whose memory the first output may take over if types are equal."""
+    """Inputs with memory that the first output may take over if types are equal."""
     fuses: bool = False
     """True if the kernel applies `finish`, the fused activation."""
 
