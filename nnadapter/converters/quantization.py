@@ -15,7 +15,7 @@ from nnadapter.converters.registry import NodeWriter, OnnxNode, Reason, Refusal,
 from nnadapter.ir.derived import derived
 from nnadapter.ir.operand import INTEGER, Array, DataType, OperandType, Quantization, QuantizedType
 from nnadapter.ir.operand_checks import integer_range
-from nnadapter.ir.operations.quantization import MOVERS, PRODUCTS, REALS
+from nnadapter.ir.operations import MOVERS, PRODUCTS, REALS
 from nnadapter.ir.schema import AttributeValue
 from nnadapter.onnx.schemas import data_type_name
 from nnadapter.records import dataclass

@@ -27,7 +27,8 @@ from nnadapter.drivers.fake_npu.lowerings import composite, images, quantized
 from nnadapter.drivers.fake_npu.lowerings import direct as d
 from nnadapter.drivers.fake_npu.lowerings.direct import Lower, direct, unary
 from nnadapter.ir import ABSENT, DataType, Model, Operation
-from nnadapter.ir.operations.quantization import EIGHT_BITS, MOVERS, REALS, TABULATED
+from nnadapter.ir.operations import MOVERS, REALS, TABULATED
+from nnadapter.ir.operations.quantization import EIGHT_BITS
 from nnadapter.records import dataclass, field, replace
 
 _SIXTEEN_BITS: Types = frozenset({DataType.INT16, DataType.UINT16})

@@ -9,7 +9,7 @@ import numpy as np
 
 from nnadapter.ir import ABSENT, Array, DataType, Model, OperandType, Operation, Quantization, QuantizedType
 from nnadapter.ir.operand_checks import integer_range
-from nnadapter.ir.operations.quantization import MOVERS, PRODUCTS, REALS
+from nnadapter.ir.operations import MOVERS, PRODUCTS, REALS
 
 
 def quantized_function(model: Model, operation: Operation, plain: Callable[..., Any] | None) -> Callable[..., Any]:

@@ -23,8 +23,7 @@ from nnadapter.ir.definition.onnx_ops import ONNX_OPS
 from nnadapter.ir.definition.quantization import FUNCTIONS as QUANTIZED_FUNCTIONS
 from nnadapter.ir.model import ABSENT, Model
 from nnadapter.ir.operand import ANY, FLOATING, INTEGER, NUMERIC, Array, DataType, OperandType
-from nnadapter.ir.operations import SCHEMAS, schema_of
-from nnadapter.ir.operations.quantization import MOVERS, PRODUCTS, REALS
+from nnadapter.ir.operations import MOVERS, PRODUCTS, REALS, SCHEMAS, schema_of
 from nnadapter.ir.operations.row import PerElement
 from nnadapter.ir.operations.windows import IMAGES
 from nnadapter.ir.passes.run import PASSES

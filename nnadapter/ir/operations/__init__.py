@@ -26,7 +26,7 @@ from nnadapter.ir.operations.row import Row
 from nnadapter.ir.schema import OperationSchema
 from nnadapter.process.lazily import lazily
 
-__all__ = ["BROUGHT", "FAMILIES", "SCHEMAS", "schema_of"]
+__all__ = ["BROUGHT", "FAMILIES", "MOVERS", "PRODUCTS", "REALS", "SCHEMAS", "TABULATED", "schema_of"]
 
 _FAMILIES = (
     elementwise,
@@ -52,6 +52,20 @@ FAMILIES: Mapping[str, tuple[Row, ...]] = MappingProxyType(
 """Rows by family, named as its module."""
 SCHEMAS: Mapping[str, Row] = MappingProxyType({row.type: row for rows in FAMILIES.values() for row in rows})
 
+
+def _types(word: str) -> frozenset[str]:
+    return frozenset(row.type for row in SCHEMAS.values() if word in row.quantization.split())
+
+
+MOVERS = _types("moves")
+"""Operations that pass on a per-tensor quantization; CONCAT also computes on reals."""
+PRODUCTS = _types("product")
+"""Operations that multiply quantized integers and accumulate them exactly."""
+TABULATED = _types("table")
+"""Unary functions, which a table can replace."""
+REALS = TABULATED | _types("real")
+"""Operations that compute with real values on 8-bit operands and results."""
+
 BROUGHT = brought_operations(frozenset(SCHEMAS))
 """External operations by type, from installed packages."""
 
@@ -76,7 +90,6 @@ __getattr__ = lazily(
     __name__,
     {
         ".custom": "CUSTOM CustomCall",
-        ".quantization": "TABULATED",
         ".windows": "FUSE_CODES",
     },
 )

@@ -6,12 +6,23 @@ Volumes are [N, C, D, H, W]; triples are (depth, height, width).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from math import prod
 
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import OperandType
 from nnadapter.ir.operations.row import Row, check_at_least, check_dimensions, check_onnx_order, check_vector, family
-from nnadapter.ir.operations.windows import AXES, FUSED, fusable, fused, image_like, image_size, moves, window_count
+from nnadapter.ir.operations.windows import (
+    AXES,
+    FUSED,
+    check_windows,
+    fusable,
+    fused,
+    image_like,
+    image_size,
+    moves,
+    window_counts,
+)
 
 row = family(cost="convolution")
 Ints = Sequence[int]
@@ -26,12 +37,6 @@ def _check_filter(weight: OperandType, rank: int) -> None:
 def _check_group(group: int, name: str, channels: int) -> None:
     if group < 1 or channels % group:
         raise InvalidModelError(f"group is {group}, expected a divisor of {channels} {name} channels")
-
-
-def _counts(sizes: Ints, kernel: Ints, strides: Ints, pads: Ints, dilations: Ints) -> list[int]:
-    rank = len(sizes)
-    padded = [size + pads[axis] + pads[axis + rank] for axis, size in enumerate(sizes)]
-    return list(map(window_count, AXES[-rank:], padded, kernel, strides, dilations))
 
 
 def _convolution(
@@ -53,10 +58,9 @@ def _convolution(
             f"input has {channels} channels, expected {per_group * group}: "
             f"{per_group} of the filter times group {group}"
         )
-    check_at_least(1, strides=strides, dilations=dilations)
-    check_at_least(0, pads=pads)
+    check_windows(pads, strides=strides, dilations=dilations)
     check_vector("bias", bias, outputs)
-    return image_like(image, outputs, *_counts(sizes, kernel, strides, pads, dilations))
+    return image_like(image, outputs, *window_counts(AXES[-len(sizes) :], sizes, kernel, strides, pads, dilations))
 
 
 def _transposed(
@@ -76,8 +80,7 @@ def _transposed(
     _check_group(group, "input", channels)
     if channels != filter_channels:
         raise InvalidModelError(f"input has {channels} channels, expected {filter_channels} as the filter's first axis")
-    check_at_least(1, strides=strides, dilations=dilations)
-    check_at_least(0, pads=pads)
+    check_windows(pads, strides=strides, dilations=dilations)
     check_vector("bias", bias, per_group * group)
     check_at_least(0, output_padding=output_padding)
     limits = list(map(max, strides, dilations))
@@ -123,9 +126,8 @@ def _deformable(
         )
     if offset_group < 1 or channels % offset_group:
         raise InvalidModelError(f"offset_group is {offset_group}, expected a divisor of {channels} channels")
-    check_at_least(1, strides=strides, dilations=dilations)
-    check_at_least(0, pads=pads)
-    sizes = _counts(image, kernel, strides, pads, dilations)
+    check_windows(pads, strides=strides, dilations=dilations)
+    sizes = window_counts(AXES[-2:], image, kernel, strides, pads, dilations)
     taps = offset_group * prod(kernel)
     check_dimensions("offset", offset, (batch, 2 * taps, *sizes))
     check_vector("bias", bias, outputs)
@@ -133,28 +135,20 @@ def _deformable(
     return OperandType(first.dtype, (batch, outputs, *sizes))
 
 
-def _bias_flops(output: OperandType, bias: OperandType | None) -> int:
-    return 0 if bias is None else output.size
-
-
 def _convolution_flops(
     outputs: Sequence[OperandType],
     image: OperandType,
     weight: OperandType,
     bias: OperandType | None = None,
+    *,
+    transposed: bool = False,
     **attributes: object,
 ) -> int:
-    return 2 * outputs[0].size * prod(weight.dimensions[1:]) + _bias_flops(outputs[0], bias)
+    positions = image if transposed else outputs[0]
+    return 2 * positions.size * prod(weight.dimensions[1:]) + (0 if bias is None else outputs[0].size)
 
 
-def _transposed_flops(
-    outputs: Sequence[OperandType],
-    image: OperandType,
-    weight: OperandType,
-    bias: OperandType | None = None,
-    **attributes: object,
-) -> int:
-    return 2 * image.size * prod(weight.dimensions[1:]) + _bias_flops(outputs[0], bias)
+_transposed_flops = partial(_convolution_flops, transposed=True)
 
 
 def _deformable_flops(
@@ -163,7 +157,7 @@ def _deformable_flops(
     weight: OperandType,
     offset: OperandType,
     bias: OperandType | None = None,
-    mask: OperandType | None = None,
+    *others: OperandType | None,
     **attributes: object,
 ) -> int:
     """Count the convolution, and interpolation of four neighbors per window element."""

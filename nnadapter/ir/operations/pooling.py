@@ -11,15 +11,7 @@ from math import prod
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import DataType, OperandType
 from nnadapter.ir.operations.row import Row, Rule, check_at_least, check_length, check_onnx_order, family, per_input
-from nnadapter.ir.operations.windows import (
-    AXES,
-    IMAGES,
-    image_like,
-    image_size,
-    moves,
-    window_count,
-    window_count_ceil,
-)
+from nnadapter.ir.operations.windows import AXES, IMAGES, check_windows, image_like, image_size, moves, window_counts
 
 row = family(cost="reduction")
 Ints = Sequence[int]
@@ -35,24 +27,20 @@ def _image_pool(
     ceil_mode: bool,
     **more: object,
 ) -> OperandType:
-    check_at_least(1, kernel_shape=kernel_shape, strides=strides, dilations=dilations)
-    check_at_least(0, pads=pads)
+    check_windows(pads, kernel_shape=kernel_shape, strides=strides, dilations=dilations)
     _, channels, *sizes = image_size(image)
-    rank, counts = len(sizes), []
-    for axis, name in enumerate(AXES[-rank:]):
-        begin, end, kernel, stride, dilation = (
-            pads[axis], pads[axis + rank], kernel_shape[axis], strides[axis], dilations[axis]
-        )  # fmt: skip
+    rank = len(sizes)
+    names = AXES[-rank:]
+    for name, begin, end, kernel, dilation in zip(
+        names, pads[:rank], pads[rank:], kernel_shape, dilations, strict=True
+    ):
         extent = (kernel - 1) * dilation + 1
         if begin >= extent or end >= extent:
             raise InvalidModelError(
                 f"pads along the {name} are {begin} and {end}, expected less than the kernel's extent of {extent}: "
                 "a window would see only padding"
             )
-        if ceil_mode:
-            counts.append(window_count_ceil(name, sizes[axis], begin, end, kernel, stride, dilation))
-        else:
-            counts.append(window_count(name, sizes[axis] + begin + end, kernel, stride, dilation))
+    counts = window_counts(names, sizes, kernel_shape, strides, pads, dilations, ceil_mode=ceil_mode)
     return image_like(image, channels, *counts)
 
 
@@ -88,14 +76,12 @@ def _col_to_im(
     rank, block = len(image_shape), prod(kernel_shape)
     check_length(rank, kernel_shape=kernel_shape, strides=strides, dilations=dilations)
     check_length(2 * rank, pads=pads)
-    check_at_least(1, kernel_shape=kernel_shape, strides=strides, dilations=dilations)
-    check_at_least(0, pads=pads)
+    check_windows(pads, kernel_shape=kernel_shape, strides=strides, dilations=dilations)
     batch, rows, columns = first.dimensions
     if not rank or rows % block:
         raise InvalidModelError(f"input has {rows} rows, expected a multiple of {block}, the product of kernel_shape")
-    padded = [size + pads[axis] + pads[axis + rank] for axis, size in enumerate(image_shape)]
     names = [f"image_shape[{axis}]" for axis in range(rank)]
-    blocks = prod(map(window_count, names, padded, kernel_shape, strides, dilations))
+    blocks = prod(window_counts(names, image_shape, kernel_shape, strides, pads, dilations))
     if columns != blocks:
         raise InvalidModelError(
             f"input has {columns} columns, expected {blocks}, the number of windows in an image {list(image_shape)}"

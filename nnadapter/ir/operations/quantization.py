@@ -6,26 +6,16 @@ Operations treat quantized operands in one of four ways:
 - Products (CONV_2D, FULLY_CONNECTED, MAT_MUL) subtract the zero points and accumulate exactly, in int32 without a
   quantized result. With one, sums and int32 bias are multiplied by scale of input * scale of filter / scale of result,
   in float32, rounded half to even, shifted by the zero point and saturated, as in ONNX Runtime.
-- Operations on reals (`REALS`) compute like DEQUANTIZE, the operation in float32, and QUANTIZE.
+- Operations on reals compute like DEQUANTIZE, the operation in float32, and QUANTIZE.
 - All others see integers only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from math import isclose
 
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import FLOATING, DataType, OperandType, Quantization
-from nnadapter.ir.operations.convolution import ROWS as CONVOLUTION
-from nnadapter.ir.operations.elementwise import ROWS as ELEMENTWISE
-from nnadapter.ir.operations.indexing import ROWS as INDEXING
-from nnadapter.ir.operations.linear_algebra import ROWS as LINEAR_ALGEBRA
-from nnadapter.ir.operations.movement import ROWS as MOVEMENT
-from nnadapter.ir.operations.normalization import ROWS as NORMALIZATION
-from nnadapter.ir.operations.pooling import ROWS as POOLING
-from nnadapter.ir.operations.reduction import ROWS as REDUCTION
-from nnadapter.ir.operations.resampling import ROWS as RESAMPLING
 from nnadapter.ir.operations.row import Row, Types, as_first, family, like
 from nnadapter.ir.schema import Attributes, QuantizationRule, ShapeRule
 from nnadapter.records import replace
@@ -34,32 +24,6 @@ row = family(cost="elementwise")
 
 EIGHT_BITS = frozenset({DataType.INT8, DataType.UINT8})
 """Data types for arithmetic; QUANTIZE and DEQUANTIZE accept all integers."""
-
-_ROWS = (
-    *ELEMENTWISE,
-    *CONVOLUTION,
-    *POOLING,
-    *LINEAR_ALGEBRA,
-    *NORMALIZATION,
-    *REDUCTION,
-    *MOVEMENT,
-    *INDEXING,
-    *RESAMPLING,
-)
-
-
-def _types(behavior: str) -> frozenset[str]:
-    return frozenset(schema.type for schema in _ROWS if behavior in schema.quantization.split())
-
-
-MOVERS = _types("moves")
-"""Operations that pass on a per-tensor quantization; CONCAT also computes on reals."""
-PRODUCTS: Mapping[str, int] = {type_: -1 if type_ == "MAT_MUL" else 0 for type_ in sorted(_types("product"))}
-"""Axis of the second input that may be quantized along."""
-TABULATED = _types("table")
-"""Unary functions, which a table can replace."""
-REALS = TABULATED | _types("real")
-"""Operations that compute with real values on 8-bit operands and results."""
 
 _BIAS_TOLERANCE = 1e-5
 _FUSE_CODES = frozenset({"none", "relu", "clip"})
@@ -87,15 +51,14 @@ def _same_dtype(types: Types, result: OperandType, attributes: Attributes) -> No
         raise InvalidModelError(f"result is {result}, expected the data type of the input, {first.dtype.value}")
 
 
-def _check_eight_bits(name: str, type_: OperandType, axis: int | None = None) -> Quantization:
-    """Return the quantization, per tensor or along `axis`."""
+def _check_eight_bits(name: str, type_: OperandType, axis: int | None = None) -> None:
+    """Check that an operand is quantized in 8 bits, per tensor or along `axis`."""
     quantization = type_.quantization
     if quantization is None or type_.dtype not in EIGHT_BITS:
         raise InvalidModelError(f"{name} is {type_}, expected a quantized operand of int8 or uint8")
     if quantization.axis is not None and (axis is None or quantization.axis != axis % type_.rank):
         along = "" if axis is None else f" or along axis {axis % type_.rank}"
         raise InvalidModelError(f"{name} is quantized along axis {quantization.axis}, expected per tensor{along}")
-    return quantization
 
 
 def _accumulating(type_: str, rule: ShapeRule) -> ShapeRule:
@@ -120,7 +83,7 @@ def _channel_axis(type_: str, second: OperandType, attributes: Attributes) -> in
     """Return the output channel axis, along which scales may vary."""
     if second.rank < 2:
         return None
-    return -2 if attributes.get("transpose_y") else PRODUCTS[type_]
+    return -2 if attributes.get("transpose_y") else -1 if type_ == "MAT_MUL" else 0
 
 
 def _product(types: Types, result: OperandType, attributes: Attributes) -> None:
@@ -148,9 +111,7 @@ def _check_bias(bias: OperandType, x: Quantization, y: Quantization) -> None:
 
 def _real(types: Types, result: OperandType, attributes: Attributes) -> None:
     present_types = [type_ for type_ in types if type_ is not None]
-    if not any(type_.quantization for type_ in present_types) and all(
-        type_.dtype is result.dtype for type_ in present_types
-    ):
+    if all(type_.quantization is None and type_.dtype is result.dtype for type_ in present_types):
         return  # integer computation, with a result that is declared quantized
     for position, type_ in enumerate(present_types):
         _check_eight_bits(f"input {position}", type_)
@@ -182,17 +143,15 @@ def _keeping(rule: ShapeRule, first_only: bool) -> ShapeRule:
 
 def quantizable(schema: Row) -> Row:
     """Add the rules for quantized operands, if any."""
-    type_ = schema.type
+    words = schema.quantization.split()
     infer, rule = schema.infer, schema.quantized
-    if type_ in PRODUCTS:
-        infer, rule = _accumulating(type_, infer), _product
-    if type_ in MOVERS:
-        infer = _keeping(infer, first_only=type_ != "CONCAT")
-    if type_ in REALS:
+    if "product" in words:
+        infer, rule = _accumulating(schema.type, infer), _product
+    if "moves" in words:
+        infer = _keeping(infer, first_only=schema.type != "CONCAT")
+    if "table" in words or "real" in words:
         rule = _real
-    return (
-        schema if infer is schema.infer and rule is schema.quantized else replace(schema, infer=infer, quantized=rule)
-    )
+    return replace(schema, infer=infer, quantized=rule) if words else schema
 
 
 def _always(schema: Row, rule: QuantizationRule) -> Row:

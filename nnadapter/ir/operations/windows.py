@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import Layout, OperandType
-from nnadapter.ir.operations.row import Formula, PerElement, Rule, like
+from nnadapter.ir.operations.row import Formula, PerElement, Rule, check_at_least, like
 
 _IMAGES = """
 CONV_2D CONV_2D_TRANSPOSE MAX_POOL_2D AVERAGE_POOL_2D BATCH_NORMALIZATION INSTANCE_NORMALIZATION
@@ -37,33 +37,47 @@ def image_like(type_: OperandType, channels: int, *sizes: int) -> OperandType:
     return like(type_, (batch, *sizes, channels) if type_.layout is Layout.NHWC else (batch, channels, *sizes))
 
 
-def window_count(name: str, padded: int, kernel: int, stride: int, dilation: int) -> int:
-    """Return the number of complete windows. Source: ONNX Conv-11.
+def check_windows(pads: Sequence[int], **positive: Sequence[int]) -> None:
+    """Raise InvalidModelError if a pad is negative, or another value less than 1."""
+    check_at_least(1, **positive)
+    check_at_least(0, pads=pads)
 
-    Raises:
-        InvalidModelError: none fits.
+
+def window_counts(
+    names: Sequence[str],
+    sizes: Sequence[int],
+    kernel: Sequence[int],
+    strides: Sequence[int],
+    pads: Sequence[int],
+    dilations: Sequence[int],
+    *,
+    ceil_mode: bool = False,
+) -> list[int]:
+    """Return the number of windows along each of the axes `names`.
+
+    With `ceil_mode`, a partial window counts if it starts before the end padding. Source: ONNX Conv-11, MaxPool-22.
+    Raises InvalidModelError if no window fits.
     """
-    extent = (kernel - 1) * dilation + 1
-    if padded < extent:
-        raise InvalidModelError(
-            f"{name} with padding is {padded}, expected at least {extent}, "
-            f"the extent of a kernel of {kernel} with dilation {dilation}"
-        )
-    return (padded - extent) // stride + 1
-
-
-def window_count_ceil(name: str, size: int, begin: int, end: int, kernel: int, stride: int, dilation: int) -> int:
-    """Return the number of windows, including a partial one that starts before the end padding.
-
-    Source: ONNX MaxPool-22 and AveragePool-22, `ceil_mode`. Raises InvalidModelError if none fits.
-    """
-    extent = (kernel - 1) * dilation + 1
-    count = -((extent - size - begin - end) // stride) + 1
-    if (count - 1) * stride >= size + begin:
-        count -= 1
-    if size < 1 or count < 1:
-        raise InvalidModelError(f"{name} is {size}, expected at least part of a window of extent {extent}")
-    return count
+    counts = []
+    for axis, name in enumerate(names):
+        size, begin, end, stride = sizes[axis], pads[axis], pads[axis + len(sizes)], strides[axis]
+        extent = (kernel[axis] - 1) * dilations[axis] + 1
+        padded = size + begin + end
+        if ceil_mode:
+            count = -((extent - padded) // stride) + 1
+            if (count - 1) * stride >= size + begin:
+                count -= 1
+            if size < 1 or count < 1:
+                raise InvalidModelError(f"{name} is {size}, expected at least part of a window of extent {extent}")
+        elif padded < extent:
+            raise InvalidModelError(
+                f"{name} with padding is {padded}, expected at least {extent}, "
+                f"the extent of a kernel of {kernel[axis]} with dilation {dilations[axis]}"
+            )
+        else:
+            count = (padded - extent) // stride + 1
+        counts.append(count)
+    return counts
 
 
 def moves(rank: int) -> str:

@@ -10,7 +10,7 @@ from nnadapter.ir import ABSENT, Array, DataType, Model, Operation, Quantization
 from nnadapter.ir.builder import ModelEditor
 from nnadapter.ir.deferred_arrays import transposed
 from nnadapter.ir.derived import derived
-from nnadapter.ir.operations.quantization import MOVERS, PRODUCTS, REALS, TABULATED
+from nnadapter.ir.operations import MOVERS, PRODUCTS, REALS, TABULATED
 from nnadapter.ir.rewrite import Match, RewriteRule, apply_rules, constant, editing, operand, operation
 
 

@@ -19,7 +19,7 @@ from nnadapter.drivers.xla.compilation import Pack, Packing
 from nnadapter.ir import Array, DataType, Layout, NamedOperation, Operand, OperandType
 from nnadapter.ir.definition.models import functions_over
 from nnadapter.ir.operand_checks import integer_range
-from nnadapter.ir.operations.quantization import PRODUCTS
+from nnadapter.ir.operations import PRODUCTS
 
 Function = Callable[..., Any]
 """Inputs (None if absent) and named attributes -> results."""
