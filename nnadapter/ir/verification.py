@@ -74,13 +74,16 @@ def check_inputs(schema: OperationSchema, types: Sequence[OperandType | None]) -
             continue
         if type_.dtype not in role.dtypes and not _stands_for_reals(schema, type_):
             raise InvalidModelError(
-                f"{schema.type}: input {role.name!r} is {type_.dtype.value}, expected {_names(role.dtypes)}"
+                f"{schema.type}: input {role.name!r} is {type_.dtype.value}, "
+                f"expected one of {', '.join(sorted(role.dtypes))}"
             )
         if same is not None and not _stands_for_reals(schema, type_):
             _check_same_dtype(schema, role, type_, types[same])
     first = types[0] if types else None
     if first is not None and not schema.ranks[0] <= len(first.dimensions) <= schema.ranks[1]:
-        raise InvalidModelError(f"{schema.type}: input {first} has rank {first.rank}, expected {_span(schema.ranks)}")
+        raise InvalidModelError(
+            f"{schema.type}: input {first} has rank {first.rank}, expected {range_in_words(*schema.ranks)}"
+        )
 
 
 def _stands_for_reals(schema: OperationSchema, type_: OperandType) -> bool:
@@ -98,19 +101,14 @@ def _check_same_dtype(schema: OperationSchema, role: Role, type_: OperandType, o
 
 def _counts(plan: _CheckList) -> str:
     names = ", ".join(role.name + ("?" if role.optional else "…" if role.variadic else "") for role, _ in plan.roles)
-    span = f"{plan.smallest} or more" if plan.largest is None else _span((plan.smallest, plan.largest))
-    return f"{span} ({names})"
+    return f"{range_in_words(plan.smallest, plan.largest)} ({names})"
 
 
-def _span(limits: tuple[int, int]) -> str:
-    smallest, largest = limits
+def range_in_words(smallest: int, largest: int | None) -> str:
+    """Return a range of ranks or counts as text: `4`, `2 to 5`, or `1 or more` if `largest` is None or at least 64."""
     if smallest == largest:
         return str(smallest)
-    return f"{smallest} or more" if largest >= 64 else f"{smallest} to {largest}"
-
-
-def _names(dtypes: frozenset[Any]) -> str:
-    return "one of " + ", ".join(sorted(dtype.value for dtype in dtypes))
+    return f"{smallest} or more" if largest is None or largest >= 64 else f"{smallest} to {largest}"
 
 
 def check_attributes(

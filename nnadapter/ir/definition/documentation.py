@@ -18,26 +18,14 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping
 from functools import cache
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir import Array, DataType, Example, OperationDoc, OperationSchema
-from nnadapter.ir.definition import (
-    attention,
-    convolution,
-    elementwise,
-    indexing,
-    linear_algebra,
-    movement,
-    normalization,
-    pooling,
-    quantization,
-    recurrent,
-    reduction,
-    resampling,
-)
+from nnadapter.ir.definition.quantization import EXAMPLES
 from nnadapter.ir.operations import FAMILIES
 
 _CUSTOM = """\
@@ -68,23 +56,6 @@ fuse_parameters: Attributes of the activation: (min, max) for `clip`, (alpha, be
 to: The data type of the result.
 axis: The axis, from 0 to rank - 1. Negative axes are rejected.
 """
-_DOCS = {
-    module.__name__.rpartition(".")[2]: module.DOCS
-    for module in (
-        attention,
-        convolution,
-        elementwise,
-        indexing,
-        linear_algebra,
-        movement,
-        normalization,
-        pooling,
-        quantization,
-        recurrent,
-        reduction,
-        resampling,
-    )
-} | {"custom": _CUSTOM}
 _FAMILY_OF = {row.type: family for family, rows in FAMILIES.items() for row in rows}
 
 
@@ -104,16 +75,17 @@ def doc_of(schema: OperationSchema) -> OperationDoc | None:
         raise InvalidModelError(f"{schema.type}: doc is {type(doc).__name__}, expected an nnadapter.ir.OperationDoc")
     if doc is not None or schema.type not in _FAMILY_OF:
         return doc
-    sections = _sections(_FAMILY_OF[schema.type])
-    return _read(schema, sections[schema.type], {**_sections("")["*"], **sections.get("*", {})})
+    family = _FAMILY_OF[schema.type]
+    sections = _sections(_CUSTOM if family == "custom" else import_module(f"nnadapter.ir.definition.{family}").DOCS)
+    return _read(schema, sections[schema.type], {**_sections(_EVERYWHERE)["*"], **sections.get("*", {})})
 
 
 @cache
-def _sections(family: str) -> Mapping[str, Mapping[str, list[str]]]:
-    """Return the texts of each section of a family, by marker or by the documented name."""
+def _sections(text: str) -> Mapping[str, Mapping[str, list[str]]]:
+    """Return the texts of each section, by marker or by the documented name."""
     sections: dict[str, dict[str, list[str]]] = {}
     texts: list[str] = []
-    for line in (_DOCS[family] if family else _EVERYWHERE).splitlines():
+    for line in text.splitlines():
         if line.startswith("  "):
             texts[-1] += line[1:]
             continue
@@ -123,10 +95,10 @@ def _sections(family: str) -> Mapping[str, Mapping[str, list[str]]]:
             section = sections[type_] = {}
             texts = section["summary"] = [summary]
             continue
-        name, _, text = line.partition(": ")
-        key, text = (mark, remainder) if mark in ("|", "-") else (name, text)
+        name, _, meaning = line.partition(": ")
+        key, documented = (mark, remainder) if mark in ("|", "-") else (name, meaning)
         texts = section.setdefault(key, [])
-        texts.append(text)
+        texts.append(documented)
     return sections
 
 
@@ -149,7 +121,7 @@ def _read(schema: OperationSchema, section: Mapping[str, list[str]], shared: Map
 def _example(type_: str, text: str) -> Example:
     call = ast.parse(f"example({text})", mode="eval").body
     assert isinstance(call, ast.Call), text
-    quantizations, results = quantization.EXAMPLES.get(type_, ((), ()))
+    quantizations, results = EXAMPLES.get(type_, ((), ()))
     attributes = {keyword.arg or "": ast.literal_eval(keyword.value) for keyword in call.keywords}
     return Example(tuple(map(_array, call.args)), attributes, quantizations, results)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial, reduce
+from functools import reduce
 from math import erf as scalar_erf
 from typing import Any
 
@@ -107,21 +107,6 @@ def _pow(x: Array, exponent: Array) -> Any:
 
 def _shrink(x: Array, bias: float, lambd: float) -> Array:
     return np.where(x < -lambd, x + bias, np.where(x > lambd, x - bias, 0))
-
-
-ACTIVATIONS: Mapping[str, Callable[..., Any]] = {
-    "relu": lambda x: np.maximum(x, 0),
-    "clip": _clip,
-    "sigmoid": sigmoid,
-    "hard_sigmoid": partial(hard_sigmoid, np),
-    "hard_swish": lambda x, alpha, beta: x * hard_sigmoid(np, x, alpha, beta),
-    "tanh": np.tanh,
-    "leaky_relu": partial(leaky_relu, np),
-    "gelu": _gelu,
-    "gelu_tanh": lambda x: _gelu(x, "tanh"),
-    "swish": lambda x: x * sigmoid(x),
-}
-"""Fuse code -> activation; it gets `fuse_parameters`."""
 
 
 _BITS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}

@@ -7,35 +7,21 @@ layout.
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 
 from nnadapter.errors import DriverError
-from nnadapter.ir.definition.attention import FUNCTIONS as ATTENTION
-from nnadapter.ir.definition.convolution import FUNCTIONS as CONVOLUTION
-from nnadapter.ir.definition.elementwise import ACTIVATIONS, NAMES, cast
-from nnadapter.ir.definition.elementwise import FUNCTIONS as ELEMENTWISE
-from nnadapter.ir.definition.elementwise import SHARED as SHARED_ELEMENTWISE
-from nnadapter.ir.definition.indexing import FUNCTIONS as INDEXING
-from nnadapter.ir.definition.linear_algebra import FUNCTIONS as LINEAR_ALGEBRA
-from nnadapter.ir.definition.linear_algebra import SHARED as SHARED_LINEAR_ALGEBRA
-from nnadapter.ir.definition.movement import FUNCTIONS as MOVEMENT
-from nnadapter.ir.definition.movement import SHARED as SHARED_MOVEMENT
-from nnadapter.ir.definition.normalization import FUNCTIONS as NORMALIZATION
-from nnadapter.ir.definition.normalization import SHARED as SHARED_NORMALIZATION
-from nnadapter.ir.definition.pooling import FUNCTIONS as POOLING
+from nnadapter.ir.definition.elementwise import NAMES, cast
 from nnadapter.ir.definition.quantization import quantized_function
-from nnadapter.ir.definition.recurrent import FUNCTIONS as RECURRENT
-from nnadapter.ir.definition.reduction import FUNCTIONS as REDUCTION
-from nnadapter.ir.definition.reduction import SHARED as SHARED_REDUCTION
-from nnadapter.ir.definition.resampling import FUNCTIONS as RESAMPLING
 from nnadapter.ir.model import ABSENT, Model, Operation
 from nnadapter.ir.operand import Array, DataType, Layout, dtype_name
-from nnadapter.ir.operations import BROUGHT, SCHEMAS, schema_of
-from nnadapter.ir.operations.windows import IMAGES
+from nnadapter.ir.operations import BROUGHT, FAMILIES, SCHEMAS, schema_of
+from nnadapter.ir.operations.windows import FUSE_CODES, IMAGES
 
 
 def by_definition(model: Model, inputs: Sequence[Array]) -> list[Array]:
@@ -75,26 +61,18 @@ def _check_results(model: Model, operation: Operation, results: Sequence[Any]) -
 
 
 def _compute(model: Model, operation: Operation, arguments: list[Array | None]) -> list[Array]:
-    attributes = dict(operation.attributes)
+    attributes: dict[str, Any] = dict(operation.attributes)
     fuse_code, parameters = attributes.pop("fuse_code", "none"), attributes.pop("fuse_parameters", ())
     wide: list[Any] = [_widened(value, operation.type) for value in arguments]
     channels_last = model.operands[operation.inputs[0]].type.layout is Layout.NHWC and operation.type in IMAGES
     if channels_last:
         wide[0] = np.transpose(wide[0], (0, 3, 1, 2))
     with np.errstate(all="ignore"):
-        activation = ACTIVATIONS.get(str(fuse_code), _as_it_is)
-        function: Any = quantized_function(model, operation, _function_of(operation.type))
-        activation_parameters: tuple[Any, ...] = parameters if isinstance(parameters, tuple) else ()
-        results = function(*wide, finish=lambda result: activation(result, *activation_parameters), **attributes)
+        definition = FUNCTIONS.get(operation.type) or schema_of(operation.type).definition
+        function: Any = quantized_function(model, operation, definition)
+        activation = _ACTIVATIONS[fuse_code]
+        results = function(*wide, finish=lambda result: activation(result, *parameters), **attributes)
     return [np.transpose(result, (0, 2, 3, 1)) for result in results] if channels_last else results
-
-
-def _function_of(type_: str) -> Callable[..., Any] | None:
-    return FUNCTIONS.get(type_) or (None if type_ in SCHEMAS else schema_of(type_).definition)
-
-
-def _as_it_is(result: Array) -> Array:
-    return result
 
 
 def _widened(value: Array | None, operation: str) -> Any:
@@ -108,27 +86,28 @@ def _widened(value: Array | None, operation: str) -> Any:
 _MOVING = frozenset({"RESHAPE", "TRANSPOSE", "EXPAND", "TILE", "CONCAT", "SPLIT", "SLICE", "GATHER", "GATHER_ELEMENTS"})
 
 _NAMES = dict(pair.split() for pair in NAMES.split(","))
-_SHARED = {**SHARED_ELEMENTWISE, **SHARED_LINEAR_ALGEBRA, **SHARED_MOVEMENT, **SHARED_NORMALIZATION, **SHARED_REDUCTION}
+_FAMILIES = [
+    import_module(f"nnadapter.ir.definition.{name}") for name in FAMILIES if name not in ("custom", "quantization")
+]
 
 
 def functions_over(xp: Any) -> dict[str, Callable[..., Any]]:
     """Return the definitions that work over any array namespace, for one of them: numpy or jax.numpy."""
     named = {type_: getattr(xp, name) for type_, name in _NAMES.items()}
-    return named | {type_: partial(function, xp) for type_, function in _SHARED.items()}
+    shared = ChainMap(*(family.SHARED for family in _FAMILIES if hasattr(family, "SHARED")))
+    return named | {type_: partial(function, xp) for type_, function in shared.items()}
 
 
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     **functions_over(np),
-    **ATTENTION,
-    **CONVOLUTION,
-    **ELEMENTWISE,
-    **INDEXING,
-    **LINEAR_ALGEBRA,
-    **MOVEMENT,
-    **NORMALIZATION,
-    **POOLING,
-    **RECURRENT,
-    **REDUCTION,
-    **RESAMPLING,
+    **ChainMap(*(family.FUNCTIONS for family in _FAMILIES)),
 }
 """Operation type -> function, except for quantized operands; see `quantization`."""
+
+_ACTIVATIONS: Mapping[str, Callable[..., Any]] = {
+    **{code: FUNCTIONS[code.upper()] for code in FUSE_CODES if code.upper() in FUNCTIONS},
+    "none": lambda result: result,
+    "gelu_tanh": partial(FUNCTIONS["GELU"], approximate="tanh"),
+    "swish": partial(FUNCTIONS["SWISH"], alpha=1.0),
+}
+"""Fuse code -> activation; it gets `fuse_parameters`."""

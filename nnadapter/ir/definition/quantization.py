@@ -43,17 +43,14 @@ def _finished(plain: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def _spread(values: Any, type_: OperandType, rank: int, axis: int | None, dtype: Any) -> Array:
-    """Return scales or zero points in a shape that broadcasts along their axis."""
-    array = np.array(values, dtype)
-    return array.reshape(()) if axis is None else array.reshape([-1 if dim == axis else 1 for dim in range(rank)])
-
-
 def _parts(type_: OperandType | None) -> tuple[Array, Array]:
+    """Return scales and zero points in a shape that broadcasts along their axis."""
     assert type_ is not None and type_.quantization is not None
     quantization = type_.quantization
-    scale = _spread(quantization.scale, type_, type_.rank, quantization.axis, np.float32)
-    return scale, _spread(quantization.zero_point, type_, type_.rank, quantization.axis, np.int64)
+    axis = quantization.axis
+    shape = () if axis is None else [-1 if dimension == axis else 1 for dimension in range(type_.rank)]
+    scale, zero_point = np.array(quantization.scale, np.float32), np.array(quantization.zero_point, np.int64)
+    return scale.reshape(shape), zero_point.reshape(shape)
 
 
 def to_reals(x: Array, type_: OperandType | None) -> Array:

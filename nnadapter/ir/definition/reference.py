@@ -10,6 +10,7 @@ import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from inspect import unwrap
+from itertools import zip_longest
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -27,8 +28,8 @@ from nnadapter.ir.operations import MOVERS, PRODUCTS, REALS, SCHEMAS, schema_of
 from nnadapter.ir.operations.row import PerElement
 from nnadapter.ir.operations.windows import IMAGES
 from nnadapter.ir.passes.run import PASSES
-from nnadapter.ir.schema import Attribute, Example, FlopsRule, OperationDoc, OperationSchema, Role
-from nnadapter.ir.verification import verify
+from nnadapter.ir.schema import Attribute, Example, OperationDoc, OperationSchema, Role
+from nnadapter.ir.verification import range_in_words
 from nnadapter.records import dataclass
 
 _OWN = "nnadapter.ir.definition"
@@ -147,12 +148,7 @@ def _without_remarks(text: str) -> str:
 _OF_IMAGES = "The first input may be NHWC; the result then has the same layout."
 
 
-def layouts(type_: str) -> str:
-    """Return a sentence on NHWC images; empty for operations without NHWC support."""
-    return _OF_IMAGES if type_ in IMAGES else ""
-
-
-def quantized_operands(schema: OperationSchema) -> str:
+def _quantized_operands(schema: OperationSchema) -> str:
     """Return sentences on quantized operands."""
     type_ = schema.type
     if schema.always_quantized:
@@ -179,11 +175,6 @@ def quantized_operands(schema: OperationSchema) -> str:
     return " ".join(ways) or "It computes with the integers only."
 
 
-def flops_in_words(rule: FlopsRule) -> str:
-    """Return a per-element formula in words; empty for others."""
-    return str(rule) if isinstance(rule, PerElement) else ""
-
-
 @cache
 def _texts_of_passes() -> dict[str, tuple[str, str]]:
     """Return docstring and source of each pass."""
@@ -208,7 +199,7 @@ def _text_of_pass(function: Callable[..., Any]) -> str:
     return "\n".join(texts.values())
 
 
-def passes_that_name(type_: str) -> tuple[str, ...]:
+def _passes_that_name(type_: str) -> tuple[str, ...]:
     """Return the passes that mention an operation in docstring or source; families such as REDUCE_… count."""
     family = re.escape(type_.partition("_")[0])
     words = re.compile(rf"\b{re.escape(type_)}\b(?!_)|\b{family}_…")
@@ -229,38 +220,32 @@ class TriedExample:
     flops: int
 
 
-def tried(type_: str, example: Example) -> TriedExample:
+def _tried(type_: str, example: Example) -> TriedExample:
     """Return an example with its results.
 
     Raises:
         InvalidModelError: inputs or attributes do not fit the operation, or an external definition fails.
     """
     builder = ModelBuilder()
-    quantizations = (*example.quantizations, *[None] * len(example.inputs))
-    types = [
-        None
-        if array is None
-        else OperandType(DataType(array.dtype.name), array.shape, quantization=quantizations[position])
-        for position, array in enumerate(example.inputs)
-    ]
-    operands = [
-        ABSENT if input_type is None else builder.add_input(f"input{position}", input_type)
-        for position, input_type in enumerate(types)
-    ]
+    operands, inputs = [], list[tuple[OperandType, Array] | None]()
+    for position, (array, quantization) in enumerate(zip_longest(example.inputs, example.quantizations)):
+        if array is None:
+            operands.append(ABSENT)
+            inputs.append(None)
+            continue
+        type_of_input = OperandType(DataType(array.dtype.name), array.shape, quantization=quantization)
+        operands.append(builder.add_input(f"input{position}", type_of_input))
+        inputs.append((type_of_input, array))
     results = builder.add_operation(type_, operands, example.attributes, quantized=example.results)
     model = builder.finish(results)
-    verify(model)
     attributes = model.operations[0].attributes
     result_types = [model.type_at(result) for result in results]
     arrays = [array for array in example.inputs if array is not None]
     return TriedExample(
         model=model,
-        inputs=tuple(
-            None if array is None or input_type is None else (input_type, array)
-            for input_type, array in zip(types, example.inputs, strict=True)
-        ),
+        inputs=tuple(inputs),
         outputs=tuple(zip(result_types, _results(model, arrays), strict=True)),
-        flops=schema_of(type_).flops(types, result_types, attributes),
+        flops=schema_of(type_).flops([row and row[0] for row in inputs], result_types, attributes),
     )
 
 
@@ -327,17 +312,17 @@ def entry_of(type_: str) -> Entry:
         family=family_of(type_),
         summary=doc.summary if doc else "",
         signature=_signature(schema),
-        ranks=ranks_in_words(schema.ranks),
+        ranks=range_in_words(*schema.ranks),
         inputs=tuple(_input(role, doc) for role in schema.inputs),
         attributes=tuple(_attribute(attribute, doc) for attribute in schema.attributes),
         outputs=tuple({"name": name, "meaning": doc.outputs.get(name, "") if doc else ""} for name in schema.outputs),
         formula=doc.formula if doc else "",
-        layouts=layouts(type_),
-        quantized=quantized_operands(schema),
-        flops=doc.flops if doc and doc.flops else flops_in_words(schema.flops),
+        layouts=_OF_IMAGES if type_ in IMAGES else "",
+        quantized=_quantized_operands(schema),
+        flops=doc.flops if doc and doc.flops else str(schema.flops) if isinstance(schema.flops, PerElement) else "",
         traps=doc.traps if doc else (),
-        passes=passes_that_name(type_),
-        example=tried(type_, doc.example) if doc else None,
+        passes=_passes_that_name(type_),
+        example=_tried(type_, doc.example) if doc else None,
         onnx=ONNX_OPS.get(type_, ()),
         definition=_definition(type_),
         source=schema.source,
@@ -366,12 +351,6 @@ def _signature(schema: OperationSchema) -> str:
     ]
     call = ", ".join(names) + ("; " + ", ".join(settings) if settings else "")
     return f"{schema.type}({call}) -> {', '.join(schema.outputs)}{'…' if schema.variadic_outputs else ''}"
-
-
-def ranks_in_words(ranks: tuple[int, int]) -> str:
-    """Return a range of ranks as text: `4`, `2 to 5`, `1 or more`."""
-    low, high = ranks
-    return str(low) if low == high else f"{low} or more" if high >= 64 else f"{low} to {high}"
 
 
 def _input(role: Role, doc: OperationDoc | None) -> Mapping[str, str]:
