@@ -85,6 +85,11 @@ def operand(name: str, when: Callable[[Operand], bool] | None = None) -> Operand
     return OperandPattern(name, when)
 
 
+def is_floating(matched: Operand) -> bool:
+    """Return True for a floating-point operand: a condition for `operand`."""
+    return matched.type.dtype.is_floating
+
+
 def constant(
     name: str = "", *, value: float | None = None, when: Callable[[Array], bool] | None = None
 ) -> ConstantPattern:

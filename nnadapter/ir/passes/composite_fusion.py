@@ -17,6 +17,7 @@ from nnadapter.ir.rewrite import (
     constant,
     editing,
     either,
+    is_floating,
     operand,
     operation,
 )
@@ -44,7 +45,7 @@ def _normalized(editor: ModelEditor, match: Match) -> Sequence[int] | None:
     epsilon = editor.value_of(match.operands["epsilon"])
     if epsilon is None or not _fits(editor, x, scale, int(axes[0])):
         return None
-    if editor.type_of(x).dimensions != editor.type_of(editor.operation(match.anchor).outputs[0]).dimensions:
+    if not _keeps_dimensions(editor, match, x):
         return None  # epsilon may have higher rank than x
     attributes = {"axis": int(axes[0]), "epsilon": float(epsilon.reshape(()))}
     return editor.add_operation("LAYER_NORMALIZATION", (x, scale), attributes, origins=match.operations)
@@ -63,26 +64,28 @@ def _biased(editor: ModelEditor, match: Match) -> Sequence[int] | None:
     )
 
 
+def _keeps_dimensions(editor: ModelEditor, match: Match, x: int) -> bool:
+    """Return True if the result of the match has the dimensions of `x`, so that no constant broadcasts it."""
+    return editor.type_of(x).dimensions == editor.type_of(editor.operation(match.anchor).outputs[0]).dimensions
+
+
 def _fits(editor: ModelEditor, x: int, constant_: int, axis: int) -> bool:
     return editor.type_of(constant_).dimensions == editor.type_of(x).dimensions[axis:]
 
 
-def _is_epsilon(value: Array) -> bool:
-    return value.size == 1 and float(value.reshape(())) > 0
-
-
 def _deviation(mean: str) -> OperationPattern:
     # Separate names for the means: exporters write the difference once or several times.
-    return operation("SUB", _NORMALIZED, operation("REDUCE_MEAN", _NORMALIZED, name=mean, keepdims=True))
+    return operation("SUB", _X, operation("REDUCE_MEAN", _X, name=mean, keepdims=True))
 
 
-_NORMALIZED = operand("x")
+_X = operand("x")
 _SQUARED = _deviation("mean of the square")
 _SQUARED_DEVIATION = either(
     operation("POW", _SQUARED, constant(value=2)), operation("MUL", _SQUARED, _deviation("mean of the factor"))
 )
 _VARIANCE = operation("REDUCE_MEAN", _SQUARED_DEVIATION, name="variance", keepdims=True)
-_ROOT = operation("SQRT", operation("ADD", _VARIANCE, constant("epsilon", when=_is_epsilon)))
+_EPSILON = constant("epsilon", when=lambda value: value.size == 1 and float(value.reshape(())) > 0)
+_ROOT = operation("SQRT", operation("ADD", _VARIANCE, _EPSILON))
 _QUOTIENT = either(
     operation("DIV", _deviation("mean"), _ROOT), operation("MUL", _deviation("mean"), operation("RECIPROCAL", _ROOT))
 )
@@ -90,6 +93,9 @@ _LAYER_NORMALIZATION_RULES = (
     RewriteRule(operation("MUL", _QUOTIENT, constant("scale")), _normalized),
     RewriteRule(operation("ADD", operation("LAYER_NORMALIZATION", name="normalized"), constant("bias")), _biased),
 )
+
+
+_REAL_X = operand("x", when=is_floating)
 
 
 @editing
@@ -103,55 +109,53 @@ def fuse_gelu(editor: ModelEditor) -> None:
     apply_rules(editor, _GELU_RULES)
 
 
-def _half(pattern: Pattern) -> tuple[OperationPattern, OperationPattern]:
-    return operation("MUL", pattern, constant(value=0.5)), operation("DIV", pattern, constant(value=2))
-
-
-def _scaled(pattern: Pattern, factor: float) -> Pattern:
+def _scaled(pattern: Pattern, factor: float) -> OperationPattern:
     return operation("MUL", pattern, constant(value=factor))
+
+
+def _divided(pattern: Pattern, divisor: float) -> tuple[OperationPattern, OperationPattern]:
+    """Match a quotient, also as a product."""
+    return operation("DIV", pattern, constant(value=divisor)), _scaled(pattern, 1 / divisor)
 
 
 def _forms(inner: Pattern) -> tuple[OperationPattern, ...]:
     """Match x * (1 + inner) / 2 in every association."""
     raised = operation("ADD", inner, constant(value=1))
-    halves = either(*_half(raised), operation("ADD", either(*_half(inner)), constant(value=0.5)))
+    halves = either(*_divided(raised, 2), operation("ADD", either(*_divided(inner, 2)), constant(value=0.5)))
     return (
-        *_half(operation("MUL", _GELU_INPUT, raised)),
-        operation("MUL", either(*_half(_GELU_INPUT)), raised),
-        operation("MUL", _GELU_INPUT, halves),
+        *_divided(operation("MUL", _REAL_X, raised), 2),
+        operation("MUL", either(*_divided(_REAL_X, 2)), raised),
+        operation("MUL", _REAL_X, halves),
     )
 
 
 def _gelu(approximate: str) -> Replacement:
     def replacement(editor: ModelEditor, match: Match) -> Sequence[int] | None:
         x = match.operands["x"]
-        if editor.type_of(x).dimensions != editor.type_of(editor.operation(match.anchor).outputs[0]).dimensions:
+        if not _keeps_dimensions(editor, match, x):
             return None
         return editor.add_operation("GELU", (x,), {"approximate": approximate}, origins=match.operations)
 
     return replacement
 
 
-_GELU_INPUT = operand("x", when=lambda matched: matched.type.dtype.is_floating)
-_ERF = operation(
-    "ERF", either(operation("DIV", _GELU_INPUT, constant(value=sqrt(2))), _scaled(_GELU_INPUT, 1 / sqrt(2)))
-)
+_ERF = operation("ERF", either(*_divided(_REAL_X, sqrt(2))))
 
 _SLOPE, _CUBIC = sqrt(2 / pi), 0.044715
-_GELU_SQUARE = either(operation("POW", _GELU_INPUT, constant(value=2)), operation("MUL", _GELU_INPUT, _GELU_INPUT))
-_CUBE = either(operation("POW", _GELU_INPUT, constant(value=3)), operation("MUL", _GELU_INPUT, _GELU_SQUARE))
+_SQUARE = either(operation("POW", _REAL_X, constant(value=2)), operation("MUL", _REAL_X, _REAL_X))
+_CUBE = either(operation("POW", _REAL_X, constant(value=3)), operation("MUL", _REAL_X, _SQUARE))
 _CUBED = either(
     _scaled(_CUBE, _CUBIC),
-    operation("MUL", _scaled(_GELU_INPUT, _CUBIC), _GELU_SQUARE),
-    operation("MUL", _GELU_INPUT, _scaled(_GELU_SQUARE, _CUBIC)),
-    operation("MUL", operation("MUL", _scaled(_GELU_INPUT, _CUBIC), _GELU_INPUT), _GELU_INPUT),
+    operation("MUL", _scaled(_REAL_X, _CUBIC), _SQUARE),
+    operation("MUL", _REAL_X, _scaled(_SQUARE, _CUBIC)),
+    operation("MUL", operation("MUL", _scaled(_REAL_X, _CUBIC), _REAL_X), _REAL_X),
 )
-_FACTORED = operation("ADD", _scaled(_GELU_SQUARE, _CUBIC), constant(value=1))
+_FACTORED = operation("ADD", _scaled(_SQUARE, _CUBIC), constant(value=1))
 _ARGUMENT = either(
-    _scaled(operation("ADD", _GELU_INPUT, _CUBED), _SLOPE),
-    operation("MUL", _scaled(_GELU_INPUT, _SLOPE), _FACTORED),
-    _scaled(operation("MUL", _GELU_INPUT, _FACTORED), _SLOPE),
-    operation("MUL", _GELU_INPUT, _scaled(_FACTORED, _SLOPE)),
+    _scaled(operation("ADD", _REAL_X, _CUBED), _SLOPE),
+    operation("MUL", _scaled(_REAL_X, _SLOPE), _FACTORED),
+    _scaled(operation("MUL", _REAL_X, _FACTORED), _SLOPE),
+    operation("MUL", _REAL_X, _scaled(_FACTORED, _SLOPE)),
 )
 _TANH = operation("TANH", _ARGUMENT)
 
@@ -175,7 +179,7 @@ def fuse_hard_swish(editor: ModelEditor) -> None:
 def _hard_activation(type_: str) -> Replacement:
     def replacement(editor: ModelEditor, match: Match) -> Sequence[int] | None:
         x = match.operands["x"]
-        if editor.type_of(x).dimensions != editor.type_of(editor.operation(match.anchor).outputs[0]).dimensions:
+        if not _keeps_dimensions(editor, match, x):
             return None
         attributes = {"alpha": 1 / 6, "beta": 0.5}
         if "inner" in match.named:
@@ -186,22 +190,15 @@ def _hard_activation(type_: str) -> Replacement:
     return replacement
 
 
-_HARD_SWISH_INPUT = operand("x", when=lambda matched: matched.type.dtype.is_floating)
-_SIXTH = either(
-    operation("DIV", _HARD_SWISH_INPUT, constant(value=6)), operation("MUL", _HARD_SWISH_INPUT, constant(value=1 / 6))
-)
-_CLIPPED = operation("CLIP", operation("ADD", _HARD_SWISH_INPUT, constant(value=3)), min=0.0, max=6.0)
-_HARD_SWISH_PRODUCT = operation("MUL", _HARD_SWISH_INPUT, _CLIPPED)
+_CLIPPED = operation("CLIP", operation("ADD", _REAL_X, constant(value=3)), min=0.0, max=6.0)
 _HARD_SWISH_RULES = (
     RewriteRule(
-        operation("MUL", _HARD_SWISH_INPUT, operation("HARD_SIGMOID", _HARD_SWISH_INPUT, name="inner")),
+        operation("MUL", _REAL_X, operation("HARD_SIGMOID", _REAL_X, name="inner")),
         _hard_activation("HARD_SWISH"),
     ),
-    RewriteRule(operation("MUL", _SIXTH, _CLIPPED), _hard_activation("HARD_SWISH")),
-    RewriteRule(operation("DIV", _HARD_SWISH_PRODUCT, constant(value=6)), _hard_activation("HARD_SWISH")),
-    RewriteRule(operation("MUL", _HARD_SWISH_PRODUCT, constant(value=1 / 6)), _hard_activation("HARD_SWISH")),
-    RewriteRule(operation("DIV", _CLIPPED, constant(value=6)), _hard_activation("HARD_SIGMOID")),
-    RewriteRule(operation("MUL", _CLIPPED, constant(value=1 / 6)), _hard_activation("HARD_SIGMOID")),
+    RewriteRule(operation("MUL", either(*_divided(_REAL_X, 6)), _CLIPPED), _hard_activation("HARD_SWISH")),
+    *(RewriteRule(form, _hard_activation("HARD_SWISH")) for form in _divided(operation("MUL", _REAL_X, _CLIPPED), 6)),
+    *(RewriteRule(form, _hard_activation("HARD_SIGMOID")) for form in _divided(_CLIPPED, 6)),
 )
 
 
@@ -217,18 +214,17 @@ def fuse_swish(editor: ModelEditor) -> None:
 
 def _swish(editor: ModelEditor, match: Match) -> Sequence[int] | None:
     x = match.operands["x"]
-    if editor.type_of(x).dimensions != editor.type_of(editor.operation(match.anchor).outputs[0]).dimensions:
+    if not _keeps_dimensions(editor, match, x):
         return None
     alpha = editor.value_of(match.operands["alpha"]) if "alpha" in match.operands else None
     attributes = {} if alpha is None else {"alpha": float(alpha.reshape(()))}
     return editor.add_operation("SWISH", (x,), attributes, origins=match.operations)
 
 
-_SWISH_INPUT = operand("x")
 _ALPHA = constant("alpha", when=lambda value: value.size == 1)
 _SWISH_RULES = (
-    RewriteRule(operation("MUL", _SWISH_INPUT, operation("SIGMOID", _SWISH_INPUT)), _swish),
-    RewriteRule(operation("MUL", _SWISH_INPUT, operation("SIGMOID", operation("MUL", _SWISH_INPUT, _ALPHA))), _swish),
+    RewriteRule(operation("MUL", _X, operation("SIGMOID", _X)), _swish),
+    RewriteRule(operation("MUL", _X, operation("SIGMOID", operation("MUL", _X, _ALPHA))), _swish),
 )
 
 
@@ -288,14 +284,6 @@ def _has_heads(matched_operand: Operand) -> bool:
     return matched_operand.type.rank == 4 and matched_operand.type.dtype.is_floating
 
 
-def _is_false(value: Array) -> bool:
-    return not value.any()
-
-
-def _softmax(scores: Pattern) -> OperationPattern:
-    return operation("SOFTMAX", scores, name="softmax", axis=3)
-
-
 _ATTENTION_PRODUCT = operation(
     "MAT_MUL", operand("query", when=_has_heads), operand("key", when=_has_heads), name="product", transpose_x=False
 )
@@ -305,7 +293,10 @@ _SCALED = either(
     _ATTENTION_PRODUCT,
 )
 _MASKED = either(operation("ADD", _SCALED, operand("mask")), _SCALED)
-_WEIGHTS = either(_softmax(_MASKED), operation("WHERE", constant(when=_is_false), operand("other"), _softmax(_MASKED)))
+_SOFTMAX = operation("SOFTMAX", _MASKED, name="softmax", axis=3)
+_WEIGHTS = either(
+    _SOFTMAX, operation("WHERE", constant(when=lambda condition: not condition.any()), operand("other"), _SOFTMAX)
+)
 _ATTENTION_RULES = (
     RewriteRule(
         operation("MAT_MUL", _WEIGHTS, operand("value", when=_has_heads), transpose_x=False, transpose_y=False),

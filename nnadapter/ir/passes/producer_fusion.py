@@ -11,6 +11,7 @@ from nnadapter.errors import InvalidModelError
 from nnadapter.ir import ABSENT, Array, DataType, Layout, OperandType, Operation
 from nnadapter.ir.builder import ModelEditor
 from nnadapter.ir.derived import derived
+from nnadapter.ir.operand_checks import integer_range
 from nnadapter.ir.operations import windows
 from nnadapter.ir.rewrite import (
     Match,
@@ -20,6 +21,7 @@ from nnadapter.ir.rewrite import (
     apply_rules,
     constant,
     editing,
+    is_floating,
     operand,
     operation,
 )
@@ -27,18 +29,7 @@ from nnadapter.ir.rewrite import (
 FUSABLE = ("CONV_2D", "CONV_2D_TRANSPOSE", "FULLY_CONNECTED", "MAT_MUL", "ADD", "SUB", "MUL", "DIV")
 """Operations with a `fuse_code`."""
 
-_ACTIVATIONS: Mapping[str, tuple[str, tuple[str, ...]]] = {
-    "RELU": ("relu", ()),
-    "CLIP": ("clip", ("min", "max")),
-    "SIGMOID": ("sigmoid", ()),
-    "HARD_SIGMOID": ("hard_sigmoid", ("alpha", "beta")),
-    "HARD_SWISH": ("hard_swish", ("alpha", "beta")),
-    "TANH": ("tanh", ()),
-    "LEAKY_RELU": ("leaky_relu", ("alpha",)),
-    "GELU": ("gelu", ()),
-    "SWISH": ("swish", ()),
-}
-"""Fuse code, and the attributes that become parameters."""
+_ACTIVATIONS = ("RELU", "CLIP", "SIGMOID", "HARD_SIGMOID", "HARD_SWISH", "TANH", "LEAKY_RELU", "GELU", "SWISH")
 
 
 @editing
@@ -51,36 +42,24 @@ def fuse_activation(editor: ModelEditor) -> None:
     apply_rules(editor, _ACTIVATION_RULES)
 
 
-def _fuse_clamp(editor: ModelEditor, match: Match) -> Sequence[int] | None:
+def _fuse_activation(editor: ModelEditor, match: Match) -> Sequence[int] | None:
     activation, host = editor.operation(match.anchor), editor.operation(match.named["host"])
-    code, names = _code(activation)
-    if activation.attributes.get("alpha", 1.0) != 1.0 and code == "swish":
+    if activation.type == "SWISH" and activation.attributes["alpha"] != 1.0:
         return None
-    attributes = {
+    code = "gelu_tanh" if activation.attributes.get("approximate") == "tanh" else activation.type.lower()
+    names, _ = windows.FUSE_CODES[code]
+    attributes: dict[str, Any] = {
         **host.attributes,
         "fuse_code": code,
         "fuse_parameters": tuple(activation.attributes[name] for name in names),
     }
-    return editor.add_operation(
-        host.type,
-        host.inputs,
-        attributes,  # type: ignore[arg-type]
-        origins=(match.named["host"], *match.operations),
-    )
-
-
-def _code(activation: Operation) -> tuple[str, tuple[str, ...]]:
-    code, names = _ACTIVATIONS[activation.type]
-    return ("gelu_tanh", names) if activation.attributes.get("approximate") == "tanh" else (code, names)
+    origins = (match.named["host"], *match.operations)
+    return editor.add_operation(host.type, host.inputs, attributes, origins=origins)
 
 
 _ACTIVATION_RULES = (
     RewriteRule(
-        operation(
-            tuple(_ACTIVATIONS),
-            operation(FUSABLE, operand("input", when=lambda matched: matched.type.dtype.is_floating), name="host"),
-        ),
-        _fuse_clamp,
+        operation(_ACTIVATIONS, operation(FUSABLE, operand("input", when=is_floating), name="host")), _fuse_activation
     ),
 )
 
@@ -108,7 +87,7 @@ def _fuse_padding(editor: ModelEditor, match: Match) -> Sequence[int] | None:
         return None
     pads = tuple(host_pad + other for host_pad, other in zip(_ints(host, "pads"), more, strict=True))
     attributes: dict[str, Any] = {**host.attributes, "pads": pads}
-    if "count_include_pad" in attributes:
+    if host.type == "AVERAGE_POOL_2D":
         attributes["count_include_pad"] = True
     try:
         return editor.add_operation(host.type, (pad.inputs[0], *host.inputs[1:]), attributes, origins=match.operations)
@@ -142,10 +121,6 @@ def _ints(operation: Operation, name: str) -> tuple[int, ...]:
     return operation.attributes[name]  # type: ignore[return-value]
 
 
-def _pads_zeros(editor: ModelEditor, host: Operation, pad: Operation) -> bool:
-    return pad.attributes["value"] == 0
-
-
 def _is_counted(editor: ModelEditor, host: Operation, pad: Operation) -> bool:
     counted = host.attributes["count_include_pad"] or not any(_ints(host, "pads"))
     return bool(pad.attributes["value"] == 0 and counted and _is_plain(host))
@@ -161,15 +136,15 @@ def _smallest(dtype: DataType) -> float:
     """NaN if PAD cannot express the smallest number."""
     if dtype.is_floating:
         return float("nan") if dtype.value.startswith("float8") else float("-inf")
-    return 0.0 if dtype.value.startswith("u") else -(2.0 ** (8 * dtype.itemsize - 1))
+    return float(integer_range(dtype)[0])
 
 
 def _is_not_negative(editor: ModelEditor, index: int) -> bool:
-    producer = editor.producer(index)
-    made_by = None if producer is None else editor.operation(producer)
-    return made_by is not None and (
-        made_by.type == "RELU" or (made_by.type in FUSABLE and made_by.attributes["fuse_code"] == "relu")
-    )
+    index_of_producer = editor.producer(index)
+    if index_of_producer is None:
+        return False
+    producer = editor.operation(index_of_producer)
+    return producer.type == "RELU" or producer.attributes.get("fuse_code") == "relu"
 
 
 def _is_plain(host: Operation) -> bool:
@@ -177,7 +152,7 @@ def _is_plain(host: Operation) -> bool:
 
 
 _FITS: Mapping[str, Callable[[ModelEditor, Operation, Operation], bool]] = {
-    "CONV_2D": _pads_zeros,
+    "CONV_2D": lambda editor, host, pad: pad.attributes["value"] == 0,
     "MAX_POOL_2D": _is_never_largest,
     "AVERAGE_POOL_2D": _is_counted,
 }
@@ -214,35 +189,23 @@ def fold(
     It replaces `operations`; the first names the constants. Return None if the bias is not constant or a result not
     finite.
     """
-    host_operation = editor.operation(host)
-    filter_, bias = _filter_and_bias(editor, host_operation, scale, shift)
-    if filter_ is None:
+    operation = editor.operation(host)
+    source, filter_operand, *others = operation.inputs
+    bias_operand = others[0] if others else ABSENT
+    filter_, bias = editor.value_of(filter_operand), editor.value_of(bias_operand)
+    if filter_ is None or (bias is None and bias_operand != ABSENT):
         return None
+    groups = operation.attributes["group"] if operation.type == "CONV_2D_TRANSPOSE" else 0
+    folded = derived(_scaled_filter, filter_, bias, scale, shift, groups=groups)
+    if folded is None:
+        return None
+    filter_, bias = folded
     stem = editor.operand(editor.operation(operations[0]).outputs[0]).name
-    inputs = [host_operation.inputs[0], host_operation.inputs[1]]
-    if scale is not None:
-        inputs[1] = editor.add_constant(f"{stem}.filter", filter_)
+    inputs = [source, filter_operand if filter_ is None else editor.add_constant(f"{stem}.filter", filter_)]
     if bias is not None:
         inputs.append(editor.add_constant(f"{stem}.bias", bias))
-    inputs += host_operation.inputs[3:]
-    return editor.add_operation(host_operation.type, inputs, host_operation.attributes, origins=(host, *operations))
-
-
-def _filter_and_bias(
-    editor: ModelEditor, host: Operation, scale: Array | None, shift: Array | None
-) -> tuple[Array | None, Array | None]:
-    filter_ = editor.value_of(host.inputs[1])
-    has_bias = len(host.inputs) > 2 and host.inputs[2] != ABSENT
-    bias = editor.value_of(host.inputs[2]) if has_bias else None
-    if filter_ is None or (has_bias and bias is None):
-        return None, None
-    group = host.attributes.get("group", 1)
-    transposed = host.type == "CONV_2D_TRANSPOSE"
-    folded = derived(_scaled_filter, filter_, bias, scale, shift, groups=group if transposed else 0)
-    if folded is None:
-        return None, None
-    scaled, moved = folded
-    return filter_ if scaled is None else scaled, moved
+    inputs += others[1:]
+    return editor.add_operation(operation.type, inputs, operation.attributes, origins=(host, *operations))
 
 
 def _scaled_filter(
@@ -348,7 +311,9 @@ def _into_host(editor: ModelEditor, match: Match) -> Sequence[int] | None:
     type_ = editor.type_of(host.outputs[0])
     if channel_axis(host, type_) != windows.channel_axis(type_):
         return None
-    scale, shift = _scale_and_shift(editor, editor.operation(match.anchor))
+    normalization = editor.operation(match.anchor)
+    values = (editor.value_of(index) for index in normalization.inputs[1:])
+    scale, shift = derived(_factor_and_offset, *values, epsilon=normalization.attributes["epsilon"])
     return fold(editor, match.named["host"], scale, shift, match.operations)
 
 
@@ -372,11 +337,6 @@ def _apply_scale_and_shift(editor: ModelEditor, match: Match) -> Sequence[int] |
         "MUL", (normalization.inputs[0], editor.add_constant(f"{name}.scale", scale)), origins=match.operations
     )
     return editor.add_operation("ADD", (scaled, editor.add_constant(f"{name}.shift", shift)), origins=match.operations)
-
-
-def _scale_and_shift(editor: ModelEditor, operation_: Operation) -> tuple[Array, Array]:
-    values = (editor.value_of(index) for index in operation_.inputs[1:])
-    return derived(_factor_and_offset, *values, epsilon=operation_.attributes["epsilon"])
 
 
 def _factor_and_offset(
