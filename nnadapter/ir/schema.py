@@ -22,6 +22,11 @@ QuantizationRule = Callable[[Sequence[OperandType | None], OperandType, Attribut
 """Checks input types, a quantized result type and attributes. Raises InvalidModelError."""
 
 
+def ints(attributes: Attributes, name: str) -> tuple[int, ...]:
+    """Return an INTS attribute, which other types of attributes share a mapping with."""
+    return attributes[name]  # type: ignore[return-value]
+
+
 class AttributeKind(StrEnum):
     """Type of an attribute."""
 

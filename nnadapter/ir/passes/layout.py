@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -13,6 +14,7 @@ from nnadapter.ir.builder import ModelEditor
 from nnadapter.ir.derived import derived
 from nnadapter.ir.operations import elementwise, quantization, reduction
 from nnadapter.ir.operations.windows import IMAGES
+from nnadapter.ir.schema import ints
 from nnadapter.records import dataclass
 
 Axes = tuple[int, ...]
@@ -111,51 +113,35 @@ REDUCING = frozenset(row.type for row in reduction.ROWS if row.attribute("keepdi
 """Operations that may remove axes."""
 
 
-def _unchanged(attributes: Attributes, perm: Axes) -> Mapping[str, Any]:
-    return {}
-
-
 def _axis(attributes: Attributes, perm: Axes) -> Mapping[str, Any]:
-    return {"axis": perm.index(_as_int(attributes["axis"]))}
-
-
-def _axes(attributes: Attributes, perm: Axes) -> Mapping[str, Any]:
-    return {"axes": tuple(sorted(map(perm.index, _list(attributes["axes"]))))}
+    return {"axis": perm.index(attributes["axis"])}
 
 
 def _permuted(*names: str) -> Remap:
-    def remap(attributes: Attributes, perm: Axes) -> Mapping[str, Any]:
-        return {name: tuple(_list(attributes[name])[axis] for axis in perm) for name in names}
-
-    return remap
+    return lambda attributes, perm: {name: tuple(ints(attributes, name)[axis] for axis in perm) for name in names}
 
 
 def _pads(attributes: Attributes, perm: Axes) -> Mapping[str, Any]:
-    pads = _list(attributes["pads"])
+    pads = ints(attributes, "pads")
     return {"pads": tuple(pads[end + axis] for end in (0, len(perm)) for axis in perm)}
 
 
 def _slices(attributes: Attributes, perm: Axes) -> Mapping[str, Any]:
     names = ("axes", "starts", "ends", "steps")
-    axes, *columns = (_list(attributes[name]) for name in names)
+    axes, *columns = (ints(attributes, name) for name in names)
     rows = sorted(zip(map(perm.index, axes), *columns, strict=True), key=lambda row: row[0])
     return {name: tuple(row[position] for row in rows) for position, name in enumerate(names)}
 
 
-def _list(value: Any) -> tuple[Any, ...]:
-    return tuple(value)
-
-
-def _as_int(value: Any) -> int:
-    return int(value)
-
-
 REMAP: Mapping[str, Remap] = {
-    **dict.fromkeys(IMAGE | ELEMENTWISE, _unchanged),
+    **dict.fromkeys(IMAGE | ELEMENTWISE, lambda attributes, perm: {}),
     **dict.fromkeys(("CONCAT", "SPLIT", "SOFTMAX", "LOG_SOFTMAX", "CUM_SUM", "TOP_K", "ARG_MAX", "ARG_MIN"), _axis),
-    **dict.fromkeys(REDUCING - {"ARG_MAX", "ARG_MIN"}, _axes),
-    **dict.fromkeys(("RESIZE_NEAREST", "RESIZE_LINEAR"), _permuted("shape", "scales")),
     **dict.fromkeys(("CUM_PROD", "HARDMAX"), _axis),
+    **dict.fromkeys(
+        REDUCING - {"ARG_MAX", "ARG_MIN"},
+        lambda attributes, perm: {"axes": tuple(sorted(map(perm.index, ints(attributes, "axes"))))},
+    ),
+    **dict.fromkeys(("RESIZE_NEAREST", "RESIZE_LINEAR"), _permuted("shape", "scales")),
     "TILE": _permuted("repeats"),
     "SLICE": _slices,
     "PAD": _pads,
@@ -167,7 +153,7 @@ def remaining_axes(type_: str, attributes: Attributes, perm: Axes) -> tuple[int,
     """Return the remaining axes of a result by their old numbers, in the order of `perm`."""
     if type_ not in REDUCING or attributes["keepdims"]:
         return perm
-    removed_axes = {_as_int(attributes["axis"])} if "axis" in attributes else set(_list(attributes["axes"]))
+    removed_axes = (attributes["axis"],) if "axis" in attributes else ints(attributes, "axes")
     return tuple(axis for axis in perm if axis not in removed_axes)
 
 
@@ -226,24 +212,17 @@ class _TransposeSweep:
         return self._editor.finish()
 
     def _visit(self, index: int, operation: Operation) -> None:
-        if self._is_quantized(operation):
-            self._all_plain(operation)
-        elif operation.type == "TRANSPOSE":
+        types = (self._editor.type_of(operand) for operand in (*operation.inputs, *operation.outputs) if operand >= 0)
+        is_quantized = any(type_.quantization is not None for type_ in types)
+        if operation.type == "TRANSPOSE" and not is_quantized:
             self._defer(index, operation)
-        elif not self._follow(index, operation):
-            self._all_plain(operation)
-
-    def _all_plain(self, operation: Operation) -> None:
-        for operand in operation.inputs:
-            self._plain(operand)
-
-    def _is_quantized(self, operation: Operation) -> bool:
-        touched = (operand for operand in (*operation.inputs, *operation.outputs) if operand >= 0)
-        return any(self._editor.type_of(operand).quantization is not None for operand in touched)
+        elif is_quantized or not self._follow(index, operation):
+            for operand in operation.inputs:
+                self._plain(operand)
 
     def _defer(self, index: int, operation: Operation) -> None:
         (operand,) = operation.inputs
-        perm: Axes = operation.attributes["perm"]  # type: ignore[assignment]
+        perm = ints(operation.attributes, "perm")
         inner_transpose = self._put.get(operand)
         if inner_transpose is not None:
             self._editor.adopt(index, (inner_transpose.operation,))
@@ -287,7 +266,7 @@ class _TransposeSweep:
             return self._agreed[operand]
         if operation.type not in ELEMENTWISE or editor.type_of(operand).rank > len(perm):
             return False
-        return editor.value_of(operand) is not None or _is_number(editor.type_of(operand).dimensions)
+        return editor.value_of(operand) is not None or all(size == 1 for size in editor.type_of(operand).dimensions)
 
     def _do_readers_agree(self, operand: int) -> bool:
         readers = [self._editor.operation(reader).type for reader in self._editor.consumers(operand)]
@@ -303,7 +282,7 @@ class _TransposeSweep:
         key = operand, back
         if key not in self._constants:
             name = f"{self._editor.operand(operand).name}:transposed"
-            self._constants[key] = self._editor.add_constant(name, derived(_permuted_array, value, perm=back))
+            self._constants[key] = self._editor.add_constant(name, derived(_transposed, value, perm=back))
         return self._constants[key]
 
     def _plain(self, operand: int) -> None:
@@ -330,11 +309,8 @@ class _TransposeSweep:
 _MAY_READ = _FOLLOWERS | {"TRANSPOSE"}
 
 
-def _is_number(dimensions: Axes) -> bool:
-    return all(size == 1 for size in dimensions)
-
-
-def _permuted_array(value: Array, *, perm: Axes) -> Array:
+def _transposed(value: Array, *, perm: Axes) -> Array:
+    """Transpose, after leading axes of size 1 are added to fit `perm`."""
     raised = value.reshape((*[1] * (len(perm) - value.ndim), *value.shape))
     return np.ascontiguousarray(raised.transpose(perm))
 
@@ -393,24 +369,21 @@ class _Images:
             nchw_operand = self._emit(self._views[operand], operand, Layout.NCHW)
             self._editor.substitute(operand, nchw_operand)
             self._made[operand, Layout.NCHW] = nchw_operand
-            if nchw_operand not in self._views and (operand, Layout.NHWC) in self._made:
-                self._remember(operand, nchw_operand)
+            nhwc_operand = self._made.get((operand, Layout.NHWC))
+            if nchw_operand not in self._views and nhwc_operand is not None:
+                # Later readers see `nchw_operand` instead of `operand`, and may also use the NHWC version.
+                self._views[nchw_operand] = self._views[operand]
+                self._made[nchw_operand, Layout.NCHW] = nchw_operand
+                self._made[nchw_operand, Layout.NHWC] = nhwc_operand
         return nchw_operand
-
-    def _remember(self, operand: int, nchw_operand: int) -> None:
-        # Later readers see `nchw_operand` instead of `operand`, and may also use the NHWC version.
-        self._views[nchw_operand] = self._views[operand]
-        self._made[nchw_operand, Layout.NCHW] = nchw_operand
-        self._made[nchw_operand, Layout.NHWC] = self._made[operand, Layout.NHWC]
 
     def _channels_last(self, operand: int) -> int:
         nhwc_operand = self._made.get((operand, Layout.NHWC))
         if nhwc_operand is None:
             view = self._view(operand)
             dimensions = self._editor.type_of(operand).dimensions
-            raised = view.reshaped((*[1] * (4 - len(dimensions)), *dimensions))
-            if raised is None:
-                raised = self._view_of(self.plain(operand)).reshaped((*[1] * (4 - len(dimensions)), *dimensions))
+            shape = (*[1] * (4 - len(dimensions)), *dimensions)
+            raised = view.reshaped(shape) or self._view_of(self.plain(operand)).reshaped(shape)
             assert raised is not None, "an operand that is not transposed can be reshaped"
             nhwc_operand = self._emit(raised.transposed(FROM_NCHW), operand, Layout.NHWC)
             self._made[operand, Layout.NHWC] = nhwc_operand
@@ -430,13 +403,12 @@ class _Images:
         (operand,), (output,) = operation.inputs, operation.outputs
         if _has_axis(self._editor.type_of(operand)) or _has_axis(self._editor.type_of(output)):
             return False
-        view: View | None = self._view(operand)
-        assert view is not None
+        view: View | None
         if operation.type == "TRANSPOSE":
-            view = view.transposed(_ints(operation, "perm"), index)
+            view = self._view(operand).transposed(ints(operation.attributes, "perm"), index)
         else:
-            shape = _ints(operation, "shape")
-            view = view.reshaped(shape, index)
+            shape = ints(operation.attributes, "shape")
+            view = self._view(operand).reshaped(shape, index)
             nchw_operand = self._made.get((operand, Layout.NCHW))
             if nchw_operand is not None and (view is None or not view.is_identity):
                 view = self._view_of(nchw_operand).reshaped(shape, index)
@@ -471,27 +443,23 @@ class _Images:
         editor = self._editor
         attributes = {**operation.attributes, **REMAP[operation.type](operation.attributes, FROM_NCHW)}
         result_axes = remaining_axes(operation.type, operation.attributes, FROM_NCHW)
-        names = (
-            [f"{editor.operand(output).name}:NHWC" for output in operation.outputs] if result_axes == FROM_NCHW else ()
-        )
+        is_nhwc = result_axes == FROM_NCHW
+        names = [f"{editor.operand(output).name}:NHWC" for output in operation.outputs] if is_nhwc else ()
         inputs = self._inputs(operation)
         quantized = [editor.type_of(output).quantized for output in operation.outputs]
         results = editor.add_operation(
             operation.type, inputs, attributes, origins=(index,), names=names, quantized=quantized
         )
         editor.remove((index,))
-        for original, replacement in zip(operation.outputs, results, strict=True):
-            self._record(original, replacement, result_axes)
-
-    def _record(self, original: int, replacement: int, result_axes: Axes) -> None:
-        type_ = self._editor.type_of(replacement)
-        if result_axes == tuple(sorted(result_axes)) and result_axes != FROM_NCHW:
-            self._editor.substitute(original, replacement)
-            return
         perm = tuple(map(result_axes.index, sorted(result_axes)))
-        self._views[original] = View(replacement, type_.dimensions, perm)
-        if type_.layout is Layout.NHWC:
-            self._made[original, Layout.NHWC] = replacement
+        for original, replacement in zip(operation.outputs, results, strict=True):
+            if result_axes == tuple(sorted(result_axes)):
+                editor.substitute(original, replacement)
+                continue
+            type_ = editor.type_of(replacement)
+            self._views[original] = View(replacement, type_.dimensions, perm)
+            if type_.layout is Layout.NHWC:
+                self._made[original, Layout.NHWC] = replacement
 
     def _inputs(self, operation: Operation) -> list[int]:
         first, *parameters = operation.inputs
@@ -507,7 +475,7 @@ class _Images:
         if broadcast_operand.type.size == 1 and broadcast_operand.type.rank < 4:
             return self.plain(operand)
         if broadcast_operand.value is not None:
-            return self._editor.derived(operand, f"{broadcast_operand.name}:NHWC", _to_channels_last)
+            return self._editor.derived(operand, f"{broadcast_operand.name}:NHWC", _TO_CHANNELS_LAST)
         return self._channels_last(operand)
 
     def _emit(self, view: View, operand: int, layout: Layout) -> int:
@@ -537,12 +505,4 @@ def _has_axis(type_: OperandType) -> bool:
     return type_.quantization is not None and type_.quantization.axis is not None
 
 
-def _ints(operation: Operation, name: str) -> Axes:
-    value = operation.attributes[name]
-    assert isinstance(value, tuple)
-    return value  # type: ignore[return-value]
-
-
-def _to_channels_last(value: Array) -> Array:
-    raised = value.reshape((*[1] * (4 - value.ndim), *value.shape))
-    return np.ascontiguousarray(raised.transpose(FROM_NCHW))
+_TO_CHANNELS_LAST = partial(_transposed, perm=FROM_NCHW)  # one object, by which results are memoized

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from math import prod
-from typing import Any, Protocol
+from typing import Any
 
 from nnadapter.errors import InvalidOptionError
-from nnadapter.ir import ABSENT, AttributeValue, Layout, Model, Operation
+from nnadapter.ir import ABSENT, Attributes, AttributeValue, Layout, Model, Operation
 from nnadapter.ir.builder import ModelEditor
 from nnadapter.ir.passes.layout import ELEMENTWISE, REDUCING, Axes
+from nnadapter.ir.schema import ints
 from nnadapter.ir.symbolic_numbers import identity_key
 from nnadapter.records import dataclass
 
@@ -33,14 +34,9 @@ def grouped(kinds: Sequence[Hashable | None]) -> Groups:
     return [*groups, loose] if loose else groups
 
 
-def merged(dimensions: Axes, groups: Groups) -> Axes:
+def merged(dimensions: Sequence[int], groups: Groups) -> Axes:
     """Merge each group of axes into one."""
     return tuple(prod(dimensions[axis] for axis in group) for group in groups)
-
-
-def positions(groups: Groups) -> dict[int, int]:
-    """Return axis -> index of its group."""
-    return {axis: position for position, group in enumerate(groups) for axis in group}
 
 
 def around(dimensions: Axes, axis: int) -> Axes:
@@ -53,39 +49,18 @@ def raised(dimensions: Axes, rank: int) -> Axes:
     return (*[1] * (rank - len(dimensions)), *dimensions)
 
 
-Touched = frozenset[int]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankStep:
     """Rule for an operation along some axes, which can be merged."""
 
-    touched: Callable[[Sequence[int], Axes, Operation], Touched]
+    touched: Callable[[Sequence[int], Sequence[int], Attributes], frozenset[int]]
     """Input dimensions, output dimensions -> affected axes."""
-    attributes: Callable[[Operation, Mapping[int, int], Axes], Mapping[str, Any]]
+    attributes: Callable[[Attributes, Mapping[int, int], Axes], Mapping[str, Any]]
     """Positions of affected axes, output dimensions -> attributes."""
     joins: bool = False
     """Adjacent affected axes may be merged."""
-    repeats: bool = True
-    """The operation can be applied to one axis after the other, with the same result."""
     repeats_integers: bool = True
-    """The same holds for integers."""
-
-    def result(self, dimensions: Axes, operation: Operation) -> Axes:
-        """Return the output dimensions, with size 1 for removed axes."""
-        if operation.attributes.get("keepdims", True):
-            return dimensions
-        expanded_shape = list(dimensions)
-        for axis in _ints(operation, "axes"):
-            expanded_shape.insert(axis, 1)
-        return tuple(expanded_shape)
-
-    def may_repeat(self, floating: bool) -> bool:
-        return self.repeats and (floating or self.repeats_integers)
-
-
-def _ints(operation: Operation, name: str) -> Axes:
-    return operation.attributes[name]  # type: ignore[return-value]
+    """Applied to one axis after the other, the operation gives the same result for integers, too."""
 
 
 def _is(value: object, number: int) -> bool:
@@ -93,99 +68,72 @@ def _is(value: object, number: int) -> bool:
     return type(value) is int and value == number
 
 
-def _named(input_shape: Sequence[int], output_shape: Axes, operation: Operation) -> Touched:
-    return frozenset(map(int, _ints(operation, "axes")))
+def _named(input_shape: Sequence[int], output_shape: Sequence[int], attributes: Attributes) -> frozenset[int]:
+    return frozenset(map(int, ints(attributes, "axes")))
 
 
-def _changed(input_shape: Sequence[int], output_shape: Axes, operation: Operation) -> Touched:
+def _changed(input_shape: Sequence[int], output_shape: Sequence[int], attributes: Attributes) -> frozenset[int]:
     pairs = enumerate(zip(input_shape, output_shape, strict=True))
     return frozenset(axis for axis, (input_size, other) in pairs if identity_key(input_size) != identity_key(other))
 
 
-def _padded(input_shape: Sequence[int], output_shape: Axes, operation: Operation) -> Touched:
-    pads, rank = _ints(operation, "pads"), len(input_shape)
+def _padded(input_shape: Sequence[int], output_shape: Sequence[int], attributes: Attributes) -> frozenset[int]:
+    pads, rank = ints(attributes, "pads"), len(input_shape)
     return frozenset(axis for axis in range(rank) if not (_is(pads[axis], 0) and _is(pads[axis + rank], 0)))
 
 
-def _repeated(input_shape: Sequence[int], output_shape: Axes, operation: Operation) -> Touched:
-    return frozenset(axis for axis, times in enumerate(_ints(operation, "repeats")) if not _is(times, 1))
+def _repeated(input_shape: Sequence[int], output_shape: Sequence[int], attributes: Attributes) -> frozenset[int]:
+    return frozenset(axis for axis, times in enumerate(ints(attributes, "repeats")) if not _is(times, 1))
 
 
-def _reduce(operation: Operation, place: Mapping[int, int], shape: Axes) -> Mapping[str, Any]:
-    return {**operation.attributes, "axes": tuple(sorted(set(place.values()))), "keepdims": True}
+def _reduce(attributes: Attributes, place: Mapping[int, int], shape: Axes) -> Mapping[str, Any]:
+    return {**attributes, "axes": tuple(sorted(set(place.values()))), "keepdims": True}
 
 
-def _slice(operation: Operation, place: Mapping[int, int], shape: Axes) -> Mapping[str, Any]:
+def _slice(attributes: Attributes, place: Mapping[int, int], shape: Axes) -> Mapping[str, Any]:
     names = ("axes", "starts", "ends", "steps")
-    rows = [row for row in zip(*(_ints(operation, name) for name in names), strict=True) if row[0] in place]
+    rows = [row for row in zip(*(ints(attributes, name) for name in names), strict=True) if row[0] in place]
     axes, *columns = zip(*rows, strict=True)
     return {"axes": tuple(place[axis] for axis in axes), **dict(zip(names[1:], columns, strict=True))}
 
 
-def _pad(operation: Operation, place: Mapping[int, int], shape: Axes) -> Mapping[str, Any]:
-    original_pads = _ints(operation, "pads")
+def _pad(attributes: Attributes, place: Mapping[int, int], shape: Axes) -> Mapping[str, Any]:
+    original_pads = ints(attributes, "pads")
     pads: list[int] = [0] * (2 * len(shape))
     for axis, where in place.items():
         pads[where], pads[where + len(shape)] = original_pads[axis], original_pads[axis + len(original_pads) // 2]
-    return {**operation.attributes, "pads": tuple(pads)}
+    return {**attributes, "pads": tuple(pads)}
 
 
-def _tile(operation: Operation, place: Mapping[int, int], shape: Axes) -> Mapping[str, Any]:
+def _tile(attributes: Attributes, place: Mapping[int, int], shape: Axes) -> Mapping[str, Any]:
     repeats = [1] * len(shape)
     for axis, where in place.items():
-        repeats[where] = _ints(operation, "repeats")[axis]
+        repeats[where] = ints(attributes, "repeats")[axis]
     return {"repeats": tuple(repeats)}
 
 
-def _expand(operation: Operation, place: Mapping[int, int], shape: Axes) -> Mapping[str, Any]:
-    return {"shape": shape}
-
-
-_REPEATABLE = frozenset({"REDUCE_SUM", "REDUCE_MAX", "REDUCE_MIN", "REDUCE_PROD", "REDUCE_MEAN"})
 STEPWISE: Mapping[str, RankStep] = {
     **{
         type_: RankStep(
             touched=_named,
             attributes=_reduce,
             joins=True,
-            repeats=type_ in _REPEATABLE,
             repeats_integers=type_ != "REDUCE_MEAN",
         )
         for type_ in REDUCING - {"ARG_MAX", "ARG_MIN"}
     },
-    "EXPAND": RankStep(touched=_changed, attributes=_expand, joins=True),
+    "EXPAND": RankStep(touched=_changed, attributes=lambda attributes, place, shape: {"shape": shape}, joins=True),
     "PAD": RankStep(touched=_padded, attributes=_pad),
     "SLICE": RankStep(touched=_named, attributes=_slice),
     "TILE": RankStep(touched=_repeated, attributes=_tile),
 }
 
 
-class RankShapes(Protocol):
-    """Interface of `Ranks` for rules."""
-
-    largest: int
-
-    def dimensions(self, operand: int) -> Axes:
-        pass
-
-    def is_floating(self, operand: int) -> bool:
-        pass
-
-    def any_shape(self, operand: int) -> int:
-        """Return an operand with the same elements, in any allowed rank."""
-
-    def shaped(self, operand: int, shape: Axes) -> int:
-        """Return an operand with the same elements, in these dimensions."""
-
-    def add(self, type_: str, inputs: Sequence[int], attributes: Mapping[str, AttributeValue]) -> tuple[int, ...]:
-        pass
-
-
-RankRule = Callable[[RankShapes, Operation], Sequence[int] | None]
+RankRule = Callable[["Ranks", Operation], Sequence[int] | None]
 """Returns operands with the outputs' elements; None to refuse, before adding anything."""
 
 
-def _elementwise(shapes: RankShapes, operation: Operation) -> Sequence[int] | None:
+def _elementwise(shapes: Ranks, operation: Operation) -> Sequence[int] | None:
     result = shapes.dimensions(operation.outputs[0])
     inputs = [raised(shapes.dimensions(operand), len(result)) for operand in operation.inputs]
     ones = [[size == 1 for size in shape] for shape in inputs]
@@ -207,7 +155,7 @@ def _elementwise(shapes: RankShapes, operation: Operation) -> Sequence[int] | No
     return shapes.add(operation.type, read, operation.attributes)
 
 
-def _as_first(shapes: RankShapes, operands: Sequence[int], numbers: Sequence[bool]) -> Sequence[int]:
+def _as_first(shapes: Ranks, operands: Sequence[int], numbers: Sequence[bool]) -> Sequence[int]:
     """Give all operands but single numbers the dimensions of the first one."""
     lead = next((operand for operand, number in zip(operands, numbers, strict=True) if not number), operands[0])
     shape = shapes.dimensions(shapes.any_shape(lead))
@@ -218,10 +166,10 @@ def _as_first(shapes: RankShapes, operands: Sequence[int], numbers: Sequence[boo
     return shaped_operands
 
 
-def _transpose(shapes: RankShapes, operation: Operation) -> Sequence[int] | None:
+def _transpose(shapes: Ranks, operation: Operation) -> Sequence[int] | None:
     (operand,) = operation.inputs
     dimensions = shapes.dimensions(operand)
-    perm: Axes = operation.attributes["perm"]  # type: ignore[assignment]
+    perm = ints(operation.attributes, "perm")
     runs = _runs(perm, [axis for axis, size in enumerate(dimensions) if size != 1])
     order = sorted(range(len(runs)), key=lambda run: runs[run][0])
     sizes = [prod(dimensions[axis] for axis in runs[run]) for run in order]
@@ -247,7 +195,7 @@ def _runs(perm: Axes, axes: Sequence[int]) -> list[list[int]]:
     return runs
 
 
-def _swapped(shapes: RankShapes, operand: int, sizes: Sequence[int], target_order: Sequence[int]) -> int:
+def _swapped(shapes: Ranks, operand: int, sizes: Sequence[int], target_order: Sequence[int]) -> int:
     """Swap adjacent runs: [before, a, b, after] becomes [before, b, a, after]."""
     order = list(range(len(sizes)))
     for position in range(len(order)):
@@ -264,8 +212,8 @@ def _swapped(shapes: RankShapes, operand: int, sizes: Sequence[int], target_orde
     return operand
 
 
-def _along_one_axis(shapes: RankShapes, operation: Operation) -> Sequence[int] | None:
-    axis = int(operation.attributes["axis"])  # type: ignore[arg-type]
+def _along_one_axis(shapes: Ranks, operation: Operation) -> Sequence[int] | None:
+    axis: Any = operation.attributes["axis"]
     read = [shapes.shaped(operand, around(shapes.dimensions(operand), axis)) for operand in operation.inputs]
     attributes = {**operation.attributes, "axis": 1}
     if "keepdims" in attributes:
@@ -273,9 +221,9 @@ def _along_one_axis(shapes: RankShapes, operation: Operation) -> Sequence[int] |
     return shapes.add(operation.type, read, attributes)
 
 
-def _gather(shapes: RankShapes, operation: Operation) -> Sequence[int] | None:
+def _gather(shapes: Ranks, operation: Operation) -> Sequence[int] | None:
     operand, indices = operation.inputs
-    axis = int(operation.attributes["axis"])  # type: ignore[arg-type]
+    axis: Any = operation.attributes["axis"]
     read = (
         shapes.shaped(operand, around(shapes.dimensions(operand), axis)),
         shapes.shaped(indices, (prod(shapes.dimensions(indices)),)),
@@ -283,22 +231,22 @@ def _gather(shapes: RankShapes, operation: Operation) -> Sequence[int] | None:
     return shapes.add("GATHER", read, {"axis": 1})
 
 
-def _gather_elements(shapes: RankShapes, operation: Operation) -> Sequence[int] | None:
-    axis = int(operation.attributes["axis"])  # type: ignore[arg-type]
+def _gather_elements(shapes: Ranks, operation: Operation) -> Sequence[int] | None:
+    axis: Any = operation.attributes["axis"]
     operand, indices = (shapes.dimensions(input_index) for input_index in operation.inputs)
     outer_shapes = [(*shape[:axis], *shape[axis + 1 :]) for shape in (operand, indices)]
     same = identity_key(outer_shapes[0]) == identity_key(outer_shapes[1])
     return _along_one_axis(shapes, operation) if same else None
 
 
-def _fully_connected(shapes: RankShapes, operation: Operation) -> Sequence[int] | None:
+def _fully_connected(shapes: Ranks, operation: Operation) -> Sequence[int] | None:
     operand, *parameters = operation.inputs
     dimensions = shapes.dimensions(operand)
     rows = shapes.shaped(operand, (prod(dimensions[:-1]), dimensions[-1]))
     return shapes.add("FULLY_CONNECTED", (rows, *parameters), operation.attributes)
 
 
-def _mat_mul(shapes: RankShapes, operation: Operation) -> Sequence[int] | None:
+def _mat_mul(shapes: Ranks, operation: Operation) -> Sequence[int] | None:
     x, y = operation.inputs
     x_shape, y_shape = shapes.dimensions(x), shapes.dimensions(y)
     if len(y_shape) <= 2 and not operation.attributes["transpose_x"]:
@@ -322,16 +270,16 @@ def _mat_mul(shapes: RankShapes, operation: Operation) -> Sequence[int] | None:
     return shapes.add("MAT_MUL", read, operation.attributes)
 
 
-def _per_channel(shapes: RankShapes, operation: Operation) -> Sequence[int] | None:
+def _per_channel(shapes: Ranks, operation: Operation) -> Sequence[int] | None:
     operand, *parameters = operation.inputs
     image = shapes.shaped(operand, around(shapes.dimensions(operand), 1))
     return shapes.add(operation.type, (image, *parameters), operation.attributes)
 
 
-def _layer_normalization(shapes: RankShapes, operation: Operation) -> Sequence[int] | None:
+def _layer_normalization(shapes: Ranks, operation: Operation) -> Sequence[int] | None:
     operand, *optional_inputs = operation.inputs
     dimensions = shapes.dimensions(operand)
-    axis = int(operation.attributes["axis"])  # type: ignore[arg-type]
+    axis: Any = operation.attributes["axis"]
     parameters = [parameter for parameter in optional_inputs if parameter != ABSENT]
     if any(identity_key(shapes.dimensions(parameter)) != identity_key(dimensions[axis:]) for parameter in parameters):
         return None
@@ -341,16 +289,19 @@ def _layer_normalization(shapes: RankShapes, operation: Operation) -> Sequence[i
     return shapes.add("LAYER_NORMALIZATION", (rows, *read), {**operation.attributes, "axis": 1})
 
 
-def _stepwise(shapes: RankShapes, operation: Operation) -> Sequence[int] | None:
+def _stepwise(shapes: Ranks, operation: Operation) -> Sequence[int] | None:
     step = STEPWISE[operation.type]
     (operand,) = operation.inputs
-    result = step.result(shapes.dimensions(operation.outputs[0]), operation)
+    result = list(shapes.dimensions(operation.outputs[0]))
+    if not operation.attributes.get("keepdims", True):
+        for axis in ints(operation.attributes, "axes"):
+            result.insert(axis, 1)
     current_shape = list(raised(shapes.dimensions(operand), len(result)))
-    touched = step.touched(current_shape, result, operation)
+    touched = step.touched(current_shape, result, operation.attributes)
     groups = grouped(_kinds(current_shape, touched, step.joins))
     if len(groups) <= shapes.largest:
         rounds = [touched]
-    elif step.may_repeat(shapes.is_floating(operand)):
+    elif step.repeats_integers or shapes.is_floating(operand):
         rounds = [touched.intersection(group) for group in groups if not touched.isdisjoint(group)]
     else:
         return None
@@ -360,9 +311,9 @@ def _stepwise(shapes: RankShapes, operation: Operation) -> Sequence[int] | None:
     for axes in rounds:
         groups = grouped(_kinds(current_shape, axes, step.joins))
         next_shape = [result[axis] if axis in axes else size for axis, size in enumerate(current_shape)]
-        place = {axis: where for axis, where in positions(groups).items() if axis in axes}
-        attributes = step.attributes(operation, place, merged(tuple(next_shape), groups))
-        source = shapes.shaped(operand, merged(tuple(current_shape), groups))
+        place = {axis: where for where, group in enumerate(groups) for axis in group if axis in axes}
+        attributes = step.attributes(operation.attributes, place, merged(next_shape, groups))
+        source = shapes.shaped(operand, merged(current_shape, groups))
         (operand,) = shapes.add(operation.type, (source,), attributes)
         current_shape = next_shape
     return (operand,)
@@ -415,12 +366,11 @@ def reduce_rank(model: Model, *, largest: int = LARGEST_RANK) -> Model:
         raise InvalidOptionError(f"reduce_rank got largest={largest}, expected 3 or more")
     if all(operand.type.rank <= largest for operand in model.operands):
         return model
-    ranks = Ranks(ModelEditor(model), largest)
-    return ranks.run()
+    return Ranks(ModelEditor(model), largest).run()
 
 
 class Ranks:
-    """State of one sweep."""
+    """One sweep that reduces ranks, and the shapes in which operands are available."""
 
     def __init__(self, editor: ModelEditor, largest: int) -> None:
         self.editor = editor
@@ -437,18 +387,10 @@ class Ranks:
     def run(self) -> Model:
         for index in self.editor.sweep():
             operation = self.editor.operation(index)
-            touched = [
-                operand_index for operand_index in (*operation.inputs, *operation.outputs) if operand_index != ABSENT
-            ]
+            touched = [operand for operand in (*operation.inputs, *operation.outputs) if operand != ABSENT]
             if any(map(self._is_high, touched)):
-                self._origins = (
-                    index,
-                    *(
-                        self._shapers[operand_index]
-                        for operand_index in operation.inputs
-                        if operand_index in self._shapers
-                    ),
-                )
+                shapers = [self._shapers[operand] for operand in operation.inputs if operand in self._shapers]
+                self._origins = (index, *shapers)
                 self._visit(index, operation, touched)
         for output in dict.fromkeys(self.editor.model.outputs):
             self._plain(output)
@@ -468,11 +410,13 @@ class Ranks:
         return self.editor.type_of(operand).dtype.is_floating
 
     def any_shape(self, operand: int) -> int:
+        """Return an operand with the same elements, in any allowed rank."""
         if not self._is_high(operand):
             return operand
         return self._low[operand] if operand in self._low else self.shaped(operand, self._usual(operand))
 
     def shaped(self, operand: int, shape: Axes) -> int:
+        """Return an operand with the same elements, in these dimensions."""
         source = self._low.get(operand, operand)
         if identity_key(self.dimensions(source)) == identity_key(shape):
             return source
@@ -500,26 +444,23 @@ class Ranks:
 
     def _visit(self, index: int, operation: Operation, touched: Sequence[int]) -> None:
         types = [self.editor.type_of(operand) for operand in touched]
-        if any(type_.layout is Layout.NHWC or type_.quantization is not None for type_ in types):
-            results = None
-        elif operation.type == "RESHAPE":
+        is_plain = not any(type_.layout is Layout.NHWC or type_.quantization is not None for type_ in types)
+        if is_plain and operation.type == "RESHAPE":
             self._reshape(index, *operation.inputs, *operation.outputs)
             return
-        else:
-            rule = RULES.get(operation.type)
-            results = None if rule is None else rule(self, operation)
+        rule = RULES.get(operation.type) if is_plain else None
+        results = None if rule is None else rule(self, operation)
         if results is None:
             for operand in operation.inputs:
                 self._plain(operand)
-            return
-        self._give(index, operation.outputs, results)
+        else:
+            self._replace(index, operation.outputs, results)
 
-    def _give(self, index: int, outputs: Sequence[int], results: Sequence[int]) -> None:
+    def _replace(self, index: int, outputs: Sequence[int], results: Sequence[int]) -> None:
         """Replace the outputs of an operation by `results`, which may have other dimensions."""
-        pairs = zip(outputs, results, strict=True)
         low = [
             result if self._is_high(output) else self.shaped(result, self.dimensions(output))
-            for output, result in pairs
+            for output, result in zip(outputs, results, strict=True)
         ]
         self.editor.remove((index,))
         for output, result in zip(outputs, low, strict=True):
@@ -536,7 +477,7 @@ class Ranks:
             self._shapers[output] = index
         elif source in self._low or self._is_high(output):
             shape = self._usual(output) if self._is_high(output) else self.dimensions(output)
-            self._give(index, (output,), self.add("RESHAPE", (self._low.get(source, source),), {"shape": shape}))
+            self._replace(index, (output,), self.add("RESHAPE", (self._low.get(source, source),), {"shape": shape}))
 
     def _plain(self, operand: int) -> None:
         """Add a RESHAPE to the operand's original dimensions, if they are not available."""
