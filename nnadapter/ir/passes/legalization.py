@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import TypeGuard
 
 import numpy as np
 
-from nnadapter.ir import ABSENT, Array, DataType, Model, Operation, Quantization, QuantizedType
+from nnadapter.ir import ABSENT, Array, DataType, Model, Operation, QuantizedType
 from nnadapter.ir.builder import ModelEditor
 from nnadapter.ir.deferred_arrays import transposed
 from nnadapter.ir.derived import derived
 from nnadapter.ir.operations import MOVERS, PRODUCTS, REALS, TABULATED
-from nnadapter.ir.rewrite import Match, RewriteRule, apply_rules, constant, editing, operand, operation
+from nnadapter.ir.rewrite import Match, RewriteRule, apply_rules, constant, editing, is_floating, operand, operation
 
 
 @editing
@@ -39,7 +41,7 @@ _RULES = (
     RewriteRule(
         operation(
             "MAT_MUL",
-            operand("x", when=lambda matched: matched.type.dtype.is_floating and matched.type.rank >= 2),
+            operand("x", when=lambda matched: is_floating(matched) and matched.type.rank >= 2),
             constant("y"),
             transpose_x=False,
             fuse_code=lambda _: True,
@@ -107,16 +109,13 @@ def symmetric_to_asymmetric(model: Model) -> Model:
     return editor.finish()
 
 
-def _is_signed(type_: QuantizedType | None) -> bool:
+def _is_signed(type_: QuantizedType | None) -> TypeGuard[QuantizedType]:
     return type_ is not None and type_.dtype is DataType.INT8
 
 
 def _shifted(type_: QuantizedType) -> QuantizedType:
-    quantization = type_.quantization
-    points = tuple(point + _SHIFT for point in quantization.zero_point)
-    return QuantizedType(
-        DataType.UINT8, Quantization(scale=quantization.scale, zero_point=points, axis=quantization.axis)
-    )
+    points = tuple(point + _SHIFT for point in type_.quantization.zero_point)
+    return QuantizedType(DataType.UINT8, replace(type_.quantization, zero_point=points))
 
 
 def _shift(value: Array) -> Array:
@@ -161,9 +160,7 @@ class _Shifting:
         editor = self._editor
         inputs = [operand if operand == ABSENT else self._as_unsigned(operand) for operand in operation.inputs]
         olds = [editor.type_of(output).quantized for output in operation.outputs]
-        quantized = [
-            _shifted(original) if original is not None and _is_signed(original) else original for original in olds
-        ]
+        quantized = [_shifted(original) if _is_signed(original) else original for original in olds]
         signed = _is_signed(olds[0])
         names = [f"{editor.operand(output).name}:uint8" for output in operation.outputs] if signed else ()
         results = editor.add_operation(
@@ -179,20 +176,17 @@ class _Shifting:
     def _as_unsigned(self, operand: int) -> int:
         editor = self._editor
         type_ = editor.type_of(operand).quantized
-        if type_ is None or not _is_signed(type_):
+        if not _is_signed(type_):
             return operand
-        unsigned_operand = self._unsigned.get(operand)
-        if unsigned_operand is None:
-            value = editor.value_of(operand)
-            target = _shifted(type_)
+        if operand not in self._unsigned:
+            value, target = editor.value_of(operand), _shifted(type_)
             if value is None:
-                unsigned_operand = self._converted(operand, target)
+                self._unsigned[operand] = self._converted(operand, target)
             else:
                 name = f"{editor.operand(operand).name}:uint8"
-                unsigned_operand = editor.add_constant(name, derived(_shift, value), target.quantization)
-            self._unsigned[operand] = unsigned_operand
+                self._unsigned[operand] = editor.add_constant(name, derived(_shift, value), target.quantization)
             self._signed[operand] = operand  # int8 remains available to other readers
-        return unsigned_operand
+        return self._unsigned[operand]
 
     def _converted(self, operand: int, type_: QuantizedType | None) -> int:
         """Convert without rounding: the scale is equal."""
@@ -202,9 +196,7 @@ class _Shifting:
 
 def _follows(operation: Operation, types: Sequence[QuantizedType | None]) -> bool:
     """Return True if only real values matter, not their integer representation."""
-    if operation.type in ("QUANTIZE", "DEQUANTIZE"):
-        return True
-    if operation.type in PRODUCTS:
+    if operation.type in PRODUCTS or operation.type in ("QUANTIZE", "DEQUANTIZE"):
         return True
     if operation.type == "PAD" and operation.attributes["mode"] == "constant":
         return False

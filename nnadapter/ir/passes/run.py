@@ -15,6 +15,7 @@ import numpy as np
 from nnadapter.errors import InvalidModelError, InvalidOptionError, PassError, close_names
 from nnadapter.ir import Array, DataType, Model, OperandType, verify
 from nnadapter.ir.builder import ModelEditor
+from nnadapter.ir.operand_checks import integer_range
 from nnadapter.ir.passes.composite_fusion import (
     fuse_attention,
     fuse_gelu,
@@ -168,10 +169,8 @@ def _sample(generator: np.random.Generator, type_: OperandType, limit: int) -> A
         return np.asarray(generator.standard_normal(dimensions)).astype(dtype)
     if type_.dtype.itemsize > 1:
         return np.asarray(generator.integers(0, limit, dimensions)).astype(dtype)
-    bits = round(8 * type_.dtype.itemsize)
-    lowest = 0 if dtype.name.startswith(("u", "b")) else -(2 ** (bits - 1))
-    count = 2 if dtype == np.bool_ else 2**bits
-    return np.asarray(generator.integers(lowest, lowest + count, dimensions)).astype(dtype)
+    lowest, largest = (0, 1) if type_.dtype is DataType.BOOL else integer_range(type_.dtype)
+    return np.asarray(generator.integers(lowest, largest + 1, dimensions)).astype(dtype)
 
 
 def _limit(model: Model, index: int) -> int:
@@ -241,24 +240,19 @@ def _check_form(name: str, original: Model, result: Model) -> None:
         verify(result)
     except InvalidModelError as error:
         raise PassError(f"pass {name!r} built an invalid model: {error}", name=name) from error
-    for side, original_indices, result_indices in (
-        ("inputs", original.inputs, result.inputs),
-        ("outputs", original.outputs, result.outputs),
-    ):
-        border, new_border = (
-            [_signature_text(model, index) for index in indices]
-            for model, indices in ((original, original_indices), (result, result_indices))
-        )
-        if border != new_border:
-            raise PassError(
-                f"pass {name!r} built a model with the {side} {'; '.join(new_border)}, expected {'; '.join(border)}",
-                name=name,
+    for side in ("inputs", "outputs"):
+        expected, got = (
+            "; ".join(
+                f"{operand.name!r} {operand.type}" for operand in map(model.operands.__getitem__, getattr(model, side))
             )
+            for model in (original, result)
+        )
+        if got != expected:
+            raise PassError(f"pass {name!r} built a model with the {side} {got}, expected {expected}", name=name)
 
 
-def _signature_text(model: Model, index: int) -> str:
-    operand = model.operands[index]
-    return f"{operand.name!r} {operand.type}"
+def _signature(model: Model, indices: Sequence[int]) -> str:
+    return "; ".join(f"{model.operands[index].name!r} {model.operands[index].type}" for index in indices)
 
 
 def _run(name: str, when: str, evaluate: Evaluator, model: Model, inputs: Sequence[Array]) -> Sequence[Array]:

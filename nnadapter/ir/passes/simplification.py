@@ -12,6 +12,7 @@ from nnadapter.ir.builder import ModelEditor
 from nnadapter.ir.derived import applied, decided, derived, group_key
 from nnadapter.ir.operand import digest_of
 from nnadapter.ir.rewrite import COMMUTATIVE, editing
+from nnadapter.ir.schema import ints
 from nnadapter.ir.symbolic_numbers import guard_value, identity_key
 from nnadapter.records import dataclass, field
 
@@ -85,14 +86,11 @@ def _fold(editor: ModelEditor, index: int, evaluate: Evaluator, room: int) -> in
     operation = editor.operation(index)
     arrays = [editor.value_of(operand) for operand in operation.inputs]
     present_inputs = [operand for operand in operation.inputs if operand != ABSENT]
-    if (
-        not present_inputs
-        or any(editor.value_of(operand) is None for operand in present_inputs)
-        or not _is_plain(editor, operation)
-    ):
+    if not present_inputs or any(editor.value_of(operand) is None for operand in present_inputs):
         return 0
     needed = sum(editor.type_of(operand).nbytes for operand in operation.outputs)
-    results = None if needed > room else _results(operation, arrays, evaluate)
+    can_fold = needed <= room and _is_plain(editor, operation)
+    results = _results(operation, arrays, evaluate) if can_fold else None
     if results is None:
         return 0
     names = [editor.operand(operand).name for operand in operation.outputs]
@@ -114,7 +112,8 @@ def _is_plain(editor: ModelEditor, operation: Operation) -> bool:
 
 def _results(operation: Operation, arrays: Sequence[Array | None], evaluate: Evaluator) -> tuple[Array, ...] | None:
     attributes = {name: guard_value(value) for name, value in operation.attributes.items()}
-    kind = _FoldedKind(operation.type, _exact(attributes), attributes)
+    # `repr` distinguishes 0.0 from -0.0, and 1 from 1.0 and True
+    kind = _FoldedKind(operation.type, repr(sorted(attributes.items())), attributes)
     if _SIZES.isdisjoint(operation.attributes):
         return derived(_computed, *arrays, evaluate=evaluate, kind=kind)
     results: tuple[Array, ...] | None = applied(_computed, *arrays, evaluate=evaluate, kind=kind)
@@ -128,11 +127,6 @@ class _FoldedKind:
     type: str
     exact: str
     attributes: Attributes = field(compare=False)
-
-
-def _exact(attributes: Attributes) -> str:
-    """Distinguish 0.0 from -0.0, and 1 from 1.0 and True."""
-    return repr(sorted(attributes.items()))
 
 
 def _computed(*arrays: Array | None, evaluate: Evaluator, kind: _FoldedKind) -> tuple[Array, ...] | None:
@@ -150,9 +144,8 @@ def bypass(editor: ModelEditor, operations: Sequence[int], source: int) -> bool:
     (output,) = editor.operation(operations[0]).outputs
     if editor.type_of(output) != editor.type_of(source) or not editor.can_stand_for(output, source):
         return False
-    heir = editor.producer(source)
-    if heir is None:
-        heir = editor.first_reader(output)
+    producer = editor.producer(source)
+    heir = editor.first_reader(output) if producer is None else producer
     if heir is None:
         return False
     editor.adopt(heir, operations)
@@ -193,12 +186,8 @@ def remove_identities(editor: ModelEditor) -> None:
         if operation.attributes.get("fuse_code", "none") != "none":
             continue
         position = _IDENTITY_CHECKS[operation.type](editor, operation)
-        if position is not None and _is_same_size(editor, operation, operation.inputs[position]):
+        if position is not None:
             bypass(editor, (index,), operation.inputs[position])
-
-
-def _is_same_size(editor: ModelEditor, operation: Operation, source: int) -> bool:
-    return editor.type_of(source).dimensions == editor.type_of(operation.outputs[0]).dimensions
 
 
 _Handler = Callable[[ModelEditor, Operation], int | None]
@@ -292,20 +281,13 @@ def _reshape(editor: ModelEditor, index: int) -> None:
 def _transpose(editor: ModelEditor, index: int) -> None:
     operation = editor.operation(index)
     producer = _producer_of_same_type(editor, index)
-    perm = _perm(editor, index)
+    perm, source = ints(operation.attributes, "perm"), operation.inputs[0]
     if producer is not None:
-        inner = _perm(editor, producer)
-        perm = tuple(inner[axis] for axis in perm)
-    source = operation.inputs[0] if producer is None else editor.operation(producer).inputs[0]
+        inner = editor.operation(producer)
+        perm, source = tuple(ints(inner.attributes, "perm")[axis] for axis in perm), inner.inputs[0]
     bypassed = perm == tuple(range(len(perm))) and _bypass(editor, index, source)
     if not bypassed and producer is not None:
         _merge_with_producer(editor, index, producer, {**operation.attributes, "perm": perm})
-
-
-def _perm(editor: ModelEditor, index: int) -> tuple[int, ...]:
-    perm = editor.operation(index).attributes["perm"]
-    assert isinstance(perm, tuple)
-    return tuple(map(int, perm))
 
 
 def _producer_of_same_type(editor: ModelEditor, index: int) -> int | None:
@@ -316,25 +298,20 @@ def _producer_of_same_type(editor: ModelEditor, index: int) -> int | None:
 
 def _is_read_by_one(editor: ModelEditor, index: int) -> bool:
     (output,) = editor.operation(index).outputs
-    return len(editor.consumers(output)) == 1 and not editor.is_output(output)
+    return editor.reader_count(output) == 1 and not editor.is_output(output)
 
 
-def _merge_with_producer(editor: ModelEditor, index: int, producer: int, attributes: Mapping[str, object]) -> None:
-    operation = editor.operation(index)
+def _merge_with_producer(editor: ModelEditor, index: int, producer: int, attributes: Attributes) -> None:
+    inner = editor.operation(producer)
     operations = (index, producer) if _is_read_by_one(editor, producer) else (index,)
-    results = editor.add_operation(
-        operation.type,
-        editor.operation(producer).inputs,
-        attributes,  # type: ignore[arg-type]
-        origins=operations,
-    )
-    editor.replace(operations, results)
+    editor.replace(operations, editor.add_operation(inner.type, inner.inputs, attributes, origins=operations))
 
 
 def _bypass(editor: ModelEditor, index: int, source: int) -> bool:
     producer = _producer_of_same_type(editor, index)
-    between = producer is not None and editor.operation(index).inputs[0] != source and _is_read_by_one(editor, producer)
-    return bypass(editor, (index, producer) if between and producer is not None else (index,), source)
+    if producer is not None and editor.operation(index).inputs[0] != source and _is_read_by_one(editor, producer):
+        return bypass(editor, (index, producer), source)
+    return bypass(editor, (index,), source)
 
 
 _SIMPLIFIERS: Mapping[str, Callable[[ModelEditor, int], None]] = {
@@ -373,9 +350,7 @@ _MOST_COMPARED_BYTES = 64 << 10
 
 def _at_a_glance(editor: ModelEditor, operation: Operation) -> Hashable:
     """Return a cheap key, equal for equal operations."""
-    computed = [operand for operand in operation.inputs if editor.value_of(operand) is None]
-    computed.sort()
-    return operation.type, *computed
+    return operation.type, *sorted(operand for operand in operation.inputs if editor.value_of(operand) is None)
 
 
 def _merge_duplicate(editor: ModelEditor, first_index: int, index: int) -> None:
