@@ -611,14 +611,11 @@ def _union(intervals: Sequence[Interval | None]) -> Interval | None:
     defined_intervals = [interval for interval in intervals if interval is not None]
     if not defined_intervals or len(defined_intervals) < len(intervals):
         return None
-    highs = {interval.high for interval in defined_intervals}
-    high = (
-        highs.pop()
-        if len(highs) == 1
-        else max(interval.high for interval in defined_intervals if isinstance(interval.high, int))
-    )
-    if len(highs) and any(isinstance(interval.high, Size) for interval in defined_intervals):
-        return None
+    high, *other_highs = {interval.high for interval in defined_intervals}
+    for other in other_highs:
+        if isinstance(high, Size) or isinstance(other, Size):
+            return None
+        high = max(high, other)
     return Interval(min(interval.low for interval in defined_intervals), high)
 
 

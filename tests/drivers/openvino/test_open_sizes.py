@@ -551,3 +551,15 @@ def test_nodes_accepted_only_at_static_shapes_leave_the_dynamic_plan():
         report = session.report()
     assert (report.plans.compiled, report.plans.served_shapes_text) == (2, "one plan for all input shapes")
     assert [segment.device for segment in report.segments] == ["openvino", "cpu", "openvino"]
+
+
+def test_indices_bounded_by_several_dynamic_sizes():
+    """No single size bounds the positions that NonZero returns for a matrix."""
+    model = parse("""<ir_version: 10, opset_import: ["" : 18]>
+    g (float[n, m] mask, float[8, 3] table) => (float[2, k, 3] y) {
+        places = NonZero (mask) y = Gather <axis = 0> (table, places)
+    }""")
+    with nna.InferenceSession(model, devices="openvino", options=nna.Options(fallback="allow")) as session:
+        for shape in ((2, 3), (3, 2), (4, 4)):
+            feed = {"mask": np.ones(shape, np.float32), "table": numbers(8, 3)}
+            np.testing.assert_array_equal(session.run(None, feed)[0], run_whole(model, feed)[0])
