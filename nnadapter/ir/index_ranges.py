@@ -149,44 +149,36 @@ def _axis(view: View, name: str, reader: Reader, default: int = 0) -> int | None
     return axis + len(shape) if axis < 0 else axis
 
 
-def _along(view: View, reader: Reader, position: int = 1, *, counts_back: bool = True) -> list[Use]:
+def _below_size(position: int, size: Bound, offset: int = 0, *, is_memory: bool = True) -> Use:
+    """Return the use of an input with numbers from 0 to `size` + `offset` - 1."""
+    return Use(position, (IndexRange(_plus(size, offset), counts_back=False),), is_memory)
+
+
+def _along(view: View, reader: Reader) -> list[Use]:
     axis = _axis(view, reader.input(0), reader)
-    return [] if axis is None else [Use(position, (IndexRange(view.size(reader.input(0), axis), counts_back),))]
+    return [] if axis is None else [Use(1, (IndexRange(view.size(reader.input(0), axis)),))]
 
 
 def _of_rows(view: View, reader: Reader, first: int) -> list[Use]:
     """Return the ranges of the rows of `indices`, which address one axis each from `first` on."""
     indices = view.shape(reader.input(1))
     depth = indices[-1] if indices else None
-    if not isinstance(depth, int):
+    if not isinstance(depth, int) or not depth:
         return []
-    return (
-        [Use(1, tuple(IndexRange(view.size(reader.input(0), first + axis)) for axis in range(depth)))] if depth else []
-    )
+    return [Use(1, tuple(IndexRange(view.size(reader.input(0), first + axis)) for axis in range(depth)))]
 
 
 def _gather_nd(view: View, reader: Reader) -> list[Use]:
     return _of_rows(view, reader, reader.attributes.get("batch_dims", 0))
 
 
-def _scatter_nd(view: View, reader: Reader) -> list[Use]:
-    return _of_rows(view, reader, 0)
-
-
-def _lengths(position: int, axis: int) -> Callable[[View, Reader], list[Use]]:
-    def uses(view: View, reader: Reader) -> list[Use]:
-        size = view.size(reader.input(0), axis)
-        return [Use(position, (IndexRange(_plus(size, 1), counts_back=False),))]
-
-    return uses
-
-
 def _recurrent(view: View, reader: Reader) -> list[Use]:
-    return _lengths(4, 1 if reader.attributes.get("layout", 0) else 0)(view, reader)
+    axis = 1 if reader.attributes.get("layout", 0) else 0
+    return [_below_size(4, view.size(reader.input(0), axis), 1)]
 
 
 def _reverse(view: View, reader: Reader) -> list[Use]:
-    return _lengths(1, reader.attributes.get("time_axis", 0))(view, reader)
+    return [_below_size(1, view.size(reader.input(0), reader.attributes.get("time_axis", 0)), 1)]
 
 
 def _tensor_scatter(view: View, reader: Reader) -> list[Use]:
@@ -194,19 +186,21 @@ def _tensor_scatter(view: View, reader: Reader) -> list[Use]:
     if axis is None:
         return []
     size, written = view.size(reader.input(0), axis), view.size(reader.input(1), axis)
-    if reader.attributes.get("mode", "linear") in ("circular", b"circular"):
-        return [Use(2, (IndexRange(size, counts_back=False),))]
-    less = -written + 1 if isinstance(written, int) else 0
-    return [Use(2, (IndexRange(_plus(size, less), counts_back=False),))]
+    is_circular = reader.attributes.get("mode", "linear") in ("circular", b"circular")
+    return [_below_size(2, size, 1 - written if isinstance(written, int) and not is_circular else 0)]
 
 
 def _roi_align(view: View, reader: Reader) -> list[Use]:
-    batch = Use(2, (IndexRange(view.size(reader.input(0), 0), counts_back=False),))
+    batch = _below_size(2, view.size(reader.input(0), 0))
     if reader.attributes.get("sampling_ratio", 0):
         return [batch]
+    return [Use(1, (_corner(view, reader),), is_memory=False), batch]
+
+
+def _corner(view: View, reader: Reader) -> IndexRange:
+    """Return the range of a region's coordinates."""
     sides = [side for side in (view.shape(reader.input(0)) or ())[2:] if isinstance(side, int)]
-    most = farthest_corner(sides, float(reader.attributes.get("spatial_scale", 1.0)))
-    return [Use(1, (IndexRange(most),), is_memory=False), batch]
+    return IndexRange(farthest_corner(sides, float(reader.attributes.get("spatial_scale", 1.0))))
 
 
 def farthest_corner(sides: Sequence[int], scale: float) -> int:
@@ -215,9 +209,7 @@ def farthest_corner(sides: Sequence[int], scale: float) -> int:
 
 
 def _max_roi_pool(view: View, reader: Reader) -> list[Use]:
-    sides = [side for side in (view.shape(reader.input(0)) or ())[2:] if isinstance(side, int)]
-    corners = (IndexRange(farthest_corner(sides, float(reader.attributes.get("spatial_scale", 1.0)))),) * 4
-    return [Use(1, (IndexRange(view.size(reader.input(0), 0), counts_back=False), *corners))]
+    return [Use(1, (IndexRange(view.size(reader.input(0), 0), counts_back=False), *[_corner(view, reader)] * 4))]
 
 
 def _rank(view: View, reader: Reader) -> list[Use]:
@@ -227,22 +219,18 @@ def _rank(view: View, reader: Reader) -> list[Use]:
 
 def _count(view: View, reader: Reader) -> list[Use]:
     axis = _axis(view, reader.input(0), reader, -1)
-    return (
-        [] if axis is None else [Use(1, (IndexRange(_plus(view.size(reader.input(0), axis), 1), counts_back=False),))]
-    )
+    return [] if axis is None else [_below_size(1, view.size(reader.input(0), axis), 1)]
 
 
 def _most_boxes(view: View, reader: Reader) -> list[Use]:
-    if view.constant(reader.input(2)) is not None:
-        return []
-    return [Use(2, (IndexRange(_MOST, counts_back=False),))]
+    return [_below_size(2, _MOST)] if view.constant(reader.input(2)) is None else []
 
 
 def _max_unpool(view: View, reader: Reader) -> list[Use]:
     output_shape = view.shape(reader.outputs[0])
     if output_shape is None or not all(isinstance(size, int) for size in output_shape):
-        return [Use(1, (IndexRange(Size(reader.outputs[0], -1), counts_back=False),))]
-    return [Use(1, (IndexRange(int(np.prod(output_shape, dtype=np.int64)), counts_back=False),))]
+        return [_below_size(1, Size(reader.outputs[0], -1))]
+    return [_below_size(1, int(np.prod(output_shape, dtype=np.int64)))]
 
 
 def _labels(view: View, reader: Reader) -> list[Use]:
@@ -254,11 +242,11 @@ def _rotary(cache: int, positions: int) -> Callable[[View, Reader], list[Use]]:
     def uses(view: View, reader: Reader) -> list[Use]:
         size = view.size(reader.input(cache), 0)
         shape = view.shape(reader.input(positions))
+        length: Bound = 1
         if shape is not None and len(shape) == 1:  # a single offset, to which the position in the sequence is added
-            data = view.shape(reader.input(0)) or ()
+            data = view.shape(reader.input(0))
             length = view.size(reader.input(0), len(data) - 2) if data else 1
-            size = _plus(size, 1 - length) if isinstance(length, int) else size
-        return [Use(positions, (IndexRange(size, counts_back=False),))]
+        return [_below_size(positions, size, 1 - length if isinstance(length, int) else 0)]
 
     return uses
 
@@ -266,7 +254,7 @@ def _rotary(cache: int, positions: int) -> Callable[[View, Reader], list[Use]]:
 def _embedding(view: View, reader: Reader) -> list[Use]:
     tables = {0: 2, 1: 4, 8: 3}
     return [
-        Use(position, (IndexRange(view.size(reader.input(table), 0), counts_back=False),))
+        _below_size(position, view.size(reader.input(table), 0))
         for position, table in tables.items()
         if reader.input(position) and reader.input(table)
     ]
@@ -274,9 +262,7 @@ def _embedding(view: View, reader: Reader) -> list[Use]:
 
 def _features(view: View, reader: Reader) -> list[Use]:
     shape = view.shape(reader.input(0))
-    if not shape:
-        return []
-    return [Use(1, (IndexRange(view.size(reader.input(0), len(shape) - 1), counts_back=False),))]
+    return [_below_size(1, view.size(reader.input(0), len(shape) - 1))] if shape else []
 
 
 def _gather_block(view: View, reader: Reader) -> list[Use]:
@@ -286,8 +272,7 @@ def _gather_block(view: View, reader: Reader) -> list[Use]:
 
 def _key_lengths(view: View, reader: Reader) -> list[Use]:
     shape = view.shape(reader.input(1))
-    size = view.size(reader.input(1), len(shape) - 2) if shape else 0
-    return [Use(6, (IndexRange(_plus(size, 1), counts_back=False),), is_memory=False)] if shape else []
+    return [_below_size(6, view.size(reader.input(1), len(shape) - 2), 1, is_memory=False)] if shape else []
 
 
 def _group_query(view: View, reader: Reader) -> list[Use]:
@@ -301,8 +286,8 @@ def _group_query(view: View, reader: Reader) -> list[Use]:
         Use(6, (IndexRange(_plus(_sum(past, steps), 1), counts_back=False, low=1),), is_memory=False),
     ]
     if reader.input(7):
-        rows = (IndexRange(view.size(reader.input(7), 0), counts_back=False),)
-        uses += [Use(position, rows, is_memory=False) for position in (5, 9)]
+        rows = view.size(reader.input(7), 0)
+        uses += [_below_size(position, rows, is_memory=False) for position in (5, 9)]
     return uses
 
 
@@ -324,7 +309,7 @@ USES: Mapping[str, Callable[[View, Reader], list[Use]]] = {
     "GatherND": _gather_nd,
     "Scatter": _along,
     "ScatterElements": _along,
-    "ScatterND": _scatter_nd,
+    "ScatterND": lambda view, reader: _of_rows(view, reader, 0),
     "TensorScatter": _tensor_scatter,
     "ReverseSequence": _reverse,
     "RNN": _recurrent,
@@ -404,9 +389,8 @@ def _of_constant(view: View, name: str, constant: Array, allowed: Columns) -> It
         if isinstance(allowed_range.size, Size):
             yield AnalysisEnd(name, (allowed_range,), interval)
         else:
-            yield AnalysisEnd(
-                f"{name}[{column}]" if len(allowed) > 1 else name, (allowed_range,), interval, view.node(name)
-            )
+            shown_name = f"{name}[{column}]" if len(allowed) > 1 else name
+            yield AnalysisEnd(shown_name, (allowed_range,), interval, view.node(name))
 
 
 def _of_columns(array: Array, count: int) -> list[Interval | None]:
@@ -418,13 +402,9 @@ def _of_columns(array: Array, count: int) -> list[Interval | None]:
 
 def is_proven(view: View, name: str, allowed: Columns) -> bool:
     """Return True if a value is in range for all inputs."""
-    if len(allowed) > 1:
-        columns = _columns(view, name, len(allowed))
-        if columns is not None:
-            return all(
-                column is not None and _is_within(column, range_)
-                for column, range_ in zip(columns, allowed, strict=True)
-            )
+    columns = _columns(view, name, len(allowed)) if len(allowed) > 1 else None
+    if columns is not None:
+        return all(map(_is_within, columns, allowed))
     interval = interval_of(view, name)
     return interval is not None and all(_is_within(interval, allowed_range) for allowed_range in allowed)
 
@@ -453,22 +433,8 @@ _FULL_RANGE = ("int64", "int32", "int16", "int8", "uint8", "uint16", "uint32", "
 _MOVES = frozenset(["Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Expand", "Tile"])
 """Operators that return all elements of the first input."""
 _CHOOSES = frozenset(
-    [
-        "Gather",
-        "GatherElements",
-        "GatherND",
-        "Slice",
-        "Split",
-        "Compress",
-        "Unique",
-        "DepthToSpace",
-        "SpaceToDepth",
-        "ReverseSequence",
-        "ReduceMax",
-        "ReduceMin",
-        "MaxPool",
-    ]
-)
+    ["Gather", "GatherElements", "GatherND", "Slice", "Split", "Compress", "Unique", "DepthToSpace", "SpaceToDepth"]
+) | {"ReverseSequence", "ReduceMax", "ReduceMin", "MaxPool"}
 """Operators that return some elements of the first input."""
 
 
@@ -549,14 +515,11 @@ def _input_range_of_where(view: View, reader: Reader, allowed: IndexRange) -> li
     """Return the range of `i` in `Where(i < 0, i + size, i)`."""
     condition, negative = (view.node(reader.input(position)) for position in (0, 1))
     name = reader.input(2)
-    if (
-        condition is None
-        or condition.kind != "Less"
-        or condition.input(0) != name
-        or allowed != IndexRange(allowed.size)
-    ):
+    if condition is None or condition.kind != "Less" or condition.input(0) != name:
         return None
     if negative is None or negative.kind != "Add" or name not in negative.inputs or len(negative.inputs) != 2:
+        return None
+    if allowed != IndexRange(allowed.size):
         return None
     added = _scalar(view, negative.inputs[1 - negative.inputs.index(name)], 0)
     return [(name, (allowed,))] if _number(view, condition.input(1)) == 0 and added == allowed.size else None
@@ -830,16 +793,12 @@ def _parts(view: View, name: str, depth: int = 0) -> tuple[int, list[Interval]] 
     return None
 
 
-def _columns(view: View, name: str, count: int) -> Sequence[Interval | None] | None:
+def _columns(view: View, name: str, count: int) -> Sequence[Interval] | None:
     axis_intervals, shape = _parts(view, name), view.shape(name)
-    if (
-        axis_intervals is None
-        or shape is None
-        or axis_intervals[0] != len(shape) - 1
-        or len(axis_intervals[1]) != count
-    ):
+    if axis_intervals is None or shape is None:
         return None
-    return axis_intervals[1]
+    axis, intervals = axis_intervals
+    return intervals if axis == len(shape) - 1 and len(intervals) == count else None
 
 
 def _chosen(view: View, reader: Reader, name: str) -> Interval | None:
@@ -848,14 +807,13 @@ def _chosen(view: View, reader: Reader, name: str) -> Interval | None:
     if axis_intervals is None:
         return None
     axis, intervals = axis_intervals
-    if reader.kind == "Gather" and _axis(view, reader.input(0), reader) == axis:
+    is_along_axis = reader.kind in ("Gather", "Split") and _axis(view, reader.input(0), reader) == axis
+    if reader.kind == "Gather" and is_along_axis:
         places = view.constant(reader.input(1))
         if places is not None and places.size and np.all(np.abs(places) < len(intervals)):
             return _union([intervals[int(place)] for place in places.reshape(-1)])
-    if reader.kind == "Split" and _axis(view, reader.input(0), reader) == axis:
-        parts = len(reader.outputs)
-        if parts == len(intervals):
-            return intervals[reader.outputs.index(name)]
+    if reader.kind == "Split" and is_along_axis and len(reader.outputs) == len(intervals):
+        return intervals[reader.outputs.index(name)]
     if reader.kind == "Slice":
         start, end, axes = (_number(view, reader.input(position)) for position in (1, 2, 3))
         if start is not None and end is not None and axes == axis and not reader.input(4):

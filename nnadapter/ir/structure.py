@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import chain
-from types import MappingProxyType
-from typing import Any
+from typing import Any, Self
 from weakref import ref
 
 import numpy as np
@@ -20,6 +19,7 @@ from nnadapter.ir.symbolic_numbers import (
     Step,
     SymbolicNumber,
     SymbolicTrace,
+    compute_steps,
     exactly,
     is_symbolic,
     size_hint,
@@ -66,6 +66,23 @@ def with_constants(model: Model, values: Sequence[Any]) -> Model:
     return Model(operands, model.operations, model.inputs, model.outputs, model.covarying_number_groups)
 
 
+class _TypeTable:
+    """Operand types, whose dimensions are positions in a table of interned values."""
+
+    def __init__(self, values: Interned) -> None:
+        self._values = values
+        self._types: dict[tuple[Any, ...], int] = {}
+
+    def add(self, type_: OperandType) -> int:
+        """Return the index of a type, shared by types equal under the guards."""
+        key = (type_.dtype, self._values.add(type_.dimensions), type_.layout, type_.quantization)
+        return self._types.setdefault(key, len(self._types))
+
+    def at(self, values: Sequence[Any]) -> list[OperandType]:
+        """Return all types, for results of `Interned.substitute_sizes`."""
+        return [OperandType(dtype, values[dimensions], *fields) for dtype, dimensions, *fields in self._types]
+
+
 _MOST_PARTS = 64
 
 
@@ -75,9 +92,9 @@ class SymbolicModel:
     def __init__(self, model: Model) -> None:
         self._model = model
         self._values = Interned()
-        self._types: dict[tuple[object, ...], int] = {}
+        self._types = _TypeTable(self._values)
         self._operands = [
-            (index, self._type(operand.type))
+            (index, self._types.add(operand.type))
             for index, operand in enumerate(model.operands)
             if is_symbolic(operand.type.dimensions)
         ]
@@ -104,10 +121,7 @@ class SymbolicModel:
     def specialize(self, replay_values: Sequence[Any]) -> Model:
         operands, operations = list(self._model.operands), list(self._model.operations)
         values = self._values.substitute_sizes(replay_values)
-        types = [
-            OperandType(dtype, values[dimensions], *fields)  # type: ignore[arg-type,call-overload]
-            for dtype, dimensions, *fields in self._types
-        ]
+        types = self._types.at(values)
         for index, type_ in self._operands:
             operand = operands[index]
             operands[index] = Operand(operand.name, types[type_], operand.lifetime, operand.value)
@@ -118,10 +132,6 @@ class SymbolicModel:
         model = self._model.resized(tuple(operands), tuple(operations), self._varying)
         # Verification with symbolic numbers guarded every fact that it relied on.
         return model.mark_verified() if self._model.is_verified else model
-
-    def _type(self, type_: OperandType) -> int:
-        key = (type_.dtype, self._values.add(type_.dimensions), type_.layout, type_.quantization)
-        return self._types.setdefault(key, len(self._types))
 
 
 def _varying(values: Sequence[Any]) -> tuple[tuple[int, ...], ...]:
@@ -166,36 +176,42 @@ _INTEGERS = frozenset([int])
 """Equal integers are identical, unlike 0.0 and -0.0."""
 
 
-class Replay:
-    """Numbers of a trace at concrete sizes, with results that all models of the trace share."""
+class _Memoizing:
+    """Object with results that are computed once."""
 
-    def __init__(self, replay_values: Sequence[Any], types: Callable[[], list[OperandType]]) -> None:
-        self.replay_values = replay_values
-        self._types = types
-        self.places: list[int] = []
-        self._prepared: dict[Hashable, Any] = {}
+    _prepared: dict[Hashable, Any]
 
-    @cached_property
-    def types(self) -> list[OperandType]:
-        return self._types()
-
-    def prepared(self, key: Hashable, prepare: Callable[[Replay], Any]) -> Any:
+    def prepared(self, key: Hashable, prepare: Callable[[Self], Any]) -> Any:
         """Memoize `prepare(self)`; concurrent callers may compute it twice."""
         if key not in self._prepared:
             self._prepared[key] = prepare(self)
         return self._prepared[key]
 
 
-class SpecializationGroup:
+class Replay(_Memoizing):
+    """Numbers of a trace at concrete sizes, with results that all models of the trace share."""
+
+    def __init__(self, replay_values: Sequence[Any], group: SpecializationGroup) -> None:
+        self.replay_values = replay_values
+        self._group = group
+        self.places: list[int] = []
+        self._prepared = {}
+
+    @cached_property
+    def types(self) -> list[OperandType]:
+        return self._group.types_at(self.replay_values)
+
+
+class SpecializationGroup(_Memoizing):
     """Models of one trace, specialized by the same replays."""
 
     def __init__(self, models: Sequence[SpecializableModel]) -> None:
         self._models = tuple(map(ref, models))  # weak: models own the group
         self._values = Interned()
-        self._types: dict[tuple[Any, ...], int] = {}
+        self._types = _TypeTable(self._values)
         self._borders: dict[Hashable, int] = {}
         self._likenesses: dict[Hashable, Hashable] = {}
-        self._prepared: dict[Hashable, Any] = {}
+        self._prepared = {}
         self._last: Replay | None = None
         for place, model in enumerate(models):
             model.join(self, place)
@@ -206,8 +222,7 @@ class SpecializationGroup:
 
     def add(self, type_: OperandType) -> int:
         """Return the index of a type, shared by types equal under the guards."""
-        key = (type_.dtype, self._values.add(type_.dimensions), type_.layout, type_.quantization)
-        return self._types.setdefault(key, len(self._types))
+        return self._types.add(type_)
 
     def add_sharing_key(self, sharing_key: Hashable) -> Hashable:
         return self._likenesses.setdefault(sharing_key, sharing_key)
@@ -219,19 +234,12 @@ class SpecializationGroup:
         """Return the replay of these numbers; the latest is cached."""
         last = self._last
         if last is None or last.replay_values is not replay_values:
-            last = self._last = Replay(replay_values, partial(_types_at, self._types, self._values, replay_values))
+            last = self._last = Replay(replay_values, self)
         return last
 
-    def prepared(self, key: Hashable, prepare: Callable[[SpecializationGroup], Any]) -> Any:
-        """Memoize `prepare(self)` for all sizes; concurrent callers may compute it twice."""
-        if key not in self._prepared:
-            self._prepared[key] = prepare(self)
-        return self._prepared[key]
-
-
-def _types_at(types: Iterable[tuple[Any, ...]], values: Interned, replay_values: Sequence[Any]) -> list[OperandType]:
-    settled = values.substitute_sizes(replay_values)
-    return [OperandType(dtype, settled[dimensions], *type_fields) for dtype, dimensions, *type_fields in types]
+    def types_at(self, replay_values: Sequence[Any]) -> list[OperandType]:
+        """Return every type that was added, at the sizes of a replay."""
+        return self._types.at(self._values.substitute_sizes(replay_values))
 
 
 class SpecializableModel:
@@ -248,10 +256,12 @@ class SpecializableModel:
         """The symbolic model; its constant inputs have no contents."""
         self.traced = SymbolicModel(model)
         self.is_verified = model.is_verified
-        self.has_traced_operations = any(map(is_symbolic, _values(model.operations)))
-        every = numbers(model)
-        self._traced_numbers = tuple([value.number for value in every if isinstance(value, SymbolicNumber)])
-        plain = repr([None if isinstance(value, SymbolicNumber) else value for value in every])
+        self.has_traced_operations = any(
+            is_symbolic(value) for operation in model.operations for value in operation.attributes.values()
+        )
+        all_numbers = numbers(model)
+        self._traced_numbers = tuple([value.number for value in all_numbers if isinstance(value, SymbolicNumber)])
+        plain = repr([None if isinstance(value, SymbolicNumber) else value for value in all_numbers])
         self._take = slot_reader(list(self._traced_numbers))
         self.likeness: Hashable = (self.model.structure, plain)
         """Equal for models that differ only in names, symbolic numbers and contents of constants."""
@@ -292,7 +302,7 @@ class SpecializableModel:
         return self.model.operands[operand].type if number is None else replay.types[number]
 
 
-class SpecializedModel(Model):
+class SpecializedModel(_Memoizing, Model):
     """Model specialized for some sizes; operands and operations are lazy.
 
     `replay_values` are all numbers of a replay, `contents` those of the constant inputs.
@@ -312,7 +322,7 @@ class SpecializedModel(Model):
             operation_count=of.model.operation_count,
             is_verified=of.is_verified,
             has_dynamic_shapes=False,
-            cached_results={},
+            _prepared={},
         )
         if not of.has_traced_operations:
             self.__dict__["operations"] = of.model.operations
@@ -321,7 +331,6 @@ class SpecializedModel(Model):
     replay_values: Sequence[Any]
     replay: Replay
     contents: Mapping[int, Array]
-    cached_results: dict[Hashable, Any]
 
     @cached_property
     def operands(self) -> tuple[Operand, ...]:
@@ -354,24 +363,14 @@ class SpecializedModel(Model):
     def type_at(self, operand: int) -> OperandType:
         return self.of.type_at(operand, self.replay)
 
-    def prepared(self, key: Hashable, prepare: Callable[[SpecializedModel], Any]) -> Any:
-        """Memoize `prepare(self)`; concurrent callers may compute it twice."""
-        if key not in self.cached_results:
-            self.cached_results[key] = prepare(self)
-        return self.cached_results[key]
-
     def prepare_signature(self, key: Hashable, prepare: Callable[[InputOutputTypes], Any]) -> Any:
         """Memoize `prepare` of the signature, for all models of a replay."""
-        return self.replay.prepared((key, self.of.signature_key), lambda _: prepare(self._signature))
-
-    @property
-    def _signature(self) -> InputOutputTypes:
-        border: InputOutputTypes = self.replay.prepared(
-            (InputOutputTypes, self.of.signature_key), lambda _: self._signature_types()
+        number = self.of.signature_key
+        return self.replay.prepared(
+            (key, number), lambda replay: prepare(replay.prepared((InputOutputTypes, number), self._signature))
         )
-        return border
 
-    def _signature_types(self) -> InputOutputTypes:
+    def _signature(self, replay: Replay) -> InputOutputTypes:
         return tuple(map(self.type_at, self.inputs)), tuple(map(self.type_at, self.outputs))
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -388,13 +387,9 @@ class SpecializedModel(Model):
 
 def program_sharing_key_of(model: Model) -> Hashable:
     """Return a key that ignores names and contents of constants, for a static model."""
-    return (
-        model.program_sharing_key() if isinstance(model, SpecializedModel) else (model.structure, repr(numbers(model)))
-    )
-
-
-def _values(operations: Sequence[Operation]) -> list[Any]:
-    return [value for operation in operations for value in operation.attributes.values()]
+    if isinstance(model, SpecializedModel):
+        return model.program_sharing_key()
+    return model.structure, repr(numbers(model))
 
 
 def _plain(parts: tuple[Any, ...], is_sound: bool) -> Model:
@@ -496,29 +491,28 @@ class ShapeDerivedValues:
 
 
 _DEEPEST = 4
-_SIGNS: Mapping[Callable[..., Any], str] = MappingProxyType(
-    {
-        operator.add: "+",
-        operator.sub: "-",
-        operator.mul: "*",
-        operator.floordiv: "//",
-        operator.truediv: "/",
-        operator.mod: "%",
-        operator.eq: "==",
-        operator.ne: "!=",
-        operator.lt: "<",
-        operator.le: "<=",
-        operator.gt: ">",
-        operator.ge: ">=",
-    }
-)
+_SIGNS: Mapping[Callable[..., Any], str] = {
+    operator.add: "+",
+    operator.sub: "-",
+    operator.mul: "*",
+    operator.floordiv: "//",
+    operator.truediv: "/",
+    operator.mod: "%",
+    operator.eq: "==",
+    operator.ne: "!=",
+    operator.lt: "<",
+    operator.le: "<=",
+    operator.gt: ">",
+    operator.ge: ">=",
+}
 
 
 def broken(trace: SymbolicTrace, variables: Sequence[int], names: Sequence[str]) -> str:
     """Describe a guard of the trace that does not hold for `variables`; empty if all hold."""
-    steps = trace.steps
-    values = _computed(steps, variables)
-    if values is None:
+    steps, values = trace.steps, list[Any](variables)
+    try:
+        compute_steps(steps, values)
+    except (ArithmeticError, ValueError):
         return "sizes cannot be computed"
     texts = [
         f"{_text(steps, number, names)} is {values[number]}, was {answer}"
@@ -526,17 +520,6 @@ def broken(trace: SymbolicTrace, variables: Sequence[int], names: Sequence[str])
         if exactly(values[number]) != exactly(answer)
     ]
     return min(texts, key=lambda text: ("..." in text, len(text)), default="")
-
-
-def _computed(steps: Sequence[Step], variables: Sequence[int]) -> list[Any] | None:
-    """Compute every number for other variables; None if impossible."""
-    values: list[Any] = list(variables)
-    try:
-        for function, first, second in steps:
-            values.append(function(values[first]) if second < 0 else function(values[first], values[second]))
-    except (ArithmeticError, ValueError):
-        return None
-    return values
 
 
 def _text(steps: Sequence[Step], number: int, names: Sequence[str], depth: int = _DEEPEST) -> str:

@@ -94,19 +94,14 @@ BINARY: Mapping[str, Function] = MappingProxyType(
                 "add", "sub", "mul", "floordiv", "truediv", "mod", "eq", "ne", "lt", "le", "gt", "ge",
             )
         },
-        "max": max,
-        "min": min,
         **{f"{function.__name__}.float32": rounded for function, rounded in IN_FLOAT32.items()},
-        "to_integer": to_integer,
-        "to_float32": to_float32,
-        "to_float64": to_float64,
-        "quotient_of_integers": quotient_of_integers,
-        "quotient_of_sizes": quotient_of_sizes,
-        "scaled_size": scaled_size,
-        "floor_of": floor_of,
-        "ceil_of": ceil_of,
-        "rounded_of": rounded_of,
-        "root_of": root_of,
+        **{
+            function.__name__: function
+            for function in (
+                max, min, to_integer, to_float32, to_float64, quotient_of_integers, quotient_of_sizes, scaled_size,
+                floor_of, ceil_of, rounded_of, root_of,
+            )
+        },
     }
 )  # fmt: skip
 """Functions by name in files."""
@@ -154,13 +149,18 @@ class Replay:
         """Return every number for these variables; None if a guard fails or a computation raises."""
         values: list[Any] = [*variables, *self.constants]
         try:
-            for function, first, second in self.steps:
-                values.append(function(values[first]) if second < 0 else function(values[first], values[second]))
+            compute_steps(self.steps, values)
             for function, operands in self.ends:
                 values.extend(map(function, *[take(values) for take in operands]))
         except (ArithmeticError, ValueError):
             return None
         return self.every(values) if self.checked(values) == self.expected(values) else None
+
+
+def compute_steps(steps: Sequence[Step], values: list[Any]) -> None:
+    """Append the results of steps, which read earlier values. Raises what their functions raise."""
+    for function, first, second in steps:
+        values.append(function(values[first]) if second < 0 else function(values[first], values[second]))
 
 
 def replay_of(variables: int, steps: Sequence[Step], answers: Mapping[int, Any], values: Sequence[Any]) -> Replay:
@@ -222,15 +222,12 @@ class _Simplifier:
         first = [(step, slot) for step, slot in self._made.items() if slot in read]
         for _, slot in chain(first, *last.values()):
             self._places[slot] = self._variables + len(self._constants) + len(self._places)
-        steps = [
-            (function, self._final(first_operand), self._final(other)) for (function, first_operand, other), _ in first
-        ]
+        steps = [(function, self._final(operand), self._final(other)) for (function, operand, other), _ in first]
         ends = []
-        for (_, unary), group in last.items():
-            operands = [[first_operand for (_, first_operand, _), _ in group], [other for (_, _, other), _ in group]][
-                : 1 if unary else 2
-            ]
-            ends.append((group[0][0][0], [slot_reader(list(map(self._final, column))) for column in operands]))
+        for (_, is_unary), group in last.items():
+            (function, *_), *columns = zip(*(step for step, _ in group), strict=True)
+            operands = columns[:1] if is_unary else columns
+            ends.append((function, [slot_reader(list(map(self._final, column))) for column in operands]))
         return steps, ends
 
     def _join(self, number: int, answer: Any) -> None:
@@ -279,23 +276,22 @@ class _Simplifier:
         sums: dict[int, list[tuple[int, int]]] = {}
         for number, (function, first, second) in enumerate(self._steps, self._variables):
             if function is operator.add and type(self._values[first]) is type(self._values[second]) is int:
-                sums[number] = [(self._without_nothing(first), self._without_nothing(second))]
+                sums[number] = [(self._without_zeros(first), self._without_zeros(second))]
         return sums
 
-    def _without_nothing(self, number: int) -> int:
+    def _without_zeros(self, number: int) -> int:
+        """Return x for x + 0, where x may be such a sum again."""
         while number >= self._variables:
             function, *operands = self._steps[number - self._variables]
-            nonzero_operands = [operand for operand in operands if not self._is_nothing(operand)]
-            if (
-                function is not operator.add
-                or len(nonzero_operands) != 1
-                or type(self._values[nonzero_operands[0]]) is not int
-            ):
+            if function is not operator.add:
+                break
+            nonzero_operands = [operand for operand in operands if not self._is_zero(operand)]
+            if len(nonzero_operands) != 1 or type(self._values[nonzero_operands[0]]) is not int:
                 break
             number = nonzero_operands[0]
         return number
 
-    def _is_nothing(self, number: int) -> bool:
+    def _is_zero(self, number: int) -> bool:
         function = self._steps[number - self._variables][0] if number >= self._variables else None
         return isinstance(function, Constant) and exactly(function.value) == (int, 0)
 
