@@ -49,14 +49,12 @@ def check_arguments(
         return
     _check_list(type_, "quantized", quantized, (QuantizedType, type(None)))
     for position, result in enumerate(cast("Sequence[QuantizedType | None]", quantized)):
-        if result is not None:
-            _check_quantized(f"{type_}: output {position}", result)
-
-
-def _check_quantized(which: str, result: QuantizedType) -> None:
-    if not is_one_of(DTYPES, result.dtype):
-        raise InvalidModelError(f"{which} is quantized as {result.dtype!r}, expected an integer data type")
-    check_quantization_fields(which, result.quantization)
+        if result is None:
+            continue
+        which = f"{type_}: output {position}"
+        if not is_one_of(DTYPES, result.dtype):
+            raise InvalidModelError(f"{which} is quantized as {result.dtype!r}, expected an integer data type")
+        check_quantization_fields(which, result.quantization)
 
 
 def _check_list(type_: str, name: str, entries: object, kind: type | tuple[type, ...]) -> None:
@@ -148,7 +146,7 @@ class ModelBuilder:
         """
         check_arguments(type_, inputs, attributes, outputs=outputs, origins=origins, quantized=quantized)
         inputs = tuple(inputs)
-        types = [None if _is_absent(index) else self._operand(index, type_).type for index in inputs]
+        types = [None if is_number(index) and index == ABSENT else self._operand(index, type_).type for index in inputs]
         complete, results = self._inferences.of(type_, types, attributes or {}, quantized)
         check_counts(type_, len(results), outputs=outputs, quantized=quantized)
         result_indices = tuple(
@@ -233,10 +231,6 @@ class ModelBuilder:
         self._operands[index] = Operand(free_name, operand.type, operand.lifetime, operand.value)
         self._names.add(free_name)
         self._made_up[free_name] = index
-
-
-def _is_absent(index: int) -> bool:
-    return is_number(index) and index == ABSENT
 
 
 Origins = tuple[object, ...]
@@ -454,15 +448,16 @@ class ModelEditor(EditedModel):
         complete, results = inferred(type_, types, attributes or {}, quantized)
         result_indices = tuple(map(self._add_result, results, chain(map(self._unique, names), repeat(""))))
         index = len(self._operations)
-        operation = Operation(type_, read, result_indices, complete)
-        self._operations.append(operation)
+        self._operations.append(Operation(type_, read, result_indices, complete))
         if type_ not in self.types:
             self.types |= {type_}
         self._origins[index] = tuple(map(self._origins_of, origins))
         self._placed.setdefault(self._position, []).append(index)
         self._place_of[index] = self._position
         self._producer.update(dict.fromkeys(result_indices, index))
-        self._read(index, operation)
+        for operand in read:
+            if operand != ABSENT:
+                self._readers(operand)[index] = None
         self._is_settled, self.changed = False, True
         return result_indices
 
@@ -500,20 +495,14 @@ class ModelEditor(EditedModel):
         operand, replacement_operand = self._operands[original], self._operands[replacement]
         if self._resolved(replacement) == original:
             raise InvalidModelError(f"operand {operand.name!r} depends on itself, expected operations in order")
-        if (operand.type.dtype, operand.type.dimensions) != (
-            replacement_operand.type.dtype,
-            replacement_operand.type.dimensions,
-        ):
-            raise InvalidModelError(
-                f"operand {operand.name!r} is {operand.type} and cannot become {replacement_operand.type}"
-            )
+        type_, new_type = operand.type, replacement_operand.type
+        if type_.dtype is not new_type.dtype or type_.dimensions != new_type.dimensions:
+            raise InvalidModelError(f"operand {operand.name!r} is {type_} and cannot become {new_type}")
         if replacement in self._unnamed or self.is_output(original):
             self._unnamed.discard(replacement)
-            same = operand.type.layout is replacement_operand.type.layout
             # the original type may be quantized, which no shape rule infers
-            self._operands[replacement] = Operand(
-                operand.name, operand.type if same else replacement_operand.type, operand.lifetime
-            )
+            kept_type = type_ if type_.layout is new_type.layout else new_type
+            self._operands[replacement] = Operand(operand.name, kept_type, operand.lifetime)
         if self.is_output(original):
             self._outputs.discard(original)
             self._outputs.add(replacement)
@@ -572,11 +561,6 @@ class ModelEditor(EditedModel):
             operand = self._operands[index]
             self._operands[index] = Operand(self._unique(f"%{index}"), operand.type, operand.lifetime)
         self._unnamed.clear()
-
-    def _read(self, index: int, operation: Operation) -> None:
-        for operand in operation.inputs:
-            if operand != ABSENT:
-                self._readers(operand)[index] = None
 
     @cached_property
     def _names(self) -> set[str]:

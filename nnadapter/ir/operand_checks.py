@@ -42,20 +42,26 @@ def _check_operand(index: int, operand: Operand) -> None:
     which, type_ = f"operand {index} {operand.name!r}", operand.type
     if not isinstance(type_, OperandType):
         raise InvalidModelError(f"{which} is of type {type_!r}, expected an OperandType")
-    if not isinstance(type_.dtype, DataType):
-        raise InvalidModelError(f"{which} has the data type {type_.dtype!r}, expected a DataType")
-    if not isinstance(type_.layout, Layout):
-        raise InvalidModelError(f"{which} has the layout {type_.layout!r}, expected a Layout")
-    if not isinstance(operand.lifetime, Lifetime):
-        raise InvalidModelError(f"{which} has the lifetime {operand.lifetime!r}, expected a Lifetime")
-    if not isinstance(type_.dimensions, tuple):
+    for name, code, kind in (
+        ("data type", type_.dtype, DataType),
+        ("layout", type_.layout, Layout),
+        ("lifetime", operand.lifetime, Lifetime),
+    ):
+        if not isinstance(code, kind):
+            raise InvalidModelError(f"{which} has the {name} {code!r}, expected a {kind.__name__}")
+    if not isinstance(type_.dimensions, tuple) or not all(map(_is_integer, type_.dimensions)):
         raise InvalidModelError(f"{which} has dimensions {type_.dimensions!r}, expected a tuple of integers")
-    if not all(map(_is_integer, type_.dimensions)):
-        raise InvalidModelError(f"{which} has dimensions {type_.dimensions!r}, expected integers")
     if type_.quantization is not None:
         check_quantization_fields(which, type_.quantization)
-    if operand.value is not None:
-        _check_value(which, operand.value)
+    value = operand.value
+    if value is None:
+        return
+    if not isinstance(value, np.ndarray):
+        raise InvalidModelError(f"{which} holds {type(value).__name__}, expected a numpy array")
+    if not value.dtype.isnative:
+        raise InvalidModelError(
+            f"{which} holds numbers in another byte order, {value.dtype.str}, expected this machine's"
+        )
 
 
 def check_quantization_fields(which: str, quantization: object) -> None:
@@ -73,15 +79,6 @@ def check_quantization_fields(which: str, quantization: object) -> None:
             raise InvalidModelError(f"{which} has a zero point that is not an integer: {point!r}, expected integers")
     if quantization.axis is not None and not _is_integer(quantization.axis):
         raise InvalidModelError(f"{which} is quantized along axis {quantization.axis!r}, expected an integer")
-
-
-def _check_value(which: str, value: object) -> None:
-    if not isinstance(value, np.ndarray):
-        raise InvalidModelError(f"{which} holds {type(value).__name__}, expected a numpy array")
-    if not value.dtype.isnative:
-        raise InvalidModelError(
-            f"{which} holds numbers in another byte order, {value.dtype.str}, expected this machine's"
-        )
 
 
 def _check_operation(position: int, operation: Operation) -> None:
@@ -132,14 +129,10 @@ def check_quantization(name: str, type_: OperandType) -> None:
             f"{name} has {count} scales and {len(quantization.zero_point)} zero points, "
             f"expected {expected_count} of each"
         )
-    if not all(isinstance(scale, float) for scale in quantization.scale):
-        raise InvalidModelError(f"{name} has a scale that is not a number, expected numbers")
     if not all(_LEAST_SCALE <= scale <= _LARGEST_SCALE for scale in quantization.scale):
         raise InvalidModelError(
             f"{name} has a scale that is not positive and finite, expected numbers above 0 within float32"
         )
-    if not all(isinstance(point, int) for point in quantization.zero_point):
-        raise InvalidModelError(f"{name} has a zero point that is not an integer, expected integers")
     smallest, largest = integer_range(type_.dtype)
     if not all(smallest <= point <= largest for point in quantization.zero_point):
         raise InvalidModelError(f"{name} has a zero point outside its data type, expected {smallest} to {largest}")
@@ -190,7 +183,10 @@ def _result(
     result = OperandType(quantized_type.dtype, inferred.dimensions, inferred.layout, quantized_type.quantization)
     check_quantization(f"{schema.type}: result", result)
     if schema.quantized is not None:
-        _check_by_rule(schema, types, attributes, result)
+        try:
+            schema.quantized(types, result, attributes)
+        except InvalidModelError as error:
+            raise InvalidModelError(f"{schema.type}: {error}") from None
     elif quantized_type.dtype is not inferred.dtype or any(map(_is_quantized, types)):
         raise InvalidModelError(
             f"{schema.type}: result is {result} and quantized, expected {inferred}: the operation has no quantized "
@@ -201,16 +197,6 @@ def _result(
 
 def _is_quantized(type_: OperandType | None) -> bool:
     return type_ is not None and type_.quantization is not None
-
-
-def _check_by_rule(
-    schema: OperationSchema, types: Sequence[OperandType | None], attributes: Attributes, result: OperandType
-) -> None:
-    assert schema.quantized is not None
-    try:
-        schema.quantized(types, result, attributes)
-    except InvalidModelError as error:
-        raise InvalidModelError(f"{schema.type}: {error}") from None
 
 
 def _check_plain(schema: OperationSchema, types: Sequence[OperandType | None], inferred: OperandType) -> None:

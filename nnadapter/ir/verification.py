@@ -31,17 +31,17 @@ class _CheckList:
     attributes: Mapping[str, Attribute]
 
 
-_PLANS: dict[str, _CheckList] = {}
+_CHECK_LISTS: dict[str, _CheckList] = {}
 
 
-def _plan_of(schema: OperationSchema) -> _CheckList:
-    plan = _PLANS.get(schema.type)
-    if plan is None or plan.schema is not schema:
-        plan = _PLANS[schema.type] = _make_plan(schema)
-    return plan
+def _check_list_of(schema: OperationSchema) -> _CheckList:
+    check_list = _CHECK_LISTS.get(schema.type)
+    if check_list is None or check_list.schema is not schema:
+        check_list = _CHECK_LISTS[schema.type] = _make_check_list(schema)
+    return check_list
 
 
-def _make_plan(schema: OperationSchema) -> _CheckList:
+def _make_check_list(schema: OperationSchema) -> _CheckList:
     position = {role.name: index for index, role in enumerate(schema.inputs)}
     variadic = bool(schema.inputs) and schema.inputs[-1].variadic
     return _CheckList(
@@ -61,10 +61,12 @@ def check_inputs(schema: OperationSchema, types: Sequence[OperandType | None]) -
     Raises:
         InvalidModelError: they do not fit the row.
     """
-    plan = _plan_of(schema)
-    roles = plan.roles
-    if len(types) < plan.smallest or (plan.largest is not None and len(types) > plan.largest):
-        raise InvalidModelError(f"{schema.type}: {len(types)} inputs, expected {_counts(plan)}")
+    check_list = _check_list_of(schema)
+    roles = check_list.roles
+    if len(types) < check_list.smallest or (check_list.largest is not None and len(types) > check_list.largest):
+        names = ", ".join(role.name + ("?" if role.optional else "…" if role.variadic else "") for role, _ in roles)
+        expected = range_in_words(check_list.smallest, check_list.largest)
+        raise InvalidModelError(f"{schema.type}: {len(types)} inputs, expected {expected} ({names})")
     last = len(roles) - 1
     for index, type_ in enumerate(types):
         role, same = roles[index if index < last else last]
@@ -78,7 +80,12 @@ def check_inputs(schema: OperationSchema, types: Sequence[OperandType | None]) -
                 f"expected one of {', '.join(sorted(role.dtypes))}"
             )
         if same is not None and not _stands_for_reals(schema, type_):
-            _check_same_dtype(schema, role, type_, types[same])
+            other = types[same]
+            if other is not None and type_.dtype is not other.dtype:
+                raise InvalidModelError(
+                    f"{schema.type}: input {role.name!r} is {type_.dtype.value}, "
+                    f"expected {other.dtype.value} as {role.same_dtype_as!r}"
+                )
     first = types[0] if types else None
     if first is not None and not schema.ranks[0] <= len(first.dimensions) <= schema.ranks[1]:
         raise InvalidModelError(
@@ -89,19 +96,6 @@ def check_inputs(schema: OperationSchema, types: Sequence[OperandType | None]) -
 def _stands_for_reals(schema: OperationSchema, type_: OperandType) -> bool:
     """Return True if a quantized operand may replace a floating-point one; `quantized_results` checks the rest."""
     return schema.quantized is not None and type_.quantization is not None
-
-
-def _check_same_dtype(schema: OperationSchema, role: Role, type_: OperandType, other: OperandType | None) -> None:
-    if other is not None and type_.dtype is not other.dtype:
-        raise InvalidModelError(
-            f"{schema.type}: input {role.name!r} is {type_.dtype.value}, "
-            f"expected {other.dtype.value} as {role.same_dtype_as!r}"
-        )
-
-
-def _counts(plan: _CheckList) -> str:
-    names = ", ".join(role.name + ("?" if role.optional else "…" if role.variadic else "") for role, _ in plan.roles)
-    return f"{range_in_words(plan.smallest, plan.largest)} ({names})"
 
 
 def range_in_words(smallest: int, largest: int | None) -> str:
@@ -115,16 +109,16 @@ def check_attributes(
     schema: OperationSchema, attribute_values: Mapping[str, AttributeValue]
 ) -> dict[str, AttributeValue]:
     """Return all attributes, checked and converted, with defaults. Raises InvalidModelError; bool is not int."""
-    plan = _plan_of(schema)
-    complete: dict[str, AttributeValue] = plan.defaults.copy()
-    attributes = plan.attributes
+    check_list = _check_list_of(schema)
+    complete: dict[str, AttributeValue] = check_list.defaults.copy()
+    attributes = check_list.attributes
     for name, value in attribute_values.items():
         attribute = attributes.get(name)
         if attribute is None:
             raise InvalidModelError(f"{schema.type}: unknown attribute {name!r}; {close_names(name, attributes)}")
         complete[name] = _value(schema, attribute, value)
-    if not plan.required <= attribute_values.keys():
-        missing = sorted(plan.required - attribute_values.keys())
+    if not check_list.required <= attribute_values.keys():
+        missing = sorted(check_list.required - attribute_values.keys())
         raise InvalidModelError(f"{schema.type}: attributes {missing} are missing, expected values for them")
     return complete
 
@@ -170,12 +164,11 @@ def verify(model: Model) -> None:
         except InvalidModelError as error:
             raise InvalidModelError(f"operation {position}, from nodes {list(operation.origins)}: {error}") from None
         defined_operands.update(operation.outputs)
-    if len(defined_operands) != len(model.operands):
-        index = next(index for index in range(len(model.operands)) if index not in defined_operands)
-        operand = model.operands[index]
-        raise InvalidModelError(
-            f"operand {index} {operand.name!r} is {operand.lifetime.value}, expected an operation that produces it"
-        )
+    for index, operand in enumerate(model.operands):
+        if index not in defined_operands:
+            raise InvalidModelError(
+                f"operand {index} {operand.name!r} is {operand.lifetime.value}, expected an operation that produces it"
+            )
     model.mark_verified()
 
 
@@ -344,8 +337,6 @@ def _key(
     type_: str, types: Sequence[OperandType | None], attributes: Mapping[str, AttributeValue]
 ) -> tuple[object, ...] | None:
     """Return the memoization key; None for attributes other than bool, int and string."""
-    if not attributes:
-        return (type_, *map(id, types))
     if not _COMPARED.issuperset(map(type, attributes.values())):
         return None
     return (type_, *map(id, types), *((name, type(value), value) for name, value in attributes.items()))

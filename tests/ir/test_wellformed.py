@@ -45,7 +45,7 @@ _CASES = {
     "data type": (_type(0, dtype="int32"), "operand 0 'x' has the data type 'int32', expected a DataType"),
     "layout": (_type(0, layout="NCHW"), "operand 0 'x' has the layout 'NCHW', expected a Layout"),
     "lifetime": (_operand(0, lifetime=None), "operand 0 'x' has the lifetime None, expected a Lifetime"),
-    "size": (_type(0, dimensions=(None,)), r"operand 0 'x' has dimensions \(None,\), expected integers"),
+    "size": (_type(0, dimensions=(None,)), r"operand 0 'x' has dimensions \(None,\), expected a tuple of integers"),
     "sizes": (_type(0, dimensions=[3]), r"operand 0 'x' has dimensions \[3\], expected a tuple of integers"),
     "scale": (_quantized("1", 0), "operand 0 'x' has a scale that is not a number: '1', expected numbers"),
     "zero point": (_quantized(1.0, 0.5), "operand 0 'x' has a zero point that is not an integer: 0.5, expected"),
