@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from nnadapter.ir.operand import Array, DataType, freeze
+from nnadapter.ir.operand import Array, DataType, flat_bytes, freeze
 
 ArrayForm = tuple[np.dtype[Any], tuple[int, ...]]
 """Data type and dimensions."""
@@ -46,7 +46,7 @@ class DeferredArray:
 
     @property
     def nbytes(self) -> int:
-        return int(np.prod(self.shape, dtype=np.int64)) * int(self.dtype.itemsize)
+        return prod(self.shape) * self.dtype.itemsize
 
     def contents(self) -> Array:
         return self._function(*map(contents_of, self._arrays), **self._parameters)
@@ -82,7 +82,7 @@ deferrable(same_form, follows=True)(freeze)
 
 def pack(array: Array) -> Array:
     """Pack 4-bit elements two to a byte, in row-major order."""
-    flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    flat = flat_bytes(array)
     nibbles = np.zeros(flat.size + flat.size % 2, np.uint8)
     np.bitwise_and(flat, 15, out=nibbles[: flat.size])
     packed: Array = nibbles[::2] | nibbles[1::2] << 4

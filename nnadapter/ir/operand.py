@@ -208,6 +208,11 @@ def freeze(array: Array) -> Array:
     return contiguous
 
 
+def flat_bytes(array: Array) -> Array:
+    """Return the bytes of an array in C order, as uint8; copy only if needed."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+
 def digest_of(array: Array) -> str:
     """Return the SHA-256 of an array's bytes in C order; data type and shape do not count."""
-    return sha256(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data).hexdigest()
+    return sha256(flat_bytes(array).data).hexdigest()

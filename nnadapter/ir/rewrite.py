@@ -168,18 +168,15 @@ def _may_read(editor: ModelEditor, pattern: OperationPattern, operation: Operati
         if not isinstance(input_pattern, OperationPattern):
             continue
         read = operation.inputs if operation.type in COMMUTATIVE else operation.inputs[position : position + 1]
-        for operand in read:
-            if _may_make(editor, operand, input_pattern.types, pattern.most_operations):
-                break
-        else:
+        if not any(_may_produce(editor, operand, input_pattern.types, pattern.most_operations) for operand in read):
             return False
     return True
 
 
-def _may_make(editor: ModelEditor, operand: int, types: frozenset[str], most_operations: int) -> bool:
+def _may_produce(editor: ModelEditor, operand: int, types: frozenset[str], most_operations: int) -> bool:
     """Check the producer, and that all readers may be in the match."""
-    maker = editor.producer(operand)
-    if maker is None or editor.operation(maker).type not in types:
+    producer = editor.producer(operand)
+    if producer is None or editor.operation(producer).type not in types:
         return False
     return editor.reader_count(operand) < most_operations and not editor.is_output(operand)
 
@@ -202,9 +199,9 @@ class _State(NamedTuple):
 def _is_private(editor: ModelEditor, match: Match) -> bool:
     if len(match.operations) == 1:
         return True
-    piece = set(match.operations)
+    matched = set(match.operations)
     return all(
-        not editor.is_output(operand) and editor.consumers(operand).keys() <= piece
+        not editor.is_output(operand) and editor.consumers(operand).keys() <= matched
         for index in match.operations[1:]
         for operand in editor.operation(index).outputs
     )

@@ -10,7 +10,7 @@ from hashlib import sha256
 from typing import Any
 
 from nnadapter.ir.model import ABSENT, Model, Operation
-from nnadapter.ir.operand import Array, Operand, OperandType, digest_of
+from nnadapter.ir.operand import Array, Operand, OperandType, digest_of, flat_bytes
 from nnadapter.ir.schema import AttributeValue
 from nnadapter.records import dataclass
 
@@ -24,7 +24,7 @@ def to_text(model: Model) -> str:
 
 def to_named_text(model: Model) -> str:
     """Return text with operands by name only, for comparisons."""
-    return _text(model, _digests(model), lambda index: "")
+    return _text(model, _digests(model), "")
 
 
 def digest(model: Model) -> str:
@@ -41,15 +41,8 @@ def _digests(model: Model) -> Mapping[int, str]:
     return {index: digest_of(value) for index, value in values if value is not None}
 
 
-_Number = Callable[[int], str]
-"""Formats an operand's index; empty to show only the name."""
-
-
-def _percent(index: int) -> str:
-    return f"%{index}"
-
-
-def _text(model: Model, digests: Mapping[int, str], number: _Number = _percent) -> str:
+def _text(model: Model, digests: Mapping[int, str], number: str = "%{}") -> str:
+    """Return the text form. `number` is the format of operands' indices, empty to show only names."""
     lines = [f"input {_operand(model, index, number)}" for index in model.inputs]
     lines += [
         f"constant {_operand(model, index, number)} sha256 {content_digest[:_PREFIX]}"
@@ -60,13 +53,13 @@ def _text(model: Model, digests: Mapping[int, str], number: _Number = _percent) 
     return "\n".join(lines) + "\n"
 
 
-def _operand(model: Model, index: int, number: _Number) -> str:
-    operand: Operand = model.operands[index]
-    return f"{number(index)} {_quoted(operand.name)}: {_type(operand.type)}".lstrip()
+def _operand(model: Model, index: int, number: str) -> str:
+    operand = model.operands[index]
+    return f"{number.format(index)} {_quoted(operand.name)}: {_type(operand.type)}".lstrip()
 
 
-def _read(model: Model, index: int, number: _Number) -> str:
-    return "-" if index == ABSENT else number(index) or _quoted(model.operands[index].name)
+def _read(model: Model, index: int, number: str) -> str:
+    return "-" if index == ABSENT else number.format(index) or _quoted(model.operands[index].name)
 
 
 def _type(type_: OperandType) -> str:
@@ -77,15 +70,13 @@ def _type(type_: OperandType) -> str:
     return f"{type_} scale {_value(quantization.scale)} zero_point {_value(quantization.zero_point)}{along}"
 
 
-def _operation(model: Model, operation: Operation, number: _Number) -> str:
+def _operation(model: Model, operation: Operation, number: str) -> str:
     results = ", ".join(_operand(model, index, number) for index in operation.outputs)
     read = ", ".join(_read(model, index, number) for index in operation.inputs)
     attributes = ", ".join(f"{name}={_value(value)}" for name, value in sorted(operation.attributes.items()))
     origins = ", ".join(map(_quoted, operation.origins))
-    return (
-        f"{results} = {operation.type}({read})"
-        f"{f' {{{attributes}}}' if attributes else ''}{f' from {origins}' if origins else ''}"
-    )
+    shown_attributes, shown_origins = attributes and f" {{{attributes}}}", origins and f" from {origins}"
+    return f"{results} = {operation.type}({read}){shown_attributes}{shown_origins}"
 
 
 def _value(value: AttributeValue | Sequence[int | float]) -> str:
@@ -152,12 +143,11 @@ def canonical(model: Model) -> Canonical:
         (operation.type, tuple(operation.inputs), tuple(operation.outputs), tuple(sorted(operation.attributes.items())))
         for operation in model.operations
     ]
-    constants = [operand.value for operand in model.operands if operand.value is not None]
     packages = _packages(operation.type for operation in model.operations)
     return Canonical(
         structure=digest_of_plain((operands, operations, tuple(model.inputs), tuple(model.outputs), *packages)),
         shapes=digest_of_plain([tuple(map(int, operand.type.dimensions)) for operand in model.operands]),
-        constants=tuple(map(_contents, constants)),
+        constants=tuple(_contents(operand.value) for operand in model.operands if operand.value is not None),
         operations="; of ".join((counted(operation.type for operation in model.operations), *packages)),
         inputs=", ".join(str(list(model.operands[index].type.dimensions)) for index in model.inputs),
     )
@@ -187,30 +177,20 @@ def counted(op_types: Iterable[str]) -> str:
 def _canonical_type(operand: Operand) -> tuple[Any, ...]:
     type_ = operand.type
     quantization = type_.quantization
-    quantization_parameters = (
-        None if quantization is None else (quantization.scale, quantization.zero_point, quantization.axis)
-    )
-    value_dtype = None if operand.value is None else operand.value.dtype.str
     return (
         operand.lifetime.value,
         type_.dtype.value,
         len(type_.dimensions),
         type_.layout.value,
-        quantization_parameters,
-        value_dtype,
+        None if quantization is None else (quantization.scale, quantization.zero_point, quantization.axis),
+        None if operand.value is None else operand.value.dtype.str,
     )
 
 
 def _contents(array: Array) -> Contents:
     if array.dtype.hasobject:
         raise NotCanonicalError("a constant holds no numbers")
-    return Contents(lambda: _flat(array), array.nbytes, owner=array)
-
-
-def _flat(array: Array) -> Any:
-    import numpy as np
-
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    return Contents(lambda: flat_bytes(array), array.nbytes, owner=array)
 
 
 def _check(value: Any) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import mmap
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from hashlib import sha256
 from io import BytesIO
@@ -25,7 +25,17 @@ from nnadapter.files.atomic_files import replace_file
 from nnadapter.files.messages import Message, Messages
 from nnadapter.ir.deferred_arrays import pack, unpack
 from nnadapter.ir.model import Model, Operation
-from nnadapter.ir.operand import PACKED, Array, DataType, Layout, Lifetime, Operand, OperandType, Quantization
+from nnadapter.ir.operand import (
+    PACKED,
+    Array,
+    DataType,
+    Layout,
+    Lifetime,
+    Operand,
+    OperandType,
+    Quantization,
+    flat_bytes,
+)
 from nnadapter.ir.operations import schema_of
 from nnadapter.ir.protobuf.descriptor import DESCRIPTOR
 from nnadapter.ir.schema import AttributeValue
@@ -41,7 +51,7 @@ new, parse, refuse_unknown = _MESSAGES.new, _MESSAGES.parse, _MESSAGES.refuse_un
 __all__ = ["ADVICE", "Message", "new", "parse", "refuse_unknown"]
 
 
-_Word = TypeVar("_Word", bound=StrEnum)
+_Enum = TypeVar("_Enum", bound=StrEnum)
 
 
 def write_operand(message: Message, operand: Operand) -> None:
@@ -67,12 +77,12 @@ def read_operand(message: Message) -> Operand:
             f"expected at most {limits.RANK}, none below 0; {ADVICE}"
         )
     type_ = OperandType(
-        _word(DataType, message.data_type, message.name),
+        _member(DataType, message.data_type, message.name),
         dimensions,
-        _word(Layout, message.layout, message.name),
+        _member(Layout, message.layout, message.name),
         _quantization(message.quantization) if message.HasField("quantization") else None,
     )
-    return Operand(message.name, type_, _word(Lifetime, message.lifetime, message.name))
+    return Operand(message.name, type_, _member(Lifetime, message.lifetime, message.name))
 
 
 def _quantization(message: Message) -> Quantization:
@@ -80,16 +90,13 @@ def _quantization(message: Message) -> Quantization:
     return Quantization(scale=tuple(message.scale), zero_point=tuple(message.zero_point), axis=axis)
 
 
-def _word(kind: type[_Word], value: str, operand: str) -> _Word:
-    if value in _words(kind):
+def _member(kind: type[_Enum], value: str, operand: str) -> _Enum:
+    try:
         return kind(value)
-    raise InvalidModelError(
-        f"operand {operand!r} has the {kind.__name__} {value!r}, expected one of {', '.join(_words(kind))}; {ADVICE}"
-    )
-
-
-def _words(kind: Iterable[StrEnum]) -> list[str]:
-    return [member.value for member in kind]
+    except ValueError:
+        raise InvalidModelError(
+            f"operand {operand!r} has the {kind.__name__} {value!r}, expected one of {', '.join(kind)}; {ADVICE}"
+        ) from None
 
 
 ALIGNMENT = 64
@@ -125,8 +132,11 @@ class Weights:
             file.write(bytes(-block.data.nbytes % ALIGNMENT))
 
 
-def weights_of(model: Model) -> Weights:
-    """Return the contents of all constants; equal ones share a block."""
+def verified_weights(model: Model) -> Weights:
+    """Verify a model, and return the contents of all constants; equal ones share a block."""
+    if not isinstance(model, Model):
+        raise InvalidModelError(f"expected a model from ModelBuilder.finish, got {type(model).__name__}")
+    verify(model)
     _check_byte_order()
     blocks: dict[bytes, Block] = {}
     by_operand = {}
@@ -145,7 +155,7 @@ def weights_of(model: Model) -> Weights:
 
 def _as_bytes(value: Array, dtype: DataType) -> Array:
     array = np.ascontiguousarray(value, dtype.array_type)
-    return pack(array) if dtype in PACKED else array.reshape(-1).view(np.uint8)
+    return pack(array) if dtype in PACKED else flat_bytes(array)
 
 
 class Contents:
@@ -226,11 +236,6 @@ def _check_byte_order() -> None:
         raise ModelFileError("weights are little-endian and this machine is not; use another machine")
 
 
-def references_in(operands: Iterable[Message]) -> Iterator[Message]:
-    """Return the references of operands with contents."""
-    return (operand.contents for operand in operands if operand.HasField("contents"))
-
-
 FORMAT = "nnadapter model"
 """Start of every file."""
 VERSION = 1
@@ -245,7 +250,7 @@ def to_bytes(model: Model, file: str = "weights") -> tuple[bytes, bytes]:
     Raises:
         InvalidModelError: not a valid model, or a number does not fit the format.
     """
-    weights = weights_of_checked(model)
+    weights = verified_weights(model)
     written = BytesIO()
     weights.write(written)
     return message_of(model, weights, lambda block: (file, block.offset)), written.getvalue()
@@ -277,17 +282,9 @@ def from_bytes(contents: bytes, files: Mapping[str, bytes], *, check_contents: b
     return read_model(contents, named, check_contents=check_contents)
 
 
-def weights_of_checked(model: Model) -> Weights:
-    """Verify a model and return its weights."""
-    if not isinstance(model, Model):
-        raise InvalidModelError(f"expected a model from ModelBuilder.finish, got {type(model).__name__}")
-    verify(model)
-    return weights_of(model)
-
-
 def to_parts(model: Model) -> tuple[bytes, dict[str, memoryview]]:
     """Return the bytes of a model, and its constants by hexadecimal SHA-256, their file names."""
-    weights = weights_of_checked(model)
+    weights = verified_weights(model)
     message = message_of(model, weights, lambda block: (block.digest.hex(), 0))
     return message, {block.digest.hex(): block.data.data for block in weights.blocks}
 
@@ -341,7 +338,7 @@ def read_model(contents: bytes, files: Callable[[str], memoryview], *, check_con
     """Read a model, see `from_bytes`."""
     message = _opened(contents)
     constants = Contents(files, check=check_contents)
-    constants.add(references_in(message.operands))
+    constants.add(operand.contents for operand in message.operands if operand.HasField("contents"))
     try:
         model = Model(
             tuple(_read_operand(row, constants) for row in message.operands),
@@ -418,7 +415,7 @@ def save(model: Model, path: str | os.PathLike[str]) -> None:
         InvalidModelError: not a valid model, or it does not fit the format.
         ModelFileError: a file cannot be written, or `path` is a folder.
     """
-    weights = weights_of_checked(model)
+    weights = verified_weights(model)
     target = _path(path)
     if not target.name or target.is_dir():
         raise ModelFileError(f"{str(target)!r} is a folder; give the path of a file in it")
