@@ -256,8 +256,8 @@ def flattened(origins: Origins) -> tuple[str, ...]:
     return tuple(names)
 
 
-class EditedModel:
-    """Read view of a model under edit; indices do not change."""
+class ModelEditor:
+    """Editor of one model, for forward sweeps over its operations. Indices do not change."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
@@ -284,6 +284,10 @@ class EditedModel:
         self._consumers: dict[int, dict[int, None]] = {}
         """Readers by operand; untouched operands have no entry."""
         self._outputs = set(model.outputs)
+        self._numbers: dict[str, int] = {}
+        """Stem of a name -> latest number that made it unique."""
+        self._unnamed: set[int] = set()
+        self._derived: dict[tuple[int, Callable[[Array], Array]], int] = {}
 
     def order(self) -> Sequence[int]:
         """Return the operations in order. Use `sweep` to add some."""
@@ -328,64 +332,6 @@ class EditedModel:
 
     def is_output(self, operand: int) -> bool:
         return operand in self._outputs
-
-    def _merged(self) -> Sequence[int]:
-        """Return all operations, including removed ones."""
-        if not self._placed:
-            return self._sequence
-        merged: list[int] = []
-        for position, index in enumerate(self._sequence):
-            merged += self._placed.get(position, ())
-            merged.append(index)
-        merged += self._placed.get(len(self._sequence), ())
-        return merged
-
-    def _place(self, index: int) -> tuple[int, bool, int]:
-        if index in self._place_of:
-            return self._place_of[index], False, index
-        if self._places is None:
-            self._places = {operation_index: place for place, operation_index in enumerate(self._sequence)}
-        return self._places[index], True, index
-
-    def _resolve(self, index: int) -> None:
-        """Replace substituted operands in the inputs of one operation."""
-        self._stale.discard(index)
-        operation = self._operations[index]
-        if operation is not None:
-            inputs = tuple(map(self._resolved, operation.inputs))
-            self._operations[index] = Operation(
-                operation.type, inputs, operation.outputs, operation.attributes, operation.origins
-            )
-
-    def _resolved(self, operand: int) -> int:
-        if operand not in self._alias:
-            return operand  # the common case
-        path = []
-        while operand in self._alias:
-            path.append(operand)
-            operand = self._alias[operand]
-        self._alias.update(dict.fromkeys(path, operand))
-        return operand
-
-    def _readers(self, operand: int) -> dict[int, None]:
-        readers = self._consumers.get(operand)
-        if readers is None:
-            readers = self._consumers[operand] = dict.fromkeys(self.model.consumers.get(operand, ()))
-        return readers
-
-    @cached_property
-    def _producer(self) -> dict[int, int]:
-        return dict(self.model.producer)
-
-
-class ModelEditor(EditedModel):
-    """Editor of one model, for forward sweeps over its operations."""
-
-    def __init__(self, model: Model) -> None:
-        super().__init__(model)
-        self._numbers: dict[str, int] = {}
-        self._unnamed: set[int] = set()
-        self._derived: dict[tuple[int, Callable[[Array], Array]], int] = {}
 
     def sweep(self, types: Set[str] | None = None) -> Iterator[int]:
         """Yield the operations in order, only those of `types` if given. Operations added meanwhile are not visited."""
@@ -583,3 +529,51 @@ class ModelEditor(EditedModel):
             name = f"{stem}.{self._numbers[stem]}"
         self._names.add(name)
         return name
+
+    def _merged(self) -> Sequence[int]:
+        """Return all operations, including removed ones."""
+        if not self._placed:
+            return self._sequence
+        merged: list[int] = []
+        for position, index in enumerate(self._sequence):
+            merged += self._placed.get(position, ())
+            merged.append(index)
+        merged += self._placed.get(len(self._sequence), ())
+        return merged
+
+    def _place(self, index: int) -> tuple[int, bool, int]:
+        if index in self._place_of:
+            return self._place_of[index], False, index
+        if self._places is None:
+            self._places = {operation_index: place for place, operation_index in enumerate(self._sequence)}
+        return self._places[index], True, index
+
+    def _resolve(self, index: int) -> None:
+        """Replace substituted operands in the inputs of one operation."""
+        self._stale.discard(index)
+        operation = self._operations[index]
+        if operation is not None:
+            inputs = tuple(map(self._resolved, operation.inputs))
+            self._operations[index] = Operation(
+                operation.type, inputs, operation.outputs, operation.attributes, operation.origins
+            )
+
+    def _resolved(self, operand: int) -> int:
+        if operand not in self._alias:
+            return operand  # the common case
+        path = []
+        while operand in self._alias:
+            path.append(operand)
+            operand = self._alias[operand]
+        self._alias.update(dict.fromkeys(path, operand))
+        return operand
+
+    def _readers(self, operand: int) -> dict[int, None]:
+        readers = self._consumers.get(operand)
+        if readers is None:
+            readers = self._consumers[operand] = dict.fromkeys(self.model.consumers.get(operand, ()))
+        return readers
+
+    @cached_property
+    def _producer(self) -> dict[int, int]:
+        return dict(self.model.producer)

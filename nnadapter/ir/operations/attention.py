@@ -150,16 +150,6 @@ def _causal(
     return OperandType(first.dtype, first.dimensions), OperandType(first.dtype, state)
 
 
-def _causal_flops(
-    outputs: Sequence[OperandType],
-    first: OperandType,
-    weight: OperandType,
-    *others: OperandType | None,
-    activation: str,
-) -> int:
-    return outputs[0].size * (2 * weight.dimensions[2] + 1 + (4 if activation == "swish" else 0))
-
-
 ROWS: tuple[Row, ...] = (
     row(
         "ATTENTION(query[4]: float, key: float as query, value: float, mask?: float|bool, lengths?: index; "
@@ -189,7 +179,9 @@ ROWS: tuple[Row, ...] = (
         "CAUSAL_CONV(input[3]: float, weight: float as input, bias?: float as input, past_state?: float as input; "
         "activation: string(none|swish) = none -> output, present_state)",
         _causal,
-        _causal_flops,
+        lambda outputs, first, weight, *others, activation: (
+            outputs[0].size * (2 * weight.dimensions[2] + 1 + (4 if activation == "swish" else 0))
+        ),
         "ONNX CausalConvWithState-27",
     ),
 )

@@ -5,8 +5,6 @@ FLOPs are steps of the formula per element; exp, log, sqrt, erf, sin, cos, tanh 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import DataType, OperandType
 from nnadapter.ir.operations.row import (
@@ -42,10 +40,6 @@ def _is_special(first: OperandType, **attributes: object) -> OperandType:
     return like(first, dtype=DataType.BOOL)
 
 
-def _cast(first: OperandType, to: str) -> OperandType:
-    return like(first, dtype=DataType(to))
-
-
 def _bit_cast(first: OperandType, to: str) -> OperandType:
     target = DataType(to)
     if first.dtype.itemsize != target.itemsize:
@@ -79,10 +73,6 @@ def _gated(gate: OperandType, value: OperandType, alpha: float) -> OperandType:
             f"gate {list(gate.dimensions)} and value {list(value.dimensions)} differ, expected equal dimensions"
         )
     return like(gate)
-
-
-def _gelu_flops(outputs: Sequence[OperandType], first: OperandType, approximate: str) -> int:
-    return (9 if approximate == "tanh" else 5) * outputs[0].size
 
 
 # CLIP allows min > max: ONNX defines the result as min(max(input, min), max), so it is max everywhere.
@@ -185,13 +175,13 @@ ROWS: tuple[Row, ...] = (
     row(
         "GELU(input: float; approximate: string(none|tanh) = none)",
         as_first,
-        _gelu_flops,
+        lambda outputs, first, approximate: (9 if approximate == "tanh" else 5) * outputs[0].size,
         "NNADAPTER_GELU; ONNX Gelu-20: x * Phi(x), or its approximation by tanh",
         cost="function",
         quantization="table",
     ),
     row("ASSIGN(input)", lambda first: first, 0, "NNADAPTER_ASSIGN; ONNX Identity-21", cost="view"),
-    row("CAST(input; to: dtype)", _cast, 0, "NNAPI CAST; ONNX Cast-21"),
+    row("CAST(input; to: dtype)", lambda first, to: like(first, dtype=DataType(to)), 0, "NNAPI CAST; ONNX Cast-21"),
     row("BIT_CAST(input; to: dtype)", _bit_cast, 0, "ONNX BitCast-26", cost="view"),
     row(
         "BIT_SHIFT(x: integer, y: integer as x; direction: string(left|right))",

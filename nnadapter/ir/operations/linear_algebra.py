@@ -39,12 +39,6 @@ def _fully_connected(first: OperandType, weight: OperandType, bias: OperandType 
     return OperandType(first.dtype, (*first.dimensions[:-1], units))
 
 
-def _fully_connected_flops(
-    outputs: Sequence[OperandType], first: OperandType, weight: OperandType, bias: OperandType | None = None
-) -> int:
-    return outputs[0].size * (2 * weight.dimensions[1] + (bias is not None))
-
-
 def _operand(name: str, type_: OperandType, transposed: bool) -> Dimensions:
     dimensions = type_.dimensions
     if not transposed:
@@ -66,12 +60,6 @@ def _mat_mul(first: OperandType, second: OperandType, transpose_x: bool, transpo
         raise InvalidModelError(f"x {list(x)} and y {list(y)} share no inner size: {x[-1]} against {depth}")
     batch = broadcast((x[:-2], y[:-2])) if len(x) > 2 or len(y) > 2 else ()
     return OperandType(first.dtype, (*batch, *x[-2:-1], *(y[-1:] if len(y) > 1 else ())))
-
-
-def _mat_mul_flops(
-    outputs: Sequence[OperandType], x: OperandType, y: OperandType, transpose_x: bool, transpose_y: bool
-) -> int:
-    return 2 * outputs[0].size * _operand("x", x, transpose_x)[-1]
 
 
 def _mat_mul_n_bits(
@@ -97,18 +85,6 @@ def _mat_mul_n_bits(
     check_dimensions("zero_point", zero_point, (units, -(-blocks * bits // 8) if packed else blocks))
     check_vector("bias", bias, units)
     return OperandType(x.dtype, (*x.dimensions[:-1], units))
-
-
-def _mat_mul_n_bits_flops(
-    outputs: Sequence[OperandType],
-    x: OperandType,
-    weight: OperandType,
-    scale: OperandType,
-    zero_point: OperandType | None = None,
-    bias: OperandType | None = None,
-    **attributes: object,
-) -> int:
-    return outputs[0].size * (2 * x.dimensions[-1] + (bias is not None))
 
 
 def _determinant(first: OperandType) -> OperandType:
@@ -205,14 +181,14 @@ ROWS: tuple[Row, ...] = (
     row(
         f"FULLY_CONNECTED(input[1..]: float, weight: float as input, bias?: float as input; {FUSED})",
         fusable(_fully_connected),
-        fused(_fully_connected_flops),
+        fused(lambda outputs, x, weight, bias=None: outputs[0].size * (2 * weight.dimensions[1] + (bias is not None))),
         "NNAPI FULLY_CONNECTED, with every leading axis kept; ONNX Gemm-13 with transB",
         quantization="product",
     ),
     row(
         "MAT_MUL(x[1..]: number, y: number as x; transpose_x: bool = False, transpose_y: bool = False, " + FUSED + ")",
         fusable(_mat_mul),
-        fused(_mat_mul_flops),
+        fused(lambda outputs, x, y, transpose_x, transpose_y: 2 * outputs[0].size * _operand("x", x, transpose_x)[-1]),
         "NNADAPTER_MAT_MUL; NNAPI BATCH_MATMUL; ONNX MatMul-13",
         quantization="product",
     ),
@@ -220,7 +196,9 @@ ROWS: tuple[Row, ...] = (
         "MAT_MUL_N_BITS(x[1..]: float, weight: uint8, scale: float as x, zero_point?: float|uint8, "
         "bias?: float as x; bits: int, block_size: int)",
         _mat_mul_n_bits,
-        _mat_mul_n_bits_flops,
+        lambda outputs, x, weight, scale, zero_point=None, bias=None, **attributes: (
+            outputs[0].size * (2 * x.dimensions[-1] + (bias is not None))
+        ),
         "ONNX Runtime MatMulNBits-1: FULLY_CONNECTED whose weight [N, K] is packed in blocks along K, the first "
         "integer in the lowest bits of a byte, each block with a scale and a zero point; absent: 2^(bits - 1)",
     ),

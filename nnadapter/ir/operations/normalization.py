@@ -48,11 +48,6 @@ def _local_response(first: OperandType, size: int, **attributes: object) -> Oper
     return like(first)
 
 
-def _local_response_flops(outputs: Sequence[OperandType], first: OperandType, size: int, **attributes: object) -> int:
-    # square, sum over the window, multiply-add, power, divide
-    return outputs[0].size * (size + 5)
-
-
 def _root_mean_square(first: OperandType, scale: OperandType, axis: int, epsilon: float) -> OperandType:
     check_axis(axis, first.rank)
     check_broadcasts_to("scale", scale.dimensions, first.dimensions)
@@ -117,7 +112,8 @@ ROWS: tuple[Row, ...] = (
         "LOCAL_RESPONSE_NORMALIZATION(input[2..]: float; "
         "size: int, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0)",
         _local_response,
-        _local_response_flops,
+        # square, sum over the window, multiply-add, power, divide
+        lambda outputs, first, size, **attributes: outputs[0].size * (size + 5),
         "NNAPI LOCAL_RESPONSE_NORMALIZATION; ONNX LRN-13, across channels",
     ),
     row(

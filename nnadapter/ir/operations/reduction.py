@@ -40,17 +40,7 @@ def _top_k(first: OperandType, k: int, axis: int, largest: bool, sorted: bool) -
     return like(first, dimensions), like(first, dimensions, DataType.INT64)
 
 
-def _mean_flops(outputs: Sequence[OperandType], first: OperandType, **attributes: object) -> int:
-    return first.size + outputs[0].size
-
-
-def _top_k_flops(outputs: Sequence[OperandType], first: OperandType, k: int, **attributes: object) -> int:
-    # one pass with a heap of k elements
-    return first.size * max(1, k.bit_length())
-
-
 _REDUCTIONS = {
-    "REDUCE_MEAN": "NNAPI MEAN; NNADAPTER_REDUCE_MEAN; ONNX ReduceMean-18",
     "REDUCE_SUM": "NNAPI REDUCE_SUM; ONNX ReduceSum-13",
     "REDUCE_MAX": "NNAPI REDUCE_MAX; ONNX ReduceMax-18",
     "REDUCE_MIN": "NNAPI REDUCE_MIN; ONNX ReduceMin-18",
@@ -58,14 +48,22 @@ _REDUCTIONS = {
 }
 _FLAGS = "exclusive: bool = False, reverse: bool = False"
 
+_REDUCED = "(input[1..]: number; axes: ints, keepdims: bool = True)"
+
 ROWS: tuple[Row, ...] = (
+    row(
+        f"REDUCE_MEAN{_REDUCED}",
+        _reduce,
+        lambda outputs, first, **attributes: first.size + outputs[0].size,
+        "NNAPI MEAN; NNADAPTER_REDUCE_MEAN; ONNX ReduceMean-18",
+        quantization="real",
+    ),
     *(
         row(
-            f"{type_}(input[1..]: number; axes: ints, keepdims: bool = True)",
+            f"{type_}{_REDUCED}",
             _reduce,
-            _mean_flops if type_ == "REDUCE_MEAN" else per_input(1),
+            per_input(1),
             source,
-            quantization="real" if type_ == "REDUCE_MEAN" else "",
         )
         for type_, source in _REDUCTIONS.items()
     ),
@@ -88,7 +86,8 @@ ROWS: tuple[Row, ...] = (
     row(
         "TOP_K(input[1..]: number; k: int, axis: int, largest: bool = True, sorted: bool = True -> values, indices)",
         _top_k,
-        _top_k_flops,
+        # one pass with a heap of k elements
+        lambda outputs, first, k, **attributes: first.size * max(1, k.bit_length()),
         "NNAPI TOPK_V2; ONNX TopK-11; indices are int64",
     ),
     row(

@@ -68,10 +68,6 @@ def _affine_grid(theta: OperandType, output_shape: Sequence[int], align_corners:
     return OperandType(theta.dtype, (theta.dimensions[0], *output_shape, axes))
 
 
-def _affine_flops(outputs: Sequence[OperandType], theta: OperandType, **attributes: object) -> int:
-    return 2 * outputs[0].size * theta.dimensions[2]
-
-
 def _check_regions(regions: OperandType, columns: int) -> None:
     if regions.rank != 2 or regions.dimensions[1] != columns:
         raise InvalidModelError(f"regions has dimensions {list(regions.dimensions)}, expected [regions, {columns}]")
@@ -135,7 +131,7 @@ ROWS: tuple[Row, ...] = (
     row(
         "AFFINE_GRID(input[3]: float; output_shape: ints, align_corners: bool = False)",
         _affine_grid,
-        _affine_flops,
+        lambda outputs, theta, **attributes: 2 * outputs[0].size * theta.dimensions[2],
         "ONNX AffineGrid-20; input [N, axes, axes + 1]; output_shape has spatial sizes, above 1 if corners align",
     ),
     row(
