@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TypeGuard
 
 import numpy as np
@@ -14,6 +13,7 @@ from nnadapter.ir.deferred_arrays import transposed
 from nnadapter.ir.derived import derived
 from nnadapter.ir.operations import MOVERS, PRODUCTS, REALS, TABULATED
 from nnadapter.ir.rewrite import Match, RewriteRule, apply_rules, constant, editing, is_floating, operand, operation
+from nnadapter.records import replace
 
 
 @editing
