@@ -36,7 +36,7 @@ def is_number(index: object) -> bool:
 def check_arguments(
     type_: object, inputs: object, attributes: object, *, outputs: object, origins: object, quantized: object
 ) -> None:
-    """Check argument types of `ModelBuilder.add_operation`. Raises InvalidModelError."""
+    """Check the Python types of arguments of `ModelBuilder.add_operation`. Raises InvalidModelError."""
     if not isinstance(type_, str):
         raise InvalidModelError(f"an operation's type is {type_!r}, expected a str such as 'CONV_2D'")
     if type(inputs) is not tuple and (isinstance(inputs, str) or not isinstance(inputs, Iterable)):
@@ -91,7 +91,7 @@ class ModelBuilder:
         self._inputs: list[int] = []
         self._names: set[str] = set()
         self._made_up: dict[str, int] = {}
-        """Generated name -> operand; a later operand may claim the name."""
+        """Generated operand name -> operand. If a later operand needs the name, this one gets another."""
         self._next = 0
         self._inferences = Inferences()
 
@@ -159,11 +159,11 @@ class ModelBuilder:
         return result_indices
 
     def mark(self) -> tuple[int, int]:
-        """Return a checkpoint for `undo`."""
+        """Return the state to which `undo` can return."""
         return len(self._operands), len(self._operations)
 
     def undo(self, mark: tuple[int, int]) -> None:
-        """Remove everything added since the checkpoint."""
+        """Remove everything that was added after `mark` returned this state."""
         operands, operations = mark
         for operand in self._operands[operands:]:
             self._names.discard(operand.name)
@@ -234,11 +234,11 @@ class ModelBuilder:
 
 
 Origins = tuple[object, ...]
-"""Names, in nested tuples."""
+"""Names of ONNX nodes, possibly in nested tuples."""
 
 
 def flattened(origins: Origins) -> tuple[str, ...]:
-    """Return the distinct names in order; shared tuples are visited once."""
+    """Return the distinct names, in order."""
     if len(origins) == 1 and type(origins[0]) is str:  # the common case
         return origins  # type: ignore[return-value]
     if all(type(part) is str for part in origins):
@@ -267,30 +267,30 @@ class ModelEditor:
         self._operands = list(model.operands)
         self._operations: list[Operation | None] = list(model.operations)
         self._origins: dict[int, Origins] = {}
-        """Changed origins by operation; untouched operations have no entry."""
+        """Operation -> names of its ONNX nodes, if they changed."""
         self._sequence: Sequence[int] = range(len(model.operations))
-        """Order of the operations at the start of the sweep."""
+        """Operations at the start of the current sweep, in order."""
         self._is_settled = True
         """True if nothing was added or removed since the sweep started."""
         self._placed: dict[int, list[int]] = {}
         """Index in `_sequence` -> operations added before it."""
         self._place_of: dict[int, int] = {}
         self._places: Mapping[int, int] | None = None
-        """Operation -> index in `_sequence`; computed lazily."""
+        """Operation -> index in `_sequence`; None until needed."""
         self._position = 0
         self._alias: dict[int, int] = {}
         self._stale: set[int] = set()
-        """Operations that may read substituted operands."""
+        """Operations whose inputs may contain substituted operands."""
         self._consumers: dict[int, dict[int, None]] = {}
-        """Readers by operand; untouched operands have no entry."""
+        """Operand -> operations that read it, if that changed."""
         self._outputs = set(model.outputs)
         self._numbers: dict[str, int] = {}
-        """Stem of a name -> latest number that made it unique."""
+        """Wanted name -> latest number appended to make it unique."""
         self._unnamed: set[int] = set()
         self._derived: dict[tuple[int, Callable[[Array], Array]], int] = {}
 
     def order(self) -> Sequence[int]:
-        """Return the operations in order. Use `sweep` to add some."""
+        """Return the indices of all operations, in order. To add operations meanwhile, use `sweep`."""
         if self._is_settled:
             return self._sequence
         operations = self._operations
@@ -350,7 +350,10 @@ class ModelEditor:
         self._position = len(sequence)
 
     def derived(self, operand: int, stem: str, function: Callable[[Array], Array]) -> int:
-        """Return a constant derived from another one, memoized by operand and `function`."""
+        """Add a constant computed by `function` from another one, memoized. Return its operand.
+
+        `stem` is its name, made unique.
+        """
         key = (operand, function)
         if key not in self._derived:
             value = self.value_of(operand)
@@ -361,7 +364,7 @@ class ModelEditor:
         return self._derived[key]
 
     def add_constant(self, stem: str, value: Array, quantization: Quantization | None = None) -> int:
-        """Add a constant with a unique name derived from `stem`."""
+        """Add a constant and return its operand. `stem` is its name, made unique."""
         array = applied(freeze, value)
         type_ = OperandType(DataType(dtype_name(array.dtype)), array.shape, quantization=quantization)
         return self._add(Operand(self._unique(stem), type_, Lifetime.CONSTANT, array))
@@ -531,7 +534,7 @@ class ModelEditor:
         return name
 
     def _merged(self) -> Sequence[int]:
-        """Return all operations, including removed ones."""
+        """Return all operations in order, including removed ones."""
         if not self._placed:
             return self._sequence
         merged: list[int] = []

@@ -1,7 +1,7 @@
 """Deferred arrays, computed when read, and packing and transposition of weights.
 
-Verdicts and reports need only the form of a weight. A `deferrable` function derives it from the forms of its arguments,
-so that traces (`ir.derived`) record calls without executing them.
+Verdicts and reports need only the form of a weight: data type and dimensions. A `deferrable` function derives it from
+the forms of its arguments, so that traces (`ir.derived`) record calls without executing them.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ import numpy as np
 from nnadapter.ir.operand import Array, DataType, flat_bytes, freeze
 
 ArrayForm = tuple[np.dtype[Any], tuple[int, ...]]
-"""Data type and dimensions."""
+"""Form of an array: data type and dimensions."""
 FormRule = Callable[..., ArrayForm]
-"""Arrays, parameters -> form of the result, without reading contents."""
+"""Rule that computes the form of a function's result from its arguments, without reading contents."""
 _Function = TypeVar("_Function", bound=Callable[..., Array])
 _deferrals: dict[Callable[..., Any], Deferral] = {}
 
 
 class Deferral(NamedTuple):
-    """Rule for deferring a function."""
+    """Rule by which calls of a function are deferred."""
 
     form: FormRule
     follows: bool
-    """Defer only if an argument is deferred: the function is cheap on a plain array."""
+    """True if only calls with a deferred argument are deferred, because the function is cheap."""
 
     def applies(self, arrays: Sequence[Any]) -> bool:
         return not self.follows or any(isinstance(array, DeferredArray) for array in arrays)
 
 
 class DeferredArray:
-    """Result of a function, computed on each read."""
+    """Result of a deferred call, computed again on each read."""
 
     __slots__ = ("__weakref__", "_arrays", "_function", "_parameters", "dtype", "shape")
 
@@ -53,12 +53,12 @@ class DeferredArray:
 
 
 def contents_of(array: Any) -> Any:
-    """Compute the array if deferred."""
+    """Return the array, computed if it is deferred."""
     return array.contents() if isinstance(array, DeferredArray) else array
 
 
 def deferrable(form: FormRule, *, follows: bool = False) -> Callable[[_Function], _Function]:
-    """Decorate a pure function that may be deferred, see `Deferral`."""
+    """Decorate a pure function so that its calls may be deferred; see `Deferral`."""
 
     def note(function: _Function) -> _Function:
         _deferrals[function] = Deferral(form, follows)
@@ -73,7 +73,7 @@ def deferral_of(function: Callable[..., Any]) -> Deferral | None:
 
 
 def same_form(array: Array) -> ArrayForm:
-    """Return the form of an array that is only copied."""
+    """Return the form of a copy in native byte order."""
     return array.dtype.newbyteorder("="), array.shape
 
 
@@ -90,7 +90,7 @@ def pack(array: Array) -> Array:
 
 
 def unpack(packed: Array, dtype: DataType, dimensions: tuple[int, ...]) -> Array:
-    """Undo `pack`."""
+    """Return the array of 4-bit elements that `pack` packed."""
     nibbles: Array = np.empty(packed.size * 2, np.uint8)
     nibbles[::2], nibbles[1::2] = packed & 15, packed >> 4
     if dtype is DataType.INT4:
@@ -99,7 +99,7 @@ def unpack(packed: Array, dtype: DataType, dimensions: tuple[int, ...]) -> Array
 
 
 _ELEMENTS = 1 << 18
-"""Elements per step, so that temporaries stay in cache."""
+"""Number of elements computed in one step, so that temporaries stay in the processor's cache."""
 
 
 def _unpacked_form(
@@ -144,7 +144,6 @@ def _points(scale: Array, zero_point: Array | None, bits: int) -> Array:
 
 
 def _integers(packed: Array, bits: int) -> Array:
-    """Unpack the last axis, lowest bits first."""
     if bits == 8:
         return packed
     shifts = np.arange(0, 8, bits, dtype=np.uint8)
@@ -153,7 +152,7 @@ def _integers(packed: Array, bits: int) -> Array:
 
 
 _ROWS = 64
-"""Rows per step: sequential reads, writes in cache."""
+"""Number of rows transposed in one step, so that writes stay in the processor's cache."""
 
 
 def _transposed_form(matrix: Array) -> ArrayForm:

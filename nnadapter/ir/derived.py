@@ -28,21 +28,21 @@ from nnadapter.records import dataclass, field
 
 _Answer = TypeVar("_Answer")
 _Form = Hashable
-"""Data type and dimensions, an empty tuple for None, or a tuple of forms."""
+"""Data type and dimensions of an array, () for None, or a tuple of forms."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _TracedStep:
-    """A function call; its results are appended to the trace's arrays."""
+    """One function call of a trace. It adds its results to the arrays of the trace."""
 
     function: Callable[..., Any]
     arrays: tuple[int | Array | None, ...]
     parameters: dict[str, Any]
     form: _Form
-    """Expected form of the result; None if the step asks a question, see `ArrayTrace.decide`."""
+    """Expected form of the result; None if the result is an answer, see `ArrayTrace.decide`."""
     deferral: Deferral | None = None
     answer: Hashable = None
-    """Expected answer of a question."""
+    """Expected answer."""
 
 
 @dataclass(slots=True, eq=False)
@@ -50,12 +50,12 @@ class _Comparison:
     key: Callable[[Array], Hashable]
     arrays: list[int] = field(default_factory=list)
     firsts: list[int] = field(default_factory=list)
-    """First array with the same key, per array."""
+    """For each array, the first one with the same key."""
     first_array_by_key: dict[Hashable, int] = field(default_factory=dict)
 
 
 class ArrayTrace:
-    """Steps and answers of one computation over constants."""
+    """Record of a computation over constants: function calls, and answers that other constants must give too."""
 
     def __init__(self, arrays: Sequence[Array]) -> None:
         self._values: list[Any] = list(arrays)
@@ -68,14 +68,14 @@ class ArrayTrace:
         return [self._traced(number) for number in range(len(self._variables))]
 
     def finish(self) -> list[Any]:
-        """Release and return the contents, some deferred. Only replays are possible afterwards."""
+        """Return all arrays, some of them deferred, and release them. Afterwards only `replay` works."""
         values, self._values = self._values, []
         for comparison in self._comparisons.values():
             comparison.first_array_by_key.clear()
         return values
 
     def replay(self, arrays: Sequence[Array]) -> list[Any] | None:
-        """Compute every array from other constants; None if an answer differs."""
+        """Repeat the computation with other constants. Return all arrays; None if an answer differs."""
         if [_form(array) for array in arrays] != self._variables:
             return None
         values: list[Any] = list(arrays)
@@ -100,7 +100,7 @@ class ArrayTrace:
         parameters: dict[str, Any],
         deferral: Deferral | None = None,
     ) -> Any:
-        """Apply a function to arrays, at least one traced; it returns an array, None or a tuple of these."""
+        """Apply a function to arrays and record the call. The function returns an array, None or a tuple of these."""
         result = _apply(function, list(map(self._value, arrays)), parameters, deferral)
         form = _form(result)
         self._steps.append(_TracedStep(function, tuple(map(_array_number, arrays)), parameters, form, deferral))
@@ -111,7 +111,7 @@ class ArrayTrace:
         return tuple(traced) if isinstance(result, tuple) else traced[0]
 
     def decide(self, function: Callable[..., _Answer], arrays: Sequence[Any], parameters: dict[str, Any]) -> _Answer:
-        """Return a function's answer and guard on it."""
+        """Return the answer of a function about arrays, and record it as a guard."""
         answer = function(*map(self._contents, arrays), **parameters)
         self._steps.append(
             _TracedStep(function, tuple(map(_array_number, arrays)), parameters, None, answer=cast("Hashable", answer))
@@ -119,14 +119,14 @@ class ArrayTrace:
         return answer
 
     def read_contents(self, array: TracedArray) -> Array:
-        """Return the contents and guard on them."""
+        """Return the contents, and record them as a guard."""
         contents: Array = contents_of(self._values[array.number])
         if array.number not in self._looked:
             self._looked[array.number] = digest_of(contents)
         return contents
 
     def group_key(self, array: TracedArray, key: Callable[[Array], Hashable]) -> Hashable:
-        """Return a key shared by arrays with equal `key`; guard only on the grouping."""
+        """Return a key that is equal for arrays with equal `key`. The guard is only which arrays have equal keys."""
         comparison = self._comparisons.setdefault(key, _Comparison(key))
         first = comparison.first_array_by_key.setdefault(key(contents_of(self._values[array.number])), array.number)
         comparison.arrays.append(array.number)
@@ -152,7 +152,7 @@ def _reading(convert: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class TracedArray(NDArrayOperatorsMixin):
-    """Array of a trace; reading its contents guards on them."""
+    """Array of a trace. Reading its contents records them as a guard."""
 
     __slots__ = ("dtype", "number", "shape", "trace")
 
@@ -236,7 +236,7 @@ def _array_number(array: Any) -> int | Array | None:
 
 
 def _form(result: Any) -> _Form:
-    """Return an empty tuple for None, as None marks a question."""
+    """Return data type and dimensions, or an empty tuple for None."""
     if isinstance(result, tuple):
         return tuple(map(_form, result))
     return () if result is None else (dtype_name(result.dtype), result.shape)
@@ -289,7 +289,7 @@ def know_contents(array: Array, key: Hashable, release: Callable[[], object] | N
 
 
 class _Contents:
-    """Identity of contents, alive as long as an array with them."""
+    """Identity of array contents. It lives as long as an array with these contents."""
 
     __slots__ = ("__weakref__", "key", "release")
 
@@ -303,7 +303,7 @@ class _Contents:
 _holders: dict[int, tuple[weakref.ref[Array], _Contents]] = {}
 _living: dict[Hashable, weakref.ref[_Contents]] = {}
 _results: dict[Hashable, tuple[Any, tuple[weakref.ref[_Contents], ...]]] = {}
-"""Each lives as long as all its sources."""
+"""Results by key; each lives as long as the contents that it was computed from."""
 
 
 def _contents(array: Array) -> _Contents:
@@ -314,7 +314,7 @@ def _contents(array: Array) -> _Contents:
 
 
 def _register(array: Array, key: Hashable) -> _Contents:
-    """Return the record of an array's contents; an earlier record wins."""
+    """Return the identity of an array's contents; create it if there is none with this key."""
     reference = _living.get(key)
     contents = None if reference is None else reference()
     if contents is None:
@@ -325,7 +325,7 @@ def _register(array: Array, key: Hashable) -> _Contents:
 
 
 def _keep(key: Hashable, result: Any, parts: Iterable[_Contents]) -> Any:
-    """Store a result as long as its sources live; an earlier result wins."""
+    """Store a result for as long as the contents in `parts` live. Return an earlier result if there is one."""
     for place, array in enumerate(result if isinstance(result, tuple) else (result,)):
         if array is not None:
             _register(array, (key, place))

@@ -1,4 +1,4 @@
-"""Range analysis of indices and lengths, by which engines address memory.
+"""Range analysis of indices and lengths, with which engines address memory.
 
 Each index is traced back to a proof (constants, TopK, ArgMax, NonZero, Range, Clip, Mod), to a value that can be
 checked at run time, or to an operation that prevents both.
@@ -16,12 +16,12 @@ from nnadapter.ir.operand import Array
 _MOST = 2**31 - 1
 """Largest bound of an interval; larger ones might overflow."""
 _REACH, _LEAST_REACH = 32, 1024
-"""Limit of a region's distance from the origin, in sides of the image and in pixels."""
+"""Largest distance of a region from the image, in sides of the image, and at least in pixels."""
 _DEEPEST = 64
 
 
 class Size(NamedTuple):
-    """Size of a value at run time, plus a constant."""
+    """Bound that depends on the size of a value at run time: size + `offset`, plus the sizes in `further_terms`."""
 
     value: str
     axis: int
@@ -40,7 +40,7 @@ Bound = int | Size
 
 
 class IndexRange(NamedTuple):
-    """Index range from `low` (less `size` if negative indices count from the end) to `size` - 1 + `high`."""
+    """Allowed indices: from `low`, or from `low` - `size` with `counts_back`, to `size` - 1 + `high`."""
 
     size: Bound
     counts_back: bool = True
@@ -50,7 +50,7 @@ class IndexRange(NamedTuple):
     """Value allowed outside the range."""
 
     def shifted(self, number: int) -> IndexRange:
-        """Return the range of a value before `number` is added."""
+        """Return the range for a value to which `number` is added before it is an index."""
         return self._replace(
             low=None if self.low is None else self.low - number,
             high=None if self.high is None else self.high - number,
@@ -59,7 +59,7 @@ class IndexRange(NamedTuple):
 
 
 class IndexCheck(NamedTuple):
-    """Range to check when a value enters a segment."""
+    """Range check at run time, when a value enters a segment."""
 
     value: str
     """Name of the value, or of the constant if `interval` is set."""
@@ -67,7 +67,7 @@ class IndexCheck(NamedTuple):
     """Least, largest and exceptional value, for all elements or per column of the last axis."""
     reader: str
     source: str = ""
-    """Protected model input; empty if `value` is none."""
+    """Model input that equals `value`; empty if there is none."""
     interval: tuple[int, Bound] | None = None
     """Bounds of a constant, compared instead of the value."""
 
@@ -89,7 +89,7 @@ class Interval(NamedTuple):
 
 
 class View(Protocol):
-    """The analysis's view of a model."""
+    """Model as the analysis sees it."""
 
     def node(self, name: str) -> Reader | None:
         """Return the producer; None for inputs and constants."""
@@ -108,7 +108,7 @@ class View(Protocol):
 
 
 class Reader(NamedTuple):
-    """An ONNX node."""
+    """ONNX node, without its graph."""
 
     name: str
     kind: str
@@ -124,16 +124,16 @@ class Reader(NamedTuple):
 
 
 class Use(NamedTuple):
-    """An index or length that an operation reads."""
+    """Input of an operation that is an index or length, and its allowed values."""
 
     position: int
     allowed: Columns
     is_memory: bool = True
-    """Engines address memory with it. Otherwise it only affects time and is checked only at entry."""
+    """True if engines address memory with it. Otherwise it only affects time, and is checked only at entry."""
 
 
 class AnalysisEnd(NamedTuple):
-    """An unproven index, traced back to `value`."""
+    """Value to which an index was traced back, without a proof that it is in range."""
 
     value: str
     allowed: Columns
@@ -160,7 +160,7 @@ def _along(view: View, reader: Reader) -> list[Use]:
 
 
 def _of_rows(view: View, reader: Reader, first: int) -> list[Use]:
-    """Return the ranges of the rows of `indices`, which address one axis each from `first` on."""
+    """Return the use of `indices` whose rows address one axis each, from `first` on."""
     indices = view.shape(reader.input(1))
     depth = indices[-1] if indices else None
     if not isinstance(depth, int) or not depth:
@@ -338,7 +338,7 @@ UNCHECKED_BY_HOST = frozenset(["TopK", "RoiAlign", "MaxRoiPool", "com.microsoft:
 
 
 def uses_of(view: View, reader: Reader) -> Iterator[tuple[Use, str]]:
-    """Yield the indices that an operation reads, by name."""
+    """Yield each index or length that an operation reads, with the name of its value."""
     for use in USES[reader.kind](view, reader) if reader.kind in USES else ():
         name = reader.input(use.position)
         if name:
@@ -346,7 +346,7 @@ def uses_of(view: View, reader: Reader) -> Iterator[tuple[Use, str]]:
 
 
 def trace_back(view: View, name: str, allowed: Columns, enters: Callable[[str], bool]) -> Iterator[AnalysisEnd]:
-    """Yield the unproven sources of an index. `enters` is true for values that can be checked."""
+    """Yield the sources of an index without a proof. `enters` returns True for values that a run can check."""
     pending, visited = [(name, allowed)], set[tuple[str, Columns]]()
     while pending:
         current = pending.pop()
@@ -374,7 +374,7 @@ def trace_back(view: View, name: str, allowed: Columns, enters: Callable[[str], 
 def _of_sizes(view: View, reader: Reader | None, name: str) -> Interval | None:
     """Return the interval of a size, or of a Range that counts up to one; None for others.
 
-    Such an interval is exact, so a check can compare it instead of the value.
+    It is exact, so a check can compare it instead of the value.
     """
     if reader is None or (reader.kind == "Range" and _number(view, reader.input(2)) != 1):
         return None
@@ -439,7 +439,7 @@ _CHOOSES = frozenset(
 
 
 def _input_ranges(view: View, reader: Reader, allowed: Columns) -> list[tuple[str, Columns]] | None:
-    """Return input ranges that imply a range of the result, if known."""
+    """Return inputs of a node with ranges that imply a range of its result; None if unknown."""
     kind, first = reader.kind, reader.input(0)
     if kind in _MOVES:
         if len(allowed) == 1 or kind == "Identity":
@@ -773,7 +773,7 @@ def _of_sum(view: View, reader: Reader, terms: Interval | None) -> Interval | No
 
 
 def _parts(view: View, name: str, depth: int = 0) -> tuple[int, list[Interval]] | None:
-    """Return an axis of the value, and an interval for each index along this axis; None if unknown."""
+    """Return an axis of a value, and the interval of the elements at each index along it; None if unknown."""
     reader = view.node(name)
     if reader is None or depth > _DEEPEST:
         return None

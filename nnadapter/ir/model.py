@@ -1,4 +1,4 @@
-"""Immutable models, and submodels."""
+"""Immutable models, and parts of them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Operation:
     origins: tuple[str, ...] = ()
 
     def renumbered(self, number: Callable[[int], int], origins: tuple[str, ...] | None = None) -> Operation:
-        """Copy with renumbered operands."""
+        """Return a copy with the operand indices that `number` returns for the current ones."""
         return Operation(
             self.type,
             tuple(map(number, self.inputs)),
@@ -47,7 +47,7 @@ class Operation:
 
 
 class Structure:
-    """Key with a cached hash."""
+    """Hashable value with a cached hash."""
 
     __slots__ = ("_hash", "_held")
 
@@ -56,7 +56,7 @@ class Structure:
         self._hash = hash(key)
 
     def __reduce__(self) -> tuple[type[Structure], tuple[Hashable]]:
-        """Recompute the hash: string hashes differ between processes."""
+        """Pickle only the value: hashes of strings differ between processes."""
         return Structure, (self._held,)
 
     def __hash__(self) -> int:
@@ -106,7 +106,7 @@ class Model:
 
     @cached_property
     def structure(self) -> Hashable:
-        """Key without names, sizes, numbers in attributes, and contents (but not shapes) of constants."""
+        """Key that ignores names, sizes, numbers in attributes, and contents (but not shapes) of constants."""
         operands = tuple(
             (
                 operand.lifetime,
@@ -132,7 +132,7 @@ class Model:
     def resized(
         self, operands: tuple[Operand, ...], operations: tuple[Operation, ...], varying: tuple[tuple[int, ...], ...]
     ) -> Model:
-        """Replace dimensions and attribute numbers; shares the structure."""
+        """Return a copy with other operands and operations, which may differ only in sizes and attribute numbers."""
         model = Model(operands, operations, self.inputs, self.outputs, varying)
         model.__dict__["structure"] = self.structure
         return model
@@ -154,12 +154,12 @@ class Model:
 
     @cached_property
     def producer(self) -> Mapping[int, int]:
-        """Operand -> operation."""
+        """Index of an operand -> index of the operation that produces it."""
         return {operand: index for index, operation in enumerate(self.operations) for operand in operation.outputs}
 
     @cached_property
     def consumers(self) -> Mapping[int, tuple[int, ...]]:
-        """Operand -> distinct operations that read it, ascending."""
+        """Index of an operand -> indices of the operations that read it, ascending."""
         readers_by_operand: dict[int, list[int]] = {}
         for index, operation in enumerate(self.operations):
             for operand in operation.inputs:
@@ -174,7 +174,7 @@ class Model:
 
 
 def is_number(value: object) -> bool:
-    """Return True for a number, which is not part of the structure."""
+    """Return True for a number, which `Model.structure` leaves out; a bool is none."""
     return isinstance(value, (int, float, SymbolicNumber)) and not isinstance(value, bool)
 
 
@@ -189,7 +189,7 @@ def _form_of_operation(value: AttributeValue) -> Hashable:
 
 
 def submodel(model: Model, operations: Sequence[int], inputs: Sequence[int], outputs: Sequence[int]) -> Model:
-    """Return the model with only `operations`, and these inputs and outputs; contents of constants are shared."""
+    """Return a model of only these operations, with these inputs and outputs. Contents of constants are shared."""
     input_set, output_set = frozenset(inputs), frozenset(outputs)
     chosen = [model.operations[index] for index in operations]
     touched = {*inputs, *outputs}
@@ -218,7 +218,7 @@ def submodel(model: Model, operations: Sequence[int], inputs: Sequence[int], out
 def _is_entire_model(
     model: Model, operations: Sequence[int], inputs: Sequence[int], outputs: Sequence[int], operands: Sequence[int]
 ) -> bool:
-    """Return True if the part is the entire model; False if it has `covarying_number_groups`, which parts drop."""
+    """Return True if this is everything in the model, and no `covarying_number_groups` are lost."""
     return (
         len(operations) == len(model.operations)
         and len(operands) == len(model.operands)
@@ -231,7 +231,7 @@ def _is_entire_model(
 def _is_complete(
     model: Model, operations: Sequence[int], inputs: Sequence[int], outputs: Sequence[int], operands: Sequence[int]
 ) -> bool:
-    """Check that operations are in order, and every operand an input, produced or constant."""
+    """Check that a submodel is valid: operations in order, and every operand an input, a result or a constant."""
     input_set = frozenset(inputs)
     result_set = set(chain.from_iterable(model.operations[index].outputs for index in operations))
     constant = Lifetime.CONSTANT

@@ -1,4 +1,4 @@
-"""Operation with its operands and attributes by name, as drivers read it."""
+"""Access to the operands and attributes of an operation by name, for drivers."""
 
 from __future__ import annotations
 

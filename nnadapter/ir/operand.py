@@ -18,7 +18,7 @@ Array = np.ndarray[tuple[Any, ...], np.dtype[Any]]
 
 
 def array_type_of(name: str) -> np.dtype[Any]:
-    """Return the numpy dtype of a name, possibly from ml_dtypes."""
+    """Return the numpy dtype with this name, also for types that ml_dtypes adds."""
     try:
         return np.dtype(name)
     except TypeError:
@@ -50,12 +50,12 @@ class DataType(StrEnum):
 
     @property
     def itemsize(self) -> float:
-        """Bytes of one element; 0.5 for 4-bit types."""
+        """Size of one element in bytes; 0.5 for 4-bit types."""
         return _ITEMSIZE[self]
 
     @property
     def array_type(self) -> np.dtype[Any]:
-        """Array dtype; one byte per element for 4-bit types."""
+        """Dtype of arrays with these elements. Arrays have one byte per element of a 4-bit type."""
         return array_type_of(self.value)
 
     @property
@@ -65,7 +65,7 @@ class DataType(StrEnum):
 
 _ITEMSIZE = {data_type: ITEMSIZE_OF_DTYPE[data_type.value] for data_type in DataType}
 PACKED = frozenset(data_type for data_type, size in _ITEMSIZE.items() if size < 1)
-"""Stored two elements to a byte, except in arrays; see `ir.deferred_arrays.pack`."""
+"""Types with two elements per byte in files and devices; see `ir.deferred_arrays.pack`."""
 FLOATING = frozenset(data_type for data_type in DataType if "float" in data_type)
 INTEGER = frozenset(data_type for data_type in DataType if "int" in data_type)
 NUMERIC = FLOATING | INTEGER
@@ -94,14 +94,14 @@ class Quantization:
     """Quantization per tensor or per axis: real = scale * (integer - zero_point)."""
 
     scale: tuple[float, ...]
-    """One, or one per index of `axis`."""
+    """One number per tensor, or one per index along `axis`."""
     zero_point: tuple[int, ...]
     """One per scale."""
     axis: int | None = None
     """None for per tensor."""
 
     def __post_init__(self) -> None:
-        """Convert numpy numbers only; `verify` rejects the rest."""
+        """Convert numpy numbers to Python numbers if nothing is lost; `verify` rejects other values."""
         try:
             scale, zero_point = tuple(map(float, self.scale)), tuple(map(int, self.zero_point))
             is_integral = all(point == raw_point for point, raw_point in zip(zero_point, self.zero_point, strict=True))
@@ -115,7 +115,7 @@ class Quantization:
 
 @dataclass(frozen=True, slots=True)
 class QuantizedType:
-    """Data type and quantization of a result, which no shape rule infers."""
+    """Data type and quantization of a result. The model declares them, because shape rules do not infer them."""
 
     dtype: DataType
     quantization: Quantization
@@ -159,7 +159,7 @@ class OperandType:
         return int(-(-self.size * round(_ITEMSIZE[self.dtype] * 8) // 8))
 
     def at(self, sizes: Sequence[Any]) -> OperandType:
-        """Replace symbolic dimensions."""
+        """Return the type with the sizes of a replay in place of symbolic dimensions."""
         from nnadapter.ir.symbolic_numbers import substitute_sizes  # most models do not need it
 
         return OperandType(self.dtype, substitute_sizes(self.dimensions, sizes), self.layout, self.quantization)
@@ -191,7 +191,7 @@ class Operand:
 
 @memoize(64)
 def dtype_name(dtype: np.dtype[Any]) -> str:
-    """Return the name of a dtype, which numpy recomputes each time."""
+    """Return `dtype.name`, cached because numpy computes it each time."""
     return dtype.name
 
 

@@ -65,7 +65,7 @@ def _check_operand(index: int, operand: Operand) -> None:
 
 
 def check_quantization_fields(which: str, quantization: object) -> None:
-    """Check the Python types of a quantization's fields. Raises InvalidModelError, naming the owner `which`."""
+    """Check the Python types of a quantization's fields; `which` is for errors. Raises InvalidModelError."""
     if not isinstance(quantization, Quantization):
         raise InvalidModelError(f"{which} has quantization {quantization!r}, expected a Quantization")
     for name, values in (("scale", quantization.scale), ("zero_point", quantization.zero_point)):
@@ -115,7 +115,7 @@ def integer_range(dtype: DataType) -> tuple[int, int]:
 
 
 def check_quantization(name: str, type_: OperandType) -> None:
-    """Check data type, axis, scales and zero points. Raises InvalidModelError, naming the owner `name`."""
+    """Check data type, axis, scales and zero points; `name` is for errors. Raises InvalidModelError."""
     quantization = type_.quantization
     assert quantization is not None
     axis, count = quantization.axis, len(quantization.scale)
@@ -144,7 +144,7 @@ def result_types(
     attributes: Attributes,
     quantized: Sequence[QuantizedType | None] = (),
 ) -> tuple[OperandType, ...]:
-    """Return the output types, quantized ones as in `quantized` (by output). Raises InvalidModelError."""
+    """Return the output types, with data types and quantizations from `quantized`. Raises InvalidModelError."""
     return quantized_results(schema, types, attributes, schema.infer(types, attributes), quantized)
 
 
@@ -155,7 +155,7 @@ def quantized_results(
     inferred: tuple[OperandType, ...],
     quantized: Sequence[QuantizedType | None],
 ) -> tuple[OperandType, ...]:
-    """Add data types and quantizations to the inferred types of quantized results (`quantized`, by output).
+    """Return the inferred output types, with data types and quantizations from `quantized` if allowed.
 
     1. If the row has a `quantized` rule, it checks the result, and the operation computes with real values.
     2. Otherwise integer results may be declared quantized if no input is.

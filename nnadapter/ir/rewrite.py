@@ -1,4 +1,4 @@
-"""Rewriting: operation patterns, rewrite rules, and passes written as edits."""
+"""Patterns of operations, rules that replace their matches, and passes that edit a model in place."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ COMMUTATIVE = frozenset(["ADD", "MUL", "MAX", "MIN", "SUM", "EQUAL", "AND", "OR"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OperandPattern:
-    """Operand pattern; see `operand`."""
+    """Pattern of any operand; made by `operand`."""
 
     name: str
     when: Callable[[Operand], bool] | None = None
@@ -31,7 +31,7 @@ class OperandPattern:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ConstantPattern:
-    """Constant pattern; see `constant`."""
+    """Pattern of a constant; made by `constant`."""
 
     name: str = ""
     value: float | None = None
@@ -40,14 +40,14 @@ class ConstantPattern:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OperationPattern:
-    """Operation pattern; see `operation`."""
+    """Pattern of an operation and its inputs; made by `operation`."""
 
     types: frozenset[str]
     inputs: tuple[Pattern, ...] = ()
     name: str = ""
     attributes: Mapping[str, AttributeValue | Callable[[AttributeValue], bool]] = field(default_factory=dict)
     most_operations: int = field(init=False)
-    """Most operations in a match."""
+    """Largest number of operations in a match."""
 
     def __post_init__(self) -> None:
         for type_ in sorted(self.types):
@@ -57,7 +57,7 @@ class OperationPattern:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EitherPattern:
-    """Alternatives; see `either`."""
+    """Alternative patterns; made by `either`."""
 
     patterns: tuple[Pattern, ...]
 
@@ -68,10 +68,10 @@ Types = str | Sequence[str]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Match:
-    """One match of a pattern."""
+    """Operations and operands that match a pattern."""
 
     operations: tuple[int, ...]
-    """The anchor first, without duplicates."""
+    """Matched operations without duplicates; the anchor, which computes the result, is the first."""
     operands: Mapping[str, int]
     named: Mapping[str, int]
 
@@ -81,12 +81,12 @@ class Match:
 
 
 def operand(name: str, when: Callable[[Operand], bool] | None = None) -> OperandPattern:
-    """Match any operand for which `when` is true, bound to `name`."""
+    """Return a pattern of operands for which `when` is true. `name` is the key in `Match.operands`."""
     return OperandPattern(name, when)
 
 
 def is_floating(matched: Operand) -> bool:
-    """Return True for a floating-point operand: a condition for `operand`."""
+    """Return True for a floating-point operand; for use as `when` of `operand`."""
     return matched.type.dtype.is_floating
 
 
@@ -146,12 +146,12 @@ def _check_possible(schema: OperationSchema, pattern: OperationPattern) -> None:
 
 
 def either(*patterns: Pattern) -> EitherPattern:
-    """Match one of several patterns, tried in order."""
+    """Return a pattern that matches if one of `patterns` does, tried in order."""
     return EitherPattern(patterns)
 
 
 def match_at(editor: ModelEditor, index: int, pattern: OperationPattern) -> Match | None:
-    """Return the first match anchored at `index`, or None."""
+    """Return the first match whose result `index` computes, or None."""
     operation_ = editor.operation(index)
     if operation_.type not in pattern.types or not _may_read(editor, pattern, operation_):
         return None
@@ -163,7 +163,7 @@ def match_at(editor: ModelEditor, index: int, pattern: OperationPattern) -> Matc
 
 
 def _may_read(editor: ModelEditor, pattern: OperationPattern, operation: Operation) -> bool:
-    """Check the types of producers first, which is fast."""
+    """Check quickly, by the types of producers, if a match is possible."""
     for position, input_pattern in enumerate(pattern.inputs):
         if not isinstance(input_pattern, OperationPattern):
             continue
@@ -174,7 +174,7 @@ def _may_read(editor: ModelEditor, pattern: OperationPattern, operation: Operati
 
 
 def _may_produce(editor: ModelEditor, operand: int, types: frozenset[str], most_operations: int) -> bool:
-    """Check the producer, and that all readers may be in the match."""
+    """Check that an operation of these types produces the operand, and that a match can contain all its readers."""
     producer = editor.producer(operand)
     if producer is None or editor.operation(producer).type not in types:
         return False
@@ -182,7 +182,7 @@ def _may_produce(editor: ModelEditor, operand: int, types: frozenset[str], most_
 
 
 def required_types(pattern: Pattern) -> frozenset[frozenset[str]]:
-    """Return sets of types; a matching model has one of each."""
+    """Return sets of operation types. A model with a match has an operation from each set."""
     if isinstance(pattern, OperationPattern):
         return frozenset({pattern.types}).union(*map(required_types, pattern.inputs))
     if isinstance(pattern, EitherPattern):
@@ -259,7 +259,7 @@ def _match_operand(editor: ModelEditor, pattern: Pattern, index: int, state: _St
 
 
 def _bound(editor: ModelEditor, pattern: OperandPattern | ConstantPattern, index: int, state: _State) -> _State | None:
-    """Bind an operand; None if it does not match."""
+    """Return the state with the operand bound to the pattern's name; None if it does not match."""
     if index == ABSENT or not _is_meant(pattern, editor.operand(index)):
         return None
     if not pattern.name:
@@ -281,7 +281,7 @@ def _is_meant(pattern: OperandPattern | ConstantPattern, operand: Operand) -> bo
 
 
 def _is_number(value: Array, dtype: DataType, expected: float) -> bool:
-    """Compare within one unit in the last place; exactly for narrow types."""
+    """Compare a one-element array with a number: within one unit in the last place, or exactly (integers, float8)."""
     if value.size != 1:
         return False
     number = float(value.reshape(()))
@@ -297,7 +297,7 @@ _PRECISION = {
     DataType.FLOAT16: 2.0**-10,
     DataType.BFLOAT16: 2.0**-7,
 }
-"""Distance from 1 to the next number."""
+"""Distance from 1 to the next larger number."""
 
 
 def _attributes_match(pattern: OperationPattern, operation: Operation) -> bool:
@@ -322,11 +322,11 @@ def _attribute_matches(
 
 Parameters = ParamSpec("Parameters")
 Edit = Callable[[ModelEditor], None]
-"""Edits a model by its own sweeps."""
+"""Edits a model in place."""
 
 
 class EditingPass(Generic[Parameters]):
-    """Pass from model to model that can also use a shared editor."""
+    """Pass made from a function that edits a model in place, so that several passes can share one editor."""
 
     def __init__(self, edit: Callable[Concatenate[ModelEditor, Parameters], None]) -> None:
         self.edit = edit
@@ -340,7 +340,7 @@ class EditingPass(Generic[Parameters]):
         return f"<pass {getattr(self.edit, '__name__', self.edit)}>"
 
     def __reduce__(self) -> str:
-        """Pickle by name, as for functions."""
+        """Pickle by name, like a function."""
         return self.edit.__qualname__
 
     def __call__(self, model: Model, *arguments: Parameters.args, **keywords: Parameters.kwargs) -> Model:
@@ -350,12 +350,12 @@ class EditingPass(Generic[Parameters]):
 
 
 def editing(edit: Callable[Concatenate[ModelEditor, Parameters], None]) -> EditingPass[Parameters]:
-    """Decorate an editing function as a pass."""
+    """Make a pass of a function that edits a model in place."""
     return EditingPass(edit)
 
 
 def edit_of(function: Callable[..., Any]) -> Edit | None:
-    """Return the editing function of a pass, or None."""
+    """Return the function that edits a model in place, if the pass has one."""
     if isinstance(function, EditingPass):
         return function.edit
     if isinstance(function, partial):
@@ -386,7 +386,7 @@ class RewriteRule:
         object.__setattr__(self, "required", required_types(self.pattern))
 
     def may_apply(self, types: frozenset[str]) -> bool:
-        """Return True if such a model can contain a match."""
+        """Return True if a model with these operation types can contain a match."""
         return _have_one_of_each(types, self.required)
 
 
@@ -407,7 +407,7 @@ def rewrite(model: Model, rules: Sequence[RewriteRule]) -> Model:
 
 
 def apply_rules(editor: ModelEditor, rules: Sequence[RewriteRule]) -> None:
-    """Apply rules as `rewrite` does, in an editor."""
+    """Apply rules in one forward sweep, as `rewrite` does, to the model in an editor."""
     types = editor.types
     candidates = _candidates(rules, types)
     if not candidates:

@@ -1,4 +1,4 @@
-"""Schema rows of operations: roles, attributes, rules and documentation."""
+"""Rows of the schema table: input roles, attributes, rules and documentation of one operation each."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from nnadapter.records import dataclass, field
 AttributeValue = bool | int | float | str | tuple[int, ...] | tuple[float, ...]
 Attributes = Mapping[str, AttributeValue]
 ShapeRule = Callable[[Sequence[OperandType | None], Attributes], tuple[OperandType, ...]]
-"""Input types (None if absent), attributes -> output types. Raises InvalidModelError."""
+"""Shape rule: input types (None if absent) and attributes -> output types. Raises InvalidModelError."""
 FlopsRule = Callable[[Sequence[OperandType | None], Sequence[OperandType], Attributes], int]
-"""Input types, output types, attributes -> FLOPs; a multiply-add counts two."""
+"""FLOP rule: input types, output types and attributes -> FLOPs. A multiply-add counts two."""
 
 Definition = Callable[..., Any]
-"""Input arrays, attributes as keywords -> output array or list."""
+"""Reference implementation: input arrays, and attributes as keywords -> output array, or list of arrays."""
 QuantizationRule = Callable[[Sequence[OperandType | None], OperandType, Attributes], None]
-"""Checks input types, a quantized result type and attributes. Raises InvalidModelError."""
+"""Check of a quantized result: input types, result type, attributes. Raises InvalidModelError."""
 
 
 def ints(attributes: Attributes, name: str) -> tuple[int, ...]:
-    """Return an INTS attribute, which other types of attributes share a mapping with."""
+    """Return the value of an attribute that is a list of integers."""
     return attributes[name]  # type: ignore[return-value]
 
 
@@ -78,15 +78,15 @@ class Attribute:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Example:
-    """Example of an operation; results are always computed."""
+    """Example for the documentation of an operation. Its results are computed by the definition."""
 
     inputs: tuple[Array | None, ...]
     """Arrays by role; None if absent."""
     attributes: Mapping[str, Any] = field(default_factory=dict)
     quantizations: tuple[Quantization | None, ...] = ()
-    """Quantizations by input."""
+    """Quantization of each input, None if not quantized."""
     results: tuple[QuantizedType | None, ...] = ()
-    """Types by output, if quantized and not inferred."""
+    """Data type and quantization of each output, None if the shape rule infers its type."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -96,15 +96,15 @@ class OperationDoc:
     summary: str
     formula: str
     inputs: Mapping[str, str]
-    """Texts by role."""
+    """Meaning of each input, by role."""
     attributes: Mapping[str, str] = field(default_factory=dict)
-    """Texts by name."""
+    """Meaning of each attribute, by name."""
     outputs: Mapping[str, str]
-    """Texts by name."""
+    """Meaning of each output, by name."""
     example: Example
     traps: tuple[str, ...] = ()
     flops: str = ""
-    """Formula in words, unless constant per element."""
+    """FLOPs in words; empty if they are a constant per element."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,7 +30,7 @@ from nnadapter.records import dataclass, replace
 
 
 def numbers(model: Model) -> list[Any]:
-    """Return all dimensions and attribute numbers, in an order that the structure determines."""
+    """Return all dimensions and attribute numbers. Their order depends only on the model's structure."""
     all_numbers: list[Any] = []
     for operand in model.operands:
         all_numbers += operand.type.dimensions
@@ -44,7 +44,7 @@ def numbers(model: Model) -> list[Any]:
 
 
 def with_numbers(model: Model, values: Sequence[Any]) -> Model:
-    """Replace the numbers of a model, in the order of `numbers`."""
+    """Return a copy of the model with other numbers, in the order of `numbers`."""
     source = iter(values)
     operands = tuple(_with_dimensions(operand, source) for operand in model.operands)
     operations = tuple(_with_attributes(operation, source) for operation in model.operations)
@@ -52,12 +52,12 @@ def with_numbers(model: Model, values: Sequence[Any]) -> Model:
 
 
 def constants(model: Model) -> list[Array]:
-    """Return the contents of all constants, in an order that the structure determines."""
+    """Return the contents of all constants. Their order depends only on the model's structure."""
     return [operand.value for operand in model.operands if operand.value is not None]
 
 
 def with_constants(model: Model, values: Sequence[Any]) -> Model:
-    """Replace the contents of constants, in the order of `constants`."""
+    """Return a copy of the model with other constants, in the order of `constants`."""
     source = iter(values)
     operands = tuple(
         operand if operand.value is None else Operand(operand.name, operand.type, operand.lifetime, next(source))
@@ -67,7 +67,7 @@ def with_constants(model: Model, values: Sequence[Any]) -> Model:
 
 
 class _TypeTable:
-    """Operand types, whose dimensions are positions in a table of interned values."""
+    """Table of operand types whose dimensions may be symbolic, specialized together."""
 
     def __init__(self, values: Interned) -> None:
         self._values = values
@@ -79,7 +79,7 @@ class _TypeTable:
         return self._types.setdefault(key, len(self._types))
 
     def at(self, values: Sequence[Any]) -> list[OperandType]:
-        """Return all types, for results of `Interned.substitute_sizes`."""
+        """Return all types at concrete sizes. `values` are the results of `Interned.substitute_sizes`."""
         return [OperandType(dtype, values[dimensions], *fields) for dtype, dimensions, *fields in self._types]
 
 
@@ -87,7 +87,7 @@ _MOST_PARTS = 64
 
 
 class SymbolicModel:
-    """Model with symbolic numbers, specialized for many sizes."""
+    """Symbolic model, and the positions of its symbolic numbers, prepared for many specializations."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
@@ -110,7 +110,7 @@ class SymbolicModel:
         self._parts: Cache[Hashable, SymbolicModel] = Cache("parts of traced models", _MOST_PARTS)
 
     def part(self, operations: Sequence[int], inputs: Sequence[int], outputs: Sequence[int]) -> SymbolicModel:
-        """Return the symbolic submodel, memoized; see `ir.model.submodel`."""
+        """Return a memoized submodel; see `ir.model.submodel`."""
         key = (tuple(operations), tuple(inputs), tuple(outputs))
         cached_part = self._parts.get(key)
         if cached_part is not None:
@@ -167,29 +167,29 @@ def _with_attributes(operation: Operation, source: Iterator[Any]) -> Operation:
 
 
 def _same(first: Sequence[Any], second: Sequence[Any]) -> bool:
-    """Compare by identity; `==` would guard symbolic numbers."""
+    """Return True if both have identical elements. `==` would add guards to symbolic numbers."""
     return all(item is other for item, other in zip(first, second, strict=True))
 
 
 InputOutputTypes = tuple[tuple[OperandType, ...], tuple[OperandType, ...]]
 _INTEGERS = frozenset([int])
-"""Equal integers are identical, unlike 0.0 and -0.0."""
+"""Types whose equal values are identical, unlike 0.0 and -0.0."""
 
 
 class _Memoizing:
-    """Object with results that are computed once."""
+    """Object that stores results computed from it, by key."""
 
     _prepared: dict[Hashable, Any]
 
     def prepared(self, key: Hashable, prepare: Callable[[Self], Any]) -> Any:
-        """Memoize `prepare(self)`; concurrent callers may compute it twice."""
+        """Return `prepare(self)`, computed at the first call with this key. Concurrent callers may compute it twice."""
         if key not in self._prepared:
             self._prepared[key] = prepare(self)
         return self._prepared[key]
 
 
 class Replay(_Memoizing):
-    """Numbers of a trace at concrete sizes, with results that all models of the trace share."""
+    """Values of all numbers of a trace at concrete sizes, with results that all models of the trace share."""
 
     def __init__(self, replay_values: Sequence[Any], group: SpecializationGroup) -> None:
         self.replay_values = replay_values
@@ -203,7 +203,7 @@ class Replay(_Memoizing):
 
 
 class SpecializationGroup(_Memoizing):
-    """Models of one trace, specialized by the same replays."""
+    """Models of one trace. They share types, and results for each replay."""
 
     def __init__(self, models: Sequence[SpecializableModel]) -> None:
         self._models = tuple(map(ref, models))  # weak: models own the group
@@ -231,19 +231,22 @@ class SpecializationGroup(_Memoizing):
         return self._borders.setdefault((tuple(inputs), tuple(outputs)), len(self._borders))
 
     def at(self, replay_values: Sequence[Any]) -> Replay:
-        """Return the replay of these numbers; the latest is cached."""
+        """Return the `Replay` with these values; the latest one is cached."""
         last = self._last
         if last is None or last.replay_values is not replay_values:
             last = self._last = Replay(replay_values, self)
         return last
 
     def types_at(self, replay_values: Sequence[Any]) -> list[OperandType]:
-        """Return every type that was added, at the sizes of a replay."""
+        """Return all added types at the sizes of a replay."""
         return self._types.at(self._values.substitute_sizes(replay_values))
 
 
 class SpecializableModel:
-    """Symbolic model. `constant_inputs` follow from sizes and become constants when specialized."""
+    """Symbolic model to specialize for many sizes.
+
+    Sizes determine the contents of `constant_inputs`, so these are constants of the specialized models.
+    """
 
     def __init__(self, model: Model, constant_inputs: Sequence[int] = ()) -> None:
         self.given = frozenset(constant_inputs)
@@ -253,7 +256,7 @@ class SpecializableModel:
         ]
         inputs = tuple(index for index in model.inputs if index not in self.given)
         self.model = Model(tuple(operands), model.operations, inputs, model.outputs)
-        """The symbolic model; its constant inputs have no contents."""
+        """The symbolic model with constants in place of `constant_inputs`, but without their contents."""
         self.traced = SymbolicModel(model)
         self.is_verified = model.is_verified
         self.has_traced_operations = any(
@@ -273,10 +276,10 @@ class SpecializableModel:
         SpecializationGroup([self])
 
     group: SpecializationGroup
-    """Models that are specialized together; initially only this one."""
+    """Models that are specialized together; at first only this one."""
     group_index: int
     signature_key: int
-    """Equal for models of the group with equal signatures."""
+    """Equal for models of the group with equal input and output types."""
 
     def join(self, together: SpecializationGroup, place: int) -> None:
         self.group, self.group_index = together, place
@@ -293,7 +296,7 @@ class SpecializableModel:
         self.signature_key = together.add_signature(inputs, outputs)
 
     def numbers_at(self, replay_values: Sequence[Any]) -> Hashable:
-        """Return the model's symbolic numbers, as an exact key."""
+        """Return a key of the model's symbolic numbers at these sizes, which distinguishes 0.0 from -0.0."""
         model_values = self._take(replay_values)
         return model_values if _INTEGERS.issuperset(map(type, model_values)) else repr(model_values)
 
@@ -303,9 +306,9 @@ class SpecializableModel:
 
 
 class SpecializedModel(_Memoizing, Model):
-    """Model specialized for some sizes; operands and operations are lazy.
+    """Model specialized for concrete sizes, with lazy operands and operations.
 
-    `replay_values` are all numbers of a replay, `contents` those of the constant inputs.
+    `replay_values` are the values of all numbers of the trace, `contents` the constants by operand.
     """
 
     def __init__(self, of: SpecializableModel, replay_values: Sequence[Any], contents: Mapping[int, Array]) -> None:
@@ -356,7 +359,7 @@ class SpecializedModel(_Memoizing, Model):
         return Model(self.operands, self.operations, self.inputs, self.outputs).structure
 
     def program_sharing_key(self) -> Hashable:
-        """Return a key that ignores names and contents of constants."""
+        """Return a key for sharing programs, which ignores names and contents of constants."""
         shapes = tuple([(value.dtype, value.shape) for value in self.contents.values()])
         return self.of.likeness, self.of.numbers_at(self.replay_values), shapes
 
@@ -364,7 +367,7 @@ class SpecializedModel(_Memoizing, Model):
         return self.of.type_at(operand, self.replay)
 
     def prepare_signature(self, key: Hashable, prepare: Callable[[InputOutputTypes], Any]) -> Any:
-        """Memoize `prepare` of the signature, for all models of a replay."""
+        """Return `prepare(input and output types)`, memoized for all models of a replay with these types."""
         number = self.of.signature_key
         return self.replay.prepared(
             (key, number), lambda replay: prepare(replay.prepared((InputOutputTypes, number), self._signature))
@@ -386,7 +389,7 @@ class SpecializedModel(_Memoizing, Model):
 
 
 def program_sharing_key_of(model: Model) -> Hashable:
-    """Return a key that ignores names and contents of constants, for a static model."""
+    """Return a key for sharing programs, which ignores names and contents of constants, for a static model."""
     if isinstance(model, SpecializedModel):
         return model.program_sharing_key()
     return model.structure, repr(numbers(model))
@@ -399,7 +402,7 @@ def _plain(parts: tuple[Any, ...], is_sound: bool) -> Model:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SymbolicArray:
-    """Array with possibly symbolic elements."""
+    """Array of numbers that may be symbolic."""
 
     items: Array
     """Python and symbolic numbers, dtype `object`."""
@@ -414,7 +417,7 @@ class SymbolicArray:
         return any(isinstance(item, SymbolicNumber) for item in self.items.flat)
 
     def plain(self) -> Array:
-        """Return the contents and guard on them."""
+        """Return the contents at the traced sizes, and add a guard for each symbolic element."""
         for item in self.items.flat:
             if isinstance(item, SymbolicNumber):
                 item.trace.guard(item)
@@ -437,7 +440,7 @@ class SymbolicArray:
 
 @dataclass(frozen=True, eq=False)
 class ShapeDerivedTables:
-    """Model that computes tables from sizes."""
+    """Values that a model computes from sizes, such as tables of positions."""
 
     model: Model
     sizes: Mapping[str, SymbolicArray]
@@ -457,7 +460,7 @@ class ShapeDerivedTables:
 
 
 class ShapeDerivedValues:
-    """Values computed from input shapes: `sizes` directly, the others by `tables`."""
+    """Values that input shapes determine: arrays of `sizes`, and the results of `tables`."""
 
     def __init__(
         self, names: Iterable[str], sizes: Mapping[str, SymbolicArray], tables: ShapeDerivedTables | None
@@ -467,7 +470,7 @@ class ShapeDerivedValues:
 
     @cached_property
     def numbers(self) -> frozenset[int]:
-        """Indices of the symbolic numbers that determine the values."""
+        """Indices in the trace of the symbolic numbers that determine the values."""
         tables = self.tables
         arrays = (*self.sizes.values(), *(tables.sizes.values() if tables is not None else ()))
         items = (item for array in arrays for item in array.items.flat)
@@ -475,7 +478,7 @@ class ShapeDerivedValues:
         return frozenset(value.number for value in (*of_tables, *items) if isinstance(value, SymbolicNumber))
 
     def at(self, replay_values: Sequence[Any]) -> Mapping[str, Array]:
-        """Return the values at a replay; the latest are cached.
+        """Return the arrays by name at the sizes of a replay; the latest are cached.
 
         Raises:
             OverflowError: a size does not fit its data type.
@@ -508,7 +511,7 @@ _SIGNS: Mapping[Callable[..., Any], str] = {
 
 
 def broken(trace: SymbolicTrace, variables: Sequence[int], names: Sequence[str]) -> str:
-    """Describe a guard of the trace that does not hold for `variables`; empty if all hold."""
+    """Describe a guard of the trace that fails for these input sizes; return an empty text if all hold."""
     steps, values = trace.steps, list[Any](variables)
     try:
         compute_steps(steps, values)
@@ -556,12 +559,12 @@ class GuardedShapes:
         return DynamicDimensions(self.shapes)
 
     def sizes(self, shapes: Shapes) -> Sequence[Any] | None:
-        """Return every number of the trace at these shapes; None if a guard fails."""
+        """Return the values of all numbers of the trace at these input shapes; None if a guard fails."""
         variables = self._dimensions.variables(shapes)
         return None if variables is None else self.trace.replay(variables)
 
     def match(self, shapes: Shapes) -> tuple[bool, Sequence[Any] | None]:
-        """Return whether the guards hold, and every number of the trace."""
+        """Return whether the guards hold, and the result of `sizes`."""
         sizes = self.sizes(shapes)
         return sizes is not None, sizes
 
@@ -569,7 +572,7 @@ class GuardedShapes:
         return self.contents.at(sizes)
 
     def failed_guard(self, shapes: Shapes) -> str:
-        """Describe a violated guard; empty if all hold."""
+        """Describe a guard that fails for these shapes; return an empty text if all hold."""
         variables = self._dimensions.variables(shapes)
         if variables is None:
             return "another number of dimensions, or sizes that the model fixes"
@@ -583,7 +586,7 @@ class GuardedShapes:
 
 
 class DynamicDimensions:
-    """Positions of dynamic dimensions, precomputed for fast lookups."""
+    """Positions of the dynamic dimensions among all input dimensions."""
 
     def __init__(self, traced: Mapping[str, tuple[Any, ...]]) -> None:
         self._names, self._ranks = tuple(traced), list(map(len, traced.values()))

@@ -1,4 +1,4 @@
-"""Symbolic numbers: sizes that record how they were computed in a trace, with guards."""
+"""Symbolic numbers: sizes that record in a trace how they were computed, and guards."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ IN_FLOAT32: Mapping[Function, Function] = MappingProxyType(
 UNARY: Mapping[str, Function] = MappingProxyType(
     {"neg": operator.neg, "abs": abs, "floor": math.floor, "ceil": math.ceil}
 )
-"""Functions by name in files."""
+"""Unary functions, by name in files."""
 BINARY: Mapping[str, Function] = MappingProxyType(
     {
         **{
@@ -104,7 +104,7 @@ BINARY: Mapping[str, Function] = MappingProxyType(
         },
     }
 )  # fmt: skip
-"""Functions by name in files."""
+"""Binary functions, by name in files."""
 
 
 Step = tuple[Callable[..., Any], int, int]
@@ -115,7 +115,7 @@ _EQUALITIES = ((operator.eq, True), (operator.ne, False))
 _NEUTRAL: Mapping[Callable[..., Any], tuple[int, tuple[int, ...]]] = MappingProxyType(
     {operator.add: (0, (0, 1)), operator.sub: (0, (1,)), operator.mul: (1, (0, 1)), operator.floordiv: (1, (1,))}
 )
-"""Function -> neutral integer, and the operand positions at which it is neutral."""
+"""Function -> number that changes nothing as an operand, and positions of that operand."""
 
 
 class Constant:
@@ -137,7 +137,7 @@ class Replay:
     constants: Sequence[Any]
     steps: Sequence[Step]
     ends: Sequence[tuple[Callable[..., Any], Sequence[SlotReader]]]
-    """Steps whose results no step reads, grouped by function, so that one `map` computes each group."""
+    """Steps whose results no step reads, by function: one `map` computes all of a function."""
     checked: SlotReader
     expected: SlotReader
     every: SlotReader
@@ -164,12 +164,15 @@ def compute_steps(steps: Sequence[Step], values: list[Any]) -> None:
 
 
 def replay_of(variables: int, steps: Sequence[Step], answers: Mapping[int, Any], values: Sequence[Any]) -> Replay:
-    """Simplify a trace; `answers` are the guards, `values` its numbers at the traced sizes."""
+    """Simplify a trace with these guards (`answers`) and numbers at the traced sizes (`values`)."""
     return _Simplifier(variables, steps, answers, values).replay()
 
 
 class _Simplifier:
-    """Common subexpression elimination and constant folding under guards; constants get slots below -1 first."""
+    """Common subexpression elimination and constant folding under guards.
+
+    Until `_final`, constants have negative slots.
+    """
 
     def __init__(
         self, variables: int, steps: Sequence[Step], answers: Mapping[int, Any], values: Sequence[Any]
@@ -182,7 +185,7 @@ class _Simplifier:
         self._sums = self._sums_of_whole_numbers()
         """Root -> operand pairs of the sums that equal it."""
         self._following: list[tuple[int, int]] = []
-        """Equalities from guards and sums, without redundant ones."""
+        """Equalities that guards imply, without redundant ones."""
         self._fixed: dict[int, int] = {}
         self._own: list[int] = []
         self._made: dict[Step, int] = {}
@@ -320,7 +323,7 @@ class _Simplifier:
         return self._made.setdefault(step, self._variables + len(self._made))
 
     def _unchanged_operand(self, function: Callable[..., Any], operands: Sequence[int], number: int) -> int | None:
-        """Return x for x + 0 and the like, otherwise None."""
+        """Return the slot of x for x + 0 and similar steps, otherwise None."""
         neutral, places = _NEUTRAL.get(function, (None, ()))
         if neutral is None or type(self._values[number]) is not int:
             return None
@@ -377,7 +380,7 @@ def exactly(number: object) -> object:
 
 
 def slot_reader(slots: Sequence[int]) -> SlotReader:
-    """Return a function that reads slots as a tuple."""
+    """Return a function that reads these slots of a sequence as a tuple."""
     if len(slots) > 1:
         return operator.itemgetter(*slots)
     return lambda values: tuple([values[slot] for slot in slots])
@@ -388,7 +391,7 @@ _UNTRACED = frozenset((int, float, bool, str))
 
 
 class SymbolicTrace:
-    """Steps and guards of one computation; variables are numbered first."""
+    """Variables, steps and guards of a computation with sizes. Its numbers have indices, variables first."""
 
     def __init__(self) -> None:
         self._values: list[Any] = []
@@ -397,7 +400,7 @@ class SymbolicTrace:
         self._known: dict[object, int] = {}
         self._answers: dict[int, Any] = {}
         self._replay: tuple[int, int, Replay] | None = None
-        """Valid for these numbers of steps and guards."""
+        """Counts of steps and guards, and the simplified trace for them."""
 
     @classmethod
     def of(cls, variables: Sequence[int], steps: Sequence[Step], answers: Mapping[int, Any]) -> SymbolicTrace:
@@ -436,18 +439,18 @@ class SymbolicTrace:
         return MappingProxyType(self._answers)
 
     def variable(self, value: int) -> SymbolicNumber:
-        """Add a variable; only allowed before the first step."""
+        """Add an input size; only allowed before the first step."""
         assert not self._steps, "variables come before everything that is made of them"
         self._variables += 1
         return SymbolicNumber(self, self._add(None, value))
 
     def replay(self, variables: Sequence[int]) -> tuple[Any, ...] | None:
-        """Return every number for other variables; None if a guard fails."""
+        """Return the values of all numbers for other input sizes; None if a guard fails."""
         assert len(variables) == self._variables, "a replay needs every variable"
         return self._shortened()(variables)
 
     def representative(self, number: int) -> int:
-        """Return the first equal number under the guards."""
+        """Return the first number that is equal under the guards."""
         return self._shortened().representatives[number]
 
     def is_constant(self, number: int) -> bool:
@@ -463,7 +466,7 @@ class SymbolicTrace:
         return SymbolicNumber(self, result_number)
 
     def guard(self, number: SymbolicNumber) -> Any:
-        """Return the value and guard on it."""
+        """Return the value of a number, and require it from now on."""
         value = self._values[number.number]
         self._answers.setdefault(number.number, value)
         return value
@@ -576,7 +579,7 @@ class SymbolicNumber:
     __str__, __repr__ = _converted(str), _converted(repr)
 
     def __bool__(self) -> bool:
-        """Guard only the comparison with 0."""
+        """Guard only on the comparison with 0."""
         return bool(self != 0)
 
     def __format__(self, specification: str) -> str:
@@ -584,7 +587,7 @@ class SymbolicNumber:
 
 
 def apply_function(function: Callable[[Any, Any], Any], first: Any, second: Any) -> Any:
-    """Apply a pure function, always the same object, to two numbers; as one step if one is symbolic."""
+    """Apply a pure function to two numbers, as one step if one is symbolic. Pass the same object each time."""
     for number in (first, second):
         if isinstance(number, SymbolicNumber):
             return number.trace.apply(function, first, second)
@@ -592,12 +595,12 @@ def apply_function(function: Callable[[Any, Any], Any], first: Any, second: Any)
 
 
 def symbolic_min(first: int, second: int) -> int:
-    """Return the smaller size without a guard, which `min` would record; a float if one of them is."""
+    """Return the smaller size without a guard, unlike `min`; a float if one of them is."""
     return cast("int", apply_function(min, *_of_one_type(first, second)))
 
 
 def symbolic_max(first: int, second: int) -> int:
-    """Return the larger size like `symbolic_min`."""
+    """Return the larger size, see `symbolic_min`."""
     return cast("int", apply_function(max, *_of_one_type(first, second)))
 
 
@@ -608,31 +611,31 @@ def _of_one_type(first: Any, second: Any) -> tuple[Any, Any]:
 
 
 def size_hint(value: Any) -> Any:
-    """Return the value without a guard, for checks that hold at all sizes; maps over tuples."""
+    """Return the value at the traced sizes, without a guard; maps over tuples."""
     if isinstance(value, tuple):
         return value if _UNTRACED.issuperset(map(type, value)) else tuple(map(size_hint, value))
     return value.trace.hint(value.number) if isinstance(value, SymbolicNumber) else value
 
 
 def guard_value(value: Any) -> Any:
-    """Return the value and guard on it; maps over tuples."""
+    """Return the value at the traced sizes, and guard on it; maps over tuples."""
     if isinstance(value, tuple):
         return tuple(map(guard_value, value))
     return value.trace.guard(value) if isinstance(value, SymbolicNumber) else value
 
 
 class Interned:
-    """Interned values, specialized once per replay."""
+    """Table of values with symbolic numbers, specialized together."""
 
     def __init__(self) -> None:
         self._values: list[Any] = []
         self._positions: dict[object, int] = {}
         self._plain: dict[object, Any] = {}
-        """Numbers that are not symbolic, by exact key; they are indexed from the end, see `_position`."""
+        """Plain numbers by `exactly`; `substitute_sizes` indexes them from the end."""
         self._settling: list[Callable[[Sequence[Any]], Any]] = []
 
     def add(self, value: Any) -> int:
-        """Return the position, shared by values equal under the guards."""
+        """Return the index of a value, shared by values that are equal under the guards."""
         position = self._positions.setdefault(_equality_key(value), len(self._values))
         if position == len(self._values):
             self._values.append(value)
@@ -664,7 +667,7 @@ class Interned:
 
 
 def identity_key(value: Any) -> object:
-    """Return an exact key without a guard; maps over tuples."""
+    """Return a key of exactly this number, without a guard; maps over tuples."""
     if isinstance(value, tuple):
         return tuple(map(identity_key, value))
     return (SymbolicNumber, value.number) if isinstance(value, SymbolicNumber) else exactly(value)
@@ -687,7 +690,7 @@ def is_symbolic(value: object) -> bool:
 
 
 def substitute_sizes(value: Any, values: Sequence[Any]) -> Any:
-    """Replace symbolic numbers in tuples, lists and dictionaries by those of a replay."""
+    """Return a copy with a replay's values for symbolic numbers; maps over tuples, lists and dictionaries."""
     if isinstance(value, SymbolicNumber):
         return values[value.number]
     if isinstance(value, (tuple, list)):

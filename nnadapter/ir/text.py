@@ -1,4 +1,4 @@
-"""Text form, digest and canonical form of models."""
+"""Text form of models, their digest, and a canonical form without names for caches."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class Canonical:
     """Operations, attributes, data types and connections."""
     shapes: str
     constants: tuple[Contents, ...]
-    """Sorted in an order that the structure determines."""
+    """In an order that the structure determines."""
     operations: str
     """Summary for display."""
     inputs: str
@@ -160,7 +160,7 @@ def digest_of_plain(value: Any) -> str:
 
 
 def _packages(op_types: Iterable[str]) -> list[str]:
-    """Return the distributions that provide external operations, with versions."""
+    """Return names and versions of packages with external operations."""
     # loading the schema table is slow, and a caller with a model has it
     from nnadapter.ir.operations import BROUGHT, SCHEMAS
 

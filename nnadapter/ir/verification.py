@@ -20,7 +20,7 @@ from nnadapter.records import dataclass
 
 @dataclass(frozen=True, slots=True)
 class _CheckList:
-    """Schema row, preprocessed for fast checks."""
+    """Checks of one schema row, precomputed."""
 
     schema: OperationSchema
     roles: tuple[tuple[Role, int | None], ...]
@@ -94,7 +94,7 @@ def check_inputs(schema: OperationSchema, types: Sequence[OperandType | None]) -
 
 
 def _stands_for_reals(schema: OperationSchema, type_: OperandType) -> bool:
-    """Return True if a quantized operand may replace a floating-point one; `quantized_results` checks the rest."""
+    """Return True if the operand is quantized and may replace a floating-point one."""
     return schema.quantized is not None and type_.quantization is not None
 
 
@@ -296,7 +296,7 @@ def inferred(
 
 
 class Inferences:
-    """Memoized checks and type inference of operations."""
+    """Cache of checked operations and their output types."""
 
     def __init__(self) -> None:
         self._types: dict[OperandType, OperandType] = {}
@@ -325,7 +325,7 @@ class Inferences:
         return complete, results
 
     def shared(self, type_: OperandType) -> OperandType:
-        """Intern a type; symbolic types are returned unchanged."""
+        """Return the first equal type, so that `is` compares; symbolic types are returned unchanged."""
         if not all(type(size) is int for size in type_.dimensions):
             return type_
         shared_type = self._types.setdefault(type_, type_)

@@ -181,4 +181,3 @@ activation: `none`, or `swish`: the sum times its sigmoid.
 FLOPs: (2 * taps + 1) per output element, plus 4 with swish
 example: [[[1.0, 2.0, 3.0]]], [[[10.0, 1.0]]], None, [[[100.0]]]
 """
-"""Documentation, parsed by `documentation`."""

@@ -257,4 +257,3 @@ offset_group: Number of groups of input channels with separate offsets.
 FLOPs: as CONV_2D, plus 8 per element of every window
 example: counting(1, 1, 2, 2), [[[[2.0]]]], [[[[0.5, 0.0], [0.0, 0.0]], [[0.0, 0.0], [0.0, 0.5]]]]
 """
-"""Documentation, parsed by `documentation`."""

@@ -554,4 +554,3 @@ alpha: Factor of the gate inside the sigmoid; 1 for SiLU.
 - Both have the same dimensions: nothing is broadcast, and no tensor is split.
 example: [-1.0, 0.0, 2.0], [10.0, 10.0, 10.0]
 """
-"""Documentation, parsed by `documentation`."""

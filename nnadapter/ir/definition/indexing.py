@@ -222,4 +222,3 @@ time_axis: The axis to reverse; differs from batch_axis.
 - A length of 0 or 1 changes nothing.
 example: counting(2, 3), [2, 3], batch_axis=0, time_axis=1
 """
-"""Documentation, parsed by `documentation`."""

@@ -102,7 +102,6 @@ SHARED: Mapping[str, Callable[..., Any]] = {
     "MAT_MUL": _mat_mul,
     "TRILU": lambda xp, x, upper, k: xp.triu(x, k) if upper else xp.tril(x, k),
 }
-"""Operation type -> function over an array namespace xp, numpy or jax.numpy."""
 
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "FULLY_CONNECTED": _fully_connected,
@@ -226,4 +225,3 @@ onesided: True: real signals, and only the first floor(frame_length / 2) + 1 ele
 FLOPs: as DFT for every frame, plus 1 per element of a frame with a window
 example: counting(1, 4, 1), frame_step=2, frame_length=2, onesided=True
 """
-"""Documentation, parsed by `documentation`."""

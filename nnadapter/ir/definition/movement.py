@@ -41,7 +41,6 @@ SHARED: Mapping[str, Callable[..., Any]] = {
     "TILE": lambda xp, x, repeats: xp.tile(x, repeats),
     "TRANSPOSE": lambda xp, x, perm, output_layout: x.transpose(perm),
 }
-"""Operation type -> function over an array namespace xp, numpy or jax.numpy."""
 
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "SPLIT": _split,
@@ -146,4 +145,3 @@ k: Diagonal: 0 the main one, 1 the one above it, -1 the one below.
 - `to` is required; it does not default to the input's data type.
 example: counting(2, 3), to='int32', k=1
 """
-"""Documentation, parsed by `documentation`."""

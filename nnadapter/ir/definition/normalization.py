@@ -93,7 +93,6 @@ SHARED: Mapping[str, Callable[..., Any]] = {
     "RMS_NORMALIZATION": _rms,
     "SOFTMAX": _softmax,
 }
-"""Operation type -> function over an array namespace xp, numpy or jax.numpy."""
 
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "BATCH_NORMALIZATION": _batch_normalization,
@@ -214,4 +213,3 @@ input: [N, C, d1, …]: scores.
 - There are always two outputs.
 example: [[1.0, 2.0, 3.0], [1.0, 2.0, 3.0], [1.0, 2.0, 3.0]], [0, 2, -1], reduction='none'
 """
-"""Documentation, parsed by `documentation`."""

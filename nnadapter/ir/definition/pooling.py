@@ -231,4 +231,3 @@ dilations: Distance between elements of a block along each axis.
 example: [[[1.0, 1.0, 1.0, 1.0], [1.0, 1.0, 1.0, 1.0], [1.0, 1.0, 1.0, 1.0], [1.0, 1.0, 1.0, 1.0]]], image_shape=(3, 3),
   kernel_shape=(2, 2), strides=(1, 1), pads=(0, 0, 0, 0), dilations=(1, 1)
 """
-"""Documentation, parsed by `documentation`."""

@@ -152,7 +152,6 @@ input: Integers.
 - Nothing is computed: the result may share the memory of the input.
 example: uint8([1, 2, 3])
 """
-"""Documentation, parsed by `documentation`."""
 
 _HALVES = Quantization(scale=(0.5,), zero_point=(10,))
 _BYTES = QuantizedType(DataType.UINT8, _HALVES)

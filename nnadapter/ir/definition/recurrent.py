@@ -179,4 +179,3 @@ activations: Names separated by spaces, per direction: hidden f. Any of affine, 
 FLOPs: (2I + 2H + 3) per output element
 example: [[[1.0]], [[2.0]]], [[[1.0]]], [[[0.5]]], direction='reverse', activations='relu'
 """
-"""Documentation, parsed by `documentation`."""

@@ -72,7 +72,6 @@ def _place_of(name: str) -> Callable[..., Any]:
 
 
 SHARED: Mapping[str, Callable[..., Any]] = {"ARG_MAX": _place_of("argmax"), "ARG_MIN": _place_of("argmin")}
-"""Operation type -> function over an array namespace xp, numpy or jax.numpy."""
 
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "REDUCE_MEAN": _reduce(_mean),
@@ -168,4 +167,3 @@ example: [[1.0, 3.0, 2.0, 3.0]], k=3, axis=1
 - NaN counts as the largest.
 example: [[1.0, 3.0, 3.0], [2.0, 0.0, 1.0]], axis=1
 """
-"""Documentation, parsed by `documentation`."""

@@ -78,7 +78,7 @@ def _collect(function: FunctionType, parts: dict[str, str]) -> None:
 
 
 def _made_of(name: str, captured: Mapping[str, Any]) -> str:
-    """Return the line that created a function if it captures a lambda, otherwise a comment with captured values."""
+    """Return the line that created a function with a lambda, otherwise a comment with its captured values."""
     for value in captured.values():
         if isinstance(value, FunctionType) and value.__name__ == "<lambda>":
             return _line(value)
@@ -141,7 +141,6 @@ def _names(node: ast.stmt) -> Iterator[str]:
 
 
 def _without_remarks(text: str) -> str:
-    """Return the text without comments for type checkers and linters."""
     return "\n".join(line.partition("  # type:")[0].partition("  # noqa")[0].rstrip() for line in text.splitlines())
 
 
@@ -149,7 +148,6 @@ _OF_IMAGES = "The first input may be NHWC; the result then has the same layout."
 
 
 def _quantized_operands(schema: OperationSchema) -> str:
-    """Return sentences on quantized operands."""
     type_ = schema.type
     if schema.always_quantized:
         return "The result is always quantized; the model defines its type."
@@ -177,7 +175,6 @@ def _quantized_operands(schema: OperationSchema) -> str:
 
 @cache
 def _texts_of_passes() -> dict[str, tuple[str, str]]:
-    """Return docstring and source of each pass."""
     return {name: (inspect.getdoc(function) or "", _text_of_pass(function)) for name, function in PASSES.items()}
 
 
@@ -200,7 +197,7 @@ def _text_of_pass(function: Callable[..., Any]) -> str:
 
 
 def _passes_that_name(type_: str) -> tuple[str, ...]:
-    """Return the passes that mention an operation in docstring or source; families such as REDUCE_… count."""
+    """Return the passes whose docstring or source mentions an operation, also by a family such as REDUCE_…."""
     family = re.escape(type_.partition("_")[0])
     words = re.compile(rf"\b{re.escape(type_)}\b(?!_)|\b{family}_…")
     texts = _texts_of_passes().items()
@@ -221,11 +218,7 @@ class TriedExample:
 
 
 def _tried(type_: str, example: Example) -> TriedExample:
-    """Return an example with its results.
-
-    Raises:
-        InvalidModelError: inputs or attributes do not fit the operation, or an external definition fails.
-    """
+    """Return an example with its results. Raises InvalidModelError, also if an external definition fails."""
     builder = ModelBuilder()
     operands, inputs = [], list[tuple[OperandType, Array] | None]()
     for position, (array, quantization) in enumerate(zip_longest(example.inputs, example.quantizations)):
@@ -276,7 +269,6 @@ class Entry:
     signature: str
     """One-line call with inputs, attributes and outputs: `?` is optional, `…` any number."""
     ranks: str
-    """Ranks of the first input."""
     inputs: tuple[Mapping[str, str], ...]
     """Keys: name, types, meaning."""
     attributes: tuple[Mapping[str, str], ...]
@@ -286,11 +278,9 @@ class Entry:
     formula: str
     layouts: str
     quantized: str
-    """Behavior with quantized operands."""
     flops: str
     traps: tuple[str, ...]
     passes: tuple[str, ...]
-    """Passes that mention it."""
     example: TriedExample | None
     onnx: tuple[str, ...]
     """ONNX ops that were observed to convert to it."""

@@ -297,4 +297,3 @@ regions: [R, 5]: (batch, left, top, right, bottom).
 - The index of the image is a float, the first of the five numbers.
 example: counting(1, 1, 3, 3), [[0.0, 0.0, 0.0, 2.0, 1.0]], output_shape=(2, 2)
 """
-"""Documentation, parsed by `documentation`."""

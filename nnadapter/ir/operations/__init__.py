@@ -49,7 +49,7 @@ FAMILIES: Mapping[str, tuple[Row, ...]] = MappingProxyType(
         for family in _FAMILIES
     }
 )
-"""Rows by family, named as its module."""
+"""Rows of the schema table by family, which is the name of the module with the rows."""
 SCHEMAS: Mapping[str, Row] = MappingProxyType({row.type: row for rows in FAMILIES.values() for row in rows})
 
 
@@ -62,9 +62,9 @@ MOVERS = _types("moves")
 PRODUCTS = _types("product")
 """Operations that multiply quantized integers and accumulate them exactly."""
 TABULATED = _types("table")
-"""Unary functions, which a table can replace."""
+"""Unary functions, which a device can compute with a lookup table for 8-bit operands."""
 REALS = TABULATED | _types("real")
-"""Operations that compute with real values on 8-bit operands and results."""
+"""Operations that compute with the real values of 8-bit operands and results."""
 
 BROUGHT = brought_operations(frozenset(SCHEMAS))
 """External operations by type, from installed packages."""

@@ -185,8 +185,3 @@ ROWS: tuple[Row, ...] = (
         "ONNX CausalConvWithState-27",
     ),
 )
-"""ATTENTION: query i is at position i + `offset`, or i + its item's length - S with `lengths`. It attends to key j
-below the length if `mask` allows it, not after that position if `is_causal`, and within `left_window` and
-`right_window` (-1: no limit). Without keys it gives zeros by default. `scores` selects the second output: scaled
-products, after `softcap`, after masking, or softmax weights.
-"""

@@ -29,13 +29,13 @@ _TENSOR = "tensor"
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CustomCall:
-    """Kernel call for one node."""
+    """Call of a custom kernel for one node."""
 
     domain: str
-    """Empty for ONNX's own."""
+    """Domain of the op; empty for ONNX's own."""
     op_type: str
     since_version: int
-    """Schema version; without a schema, the domain's opset."""
+    """Version of the op's schema; without a schema, opset version of the domain."""
     attributes: Mapping[str, object] = field(default_factory=dict)
     """int, float, str, tuples of these, numpy arrays."""
     present: tuple[int, ...] = ()
@@ -47,7 +47,7 @@ class CustomCall:
         return f"{self.domain}::{self.op_type}" if self.domain else self.op_type
 
     def to_attributes(self) -> dict[str, str | int | tuple[int, ...]]:
-        """Return the attributes of the operation. Raises InvalidModelError without a text form."""
+        """Return the attributes of the CUSTOM operation. Raises InvalidModelError if one has no text form."""
         return {
             "domain": self.domain,
             "op_type": self.op_type,
@@ -59,7 +59,7 @@ class CustomCall:
 
     @classmethod
     def of(cls, attributes: Attributes) -> CustomCall:
-        """Parse the attributes of an operation. Raises InvalidModelError."""
+        """Return the call that the attributes of a CUSTOM operation describe. Raises InvalidModelError."""
         present = attributes["present"]
         version = attributes["since_version"]
         assert isinstance(present, tuple) and isinstance(version, int), "checked against the row"
@@ -73,7 +73,7 @@ class CustomCall:
         )
 
     def spread(self, operation_inputs: Sequence[Any]) -> list[Any]:
-        """Insert None for absent inputs of the node."""
+        """Return the inputs of the node: those of the operation, and None for absent ones."""
         node_inputs: list[Any] = [None] * (self.present[-1] + 1 if self.present else 0)
         for position, operation_input in zip(self.present, operation_inputs, strict=True):
             node_inputs[position] = operation_input
@@ -88,7 +88,7 @@ def written_types(types: Sequence[OperandType]) -> str:
 
 
 def read_types(text: str) -> tuple[OperandType, ...]:
-    """Parse a text of `written_types`. Raises InvalidModelError."""
+    """Return the types in a text of `written_types`. Raises InvalidModelError."""
     matches = [_TYPE.fullmatch(type_text.strip()) for type_text in text.split(";")]
     names = set(map(str, DataType))
     if any(match is None or match[1] not in names for match in matches):

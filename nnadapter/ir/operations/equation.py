@@ -13,14 +13,14 @@ _ELLIPSIS = "..."
 
 @dataclass(frozen=True, slots=True)
 class Equation:
-    """Labels are letters, or indices of ellipsis axes."""
+    """Equation of EINSUM. Labels of axes are letters, or numbers for axes of an ellipsis."""
 
     terms: tuple[tuple[str, ...], ...]
     result: tuple[str, ...]
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Distinct, in order of first use."""
+        """Distinct labels, in order of first use."""
         return tuple(dict.fromkeys(label for term in self.terms for label in term))
 
 
@@ -66,7 +66,7 @@ def _split(text: str, term: str) -> tuple[str, ...]:
 
 
 def _hidden(text: str, parts: Sequence[tuple[str, ...]], ranks: Sequence[int]) -> int | None:
-    """Return the axes per ellipsis; None if there are none."""
+    """Return the number of axes of an ellipsis; None if no term has one."""
     axis_count: int | None = None
     for part, rank in zip(parts, ranks, strict=True):
         axes = rank - len("".join(part))
@@ -96,10 +96,10 @@ def _checked(text: str, result: tuple[str, ...], terms: Sequence[tuple[str, ...]
 
 
 def label_sizes(equation: Equation, shapes: Sequence[Sequence[int]]) -> dict[str, int]:
-    """Return the size of every label; axes of size 1 broadcast.
+    """Return the size of each label, for inputs of these shapes. Axes of size 1 broadcast.
 
     Raises:
-        InvalidModelError: two sizes.
+        InvalidModelError: a label has two sizes.
     """
     sizes: dict[str, int] = {}
     for term, shape in zip(equation.terms, shapes, strict=True):

@@ -100,7 +100,6 @@ _FIELDS: Mapping[str, tuple[Callable[[OperationSchema], bool], str]] = {
     "definition": (lambda row: callable(row.definition), "a function in numpy"),
     "source": (lambda row: isinstance(row.source, str), "a text"),
 }
-"""Field of a row -> check, and the requirement in words."""
 
 
 def _infer(row: OperationSchema, plug_in: PlugIn) -> ShapeRule:

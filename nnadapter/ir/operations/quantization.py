@@ -23,7 +23,7 @@ from nnadapter.records import replace
 row = family(cost="elementwise")
 
 EIGHT_BITS = frozenset({DataType.INT8, DataType.UINT8})
-"""Data types for arithmetic; QUANTIZE and DEQUANTIZE accept all integers."""
+"""Data types of quantized operands in arithmetic. QUANTIZE and DEQUANTIZE accept all integers."""
 
 _BIAS_TOLERANCE = 1e-5
 _FUSE_CODES = frozenset({"none", "relu", "clip"})
@@ -62,7 +62,7 @@ def _check_eight_bits(name: str, type_: OperandType, axis: int | None = None) ->
 
 
 def _accumulating(type_: str, rule: ShapeRule) -> ShapeRule:
-    """Wrap a shape rule, so that quantized inputs give int32 sums."""
+    """Return a shape rule with int32 results if inputs are quantized, and the results of `rule` otherwise."""
 
     def infer(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
         results = rule(types, attributes)
@@ -80,7 +80,7 @@ def _accumulating(type_: str, rule: ShapeRule) -> ShapeRule:
 
 
 def _channel_axis(type_: str, second: OperandType, attributes: Attributes) -> int | None:
-    """Return the output channel axis, along which scales may vary."""
+    """Return the axis of output channels in the second input, along which scales may vary; None if there is none."""
     if second.rank < 2:
         return None
     return -2 if attributes.get("transpose_y") else -1 if type_ == "MAT_MUL" else 0
@@ -98,7 +98,7 @@ def _product(types: Types, result: OperandType, attributes: Attributes) -> None:
 
 
 def _check_bias(bias: OperandType, x: Quantization, y: Quantization) -> None:
-    """Check that the scale of a bias is that of the sums."""
+    """Check that the scale of a bias is scale of input * scale of filter."""
     quantization = bias.quantization
     if quantization is None or bias.dtype is not DataType.INT32 or any(quantization.zero_point):
         raise InvalidModelError(f"bias is {bias}, expected a quantized operand of int32 with zero point 0")
@@ -126,7 +126,7 @@ def _check_fuse_code(attributes: Attributes) -> None:
 
 
 def _keeping(rule: ShapeRule, first_only: bool) -> ShapeRule:
-    """Wrap a shape rule, so that results get the quantization of the data inputs."""
+    """Return a shape rule whose results have the quantization of the first input, or of all if not `first_only`."""
 
     def infer(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
         results = rule(types, attributes)
@@ -142,7 +142,7 @@ def _keeping(rule: ShapeRule, first_only: bool) -> ShapeRule:
 
 
 def quantizable(schema: Row) -> Row:
-    """Add the rules for quantized operands, if any."""
+    """Return the row with the rules for quantized operands that its words in `quantization` demand."""
     words = schema.quantization.split()
     infer, rule = schema.infer, schema.quantized
     if "product" in words:

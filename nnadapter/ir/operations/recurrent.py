@@ -17,7 +17,7 @@ from nnadapter.ir.schema import Attributes
 GATES: Mapping[str, int] = {"LSTM": 4, "GRU": 3, "RNN": 1}
 """Gates in ONNX's order: input, output, forget, cell; update, reset, hidden."""
 FUNCTIONS_PER_DIRECTION: Mapping[str, int] = {"LSTM": 3, "GRU": 2, "RNN": 1}
-"""Names in `activations`: gates, cell, hidden; gates, hidden; hidden."""
+"""Number of functions that `activations` names per direction: gates, cell, hidden; gates, hidden; hidden."""
 PARAMETERS: Mapping[str, tuple[str, ...]] = {
     "affine": ("alpha", "beta"),
     "elu": ("alpha",),
@@ -31,7 +31,7 @@ PARAMETERS: Mapping[str, tuple[str, ...]] = {
     "tanh": (),
     "thresholded_relu": ("alpha",),
 }
-"""Gate functions, and their parameters."""
+"""Functions allowed in `activations`, and their parameters."""
 
 _DIRECTIONS: Mapping[str, int] = {"forward": 1, "reverse": 1, "bidirectional": 2}
 row = family(cost="recurrent")
@@ -87,7 +87,7 @@ def _check_functions(type_: str, directions: int, names: Sequence[str], attribut
 
 
 def function_names(attributes: Attributes) -> tuple[str, ...]:
-    """Split the attribute `activations`."""
+    """Return the names in the attribute `activations`."""
     return tuple(str(attributes["activations"]).split())
 
 
@@ -127,7 +127,3 @@ ROWS: tuple[Row, ...] = tuple(
     )
     for type_, inputs, functions, more, outputs, source in read_table(_ROWS)
 )
-"""`activations` has the reverse direction last. `clip` limits arguments of functions, except LSTM's hidden function, as
-in
-ONNX Runtime. After `sequence_lengths`, outputs are zeros and states do not change.
-"""

@@ -1,4 +1,4 @@
-"""Rows of the schema table from signatures, and shared shape rules and checks."""
+"""Schema rows made from signatures, and checks and shape rules that families share."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ Dimensions = tuple[int, ...]
 Types = Sequence[OperandType | None]
 """Input types by role; None if absent."""
 Rule = Callable[..., OperandType | tuple[OperandType, ...]]
-"""Input types, attributes as keywords -> output types."""
+"""Shape rule: input types, and attributes as keywords -> output types."""
 Formula = Callable[..., int]
-"""Output types, arguments of a `Rule` -> FLOPs."""
+"""FLOP formula: output types, then the arguments of a `Rule` -> FLOPs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,9 +35,9 @@ class Row(OperationSchema):
     """Row of a built-in operation."""
 
     cost: str = field(default="other", repr=False)
-    """See `nnadapter.costs.work.OperationClass`."""
+    """Name of an `nnadapter.costs.work.OperationClass`."""
     quantization: str = field(default="", repr=False)
-    """Words from `moves real table product`; see `quantization`."""
+    """Behavior with quantized operands: words out of `moves real table product`, see `operations.quantization`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +102,12 @@ def row(
 
 
 def family(cost: str, quantization: str = "") -> Callable[..., Row]:
-    """Return `row` with defaults of a family."""
+    """Return the function `row` with these defaults, for the operations of one family."""
     return partial(row, cost=cost, quantization=quantization)
 
 
 def read_table(text: str) -> list[list[str]]:
-    """Parse lines with ` | ` between cells."""
+    """Return the cells of a text table: lines with ` | ` between cells."""
     return [line.replace("| |", "|  |").split(" | ") for line in text.splitlines()]
 
 
@@ -192,12 +192,12 @@ def _flops(formula: int | PerElement | Formula) -> FlopsRule:
 
 
 def floats(attributes: Attributes, name: str) -> tuple[float, ...]:
-    """Return a FLOATS attribute."""
+    """Return the value of an attribute that is a list of floats."""
     return cast("tuple[float, ...]", attributes[name])
 
 
 def like(type_: OperandType, dimensions: Dimensions | None = None, dtype: DataType | None = None) -> OperandType:
-    """Return the type of a result with the same axes and layout."""
+    """Return the type of a result with the layout of `type_`, and other dimensions or another data type if set."""
     dimensions = type_.dimensions if dimensions is None else dimensions
     dtype = dtype or type_.dtype
     if dimensions == type_.dimensions and dtype is type_.dtype and type_.quantization is None:
@@ -207,7 +207,7 @@ def like(type_: OperandType, dimensions: Dimensions | None = None, dtype: DataTy
 
 
 def layout_of(types: Iterable[OperandType], rank: int) -> Layout:
-    """Return NHWC if any operand is."""
+    """Return NHWC if an operand of rank 4 has that layout, and the result has rank 4 too."""
     if rank != 4:
         return Layout.NCHW
     nhwc = any(type_.layout is Layout.NHWC and type_.rank == 4 for type_ in types)
@@ -226,7 +226,7 @@ def along_axis(first: OperandType, axis: int, **attributes: object) -> OperandTy
 
 
 def broadcast(shapes: Sequence[Dimensions]) -> Dimensions:
-    """Broadcast as numpy; raises InvalidModelError."""
+    """Return the dimensions to which shapes broadcast, as in numpy. Raises InvalidModelError."""
     result = shapes[0]
     for shape in shapes[1:]:
         if len(shape) != len(result) or shape != result:  # comparing symbolic sizes of different axes would add guards
@@ -270,7 +270,7 @@ def check_axes(axes: Sequence[int], rank: int) -> None:
 
 
 def check_vector(name: str, type_: OperandType | None, length: int) -> None:
-    """Raise InvalidModelError unless absent or of dimensions [length]."""
+    """Raise InvalidModelError if an operand is present and its dimensions are not [length]."""
     if type_ is not None and type_.dimensions != (length,):
         raise InvalidModelError(f"{name} has dimensions {list(type_.dimensions)}, expected [{length}]")
 
@@ -291,7 +291,7 @@ def check_length(length: int, **lists: Sequence[object]) -> None:
 
 
 def check_dimensions(name: str, type_: OperandType | None, expected: Dimensions) -> None:
-    """Raise InvalidModelError unless absent or of these dimensions."""
+    """Raise InvalidModelError if an operand is present and has other dimensions than `expected`."""
     if type_ is not None and type_.dimensions != expected:
         raise InvalidModelError(f"{name} has dimensions {list(type_.dimensions)}, expected {list(expected)}")
 
@@ -303,7 +303,7 @@ def check_onnx_order(type_: OperandType) -> None:
 
 
 def check_indices(indices: OperandType, first: OperandType, axis: int) -> None:
-    """Raise InvalidModelError unless indices fit the input, except along `axis`."""
+    """Raise InvalidModelError if `indices` has another rank than the input, or a larger size except along `axis`."""
     if indices.rank != first.rank:
         raise InvalidModelError(f"indices has rank {indices.rank}, expected {first.rank} as input")
     for other, (size, limit) in enumerate(zip(indices.dimensions, first.dimensions, strict=True)):

@@ -13,18 +13,18 @@ CONV_2D CONV_2D_TRANSPOSE MAX_POOL_2D AVERAGE_POOL_2D BATCH_NORMALIZATION INSTAN
 LOCAL_RESPONSE_NORMALIZATION DEPTH_TO_SPACE SPACE_TO_DEPTH
 """
 IMAGES = frozenset(_IMAGES.split())
-"""Operations that depend on the layout."""
+"""Operations on images in NCHW or NHWC."""
 AXES = ("depth", "height", "width")
 """Spatial axes of a volume; the last two of an image."""
 
 
 def channel_axis(type_: OperandType) -> int:
-    """Return 1, or the last axis for NHWC."""
+    """Return the axis of the channels: the last one for NHWC, otherwise 1."""
     return type_.rank - 1 if type_.layout is Layout.NHWC else 1
 
 
 def image_size(type_: OperandType) -> tuple[int, ...]:
-    """Return batch, channels and sizes in either layout."""
+    """Return batch, channels and spatial sizes of an image in any layout."""
     if type_.layout is Layout.NHWC:
         batch, height, width, channels = type_.dimensions
         return batch, channels, height, width
@@ -32,7 +32,7 @@ def image_size(type_: OperandType) -> tuple[int, ...]:
 
 
 def image_like(type_: OperandType, channels: int, *sizes: int) -> OperandType:
-    """Return an image type with other channels and sizes."""
+    """Return the type of an image with the layout and batch of `type_`."""
     batch = type_.dimensions[0]
     return like(type_, (batch, *sizes, channels) if type_.layout is Layout.NHWC else (batch, channels, *sizes))
 
@@ -81,7 +81,7 @@ def window_counts(
 
 
 def moves(rank: int) -> str:
-    """Return the text of strides, pads and dilations for the signature of a row."""
+    """Return the part of a row's signature that declares strides, pads and dilations of `rank` axes."""
     ones = " ".join(["1"] * rank)
     # pads = begin of every axis, then end of every axis
     pads = " ".join(["0"] * 2 * rank)
@@ -101,10 +101,7 @@ FUSE_CODES: Mapping[str, tuple[tuple[str, ...], int]] = {
     "gelu_tanh": ((), 9),
     "swish": ((), 5),
 }
-"""Names of `fuse_parameters`, steps per element.
-
-Source: NNAPI FuseCode, extended by current activations.
-"""
+"""Fused activation -> names of its `fuse_parameters`, and its steps per element. Source: NNAPI FuseCode."""
 
 FUSED = f"fuse_code: string({'|'.join(FUSE_CODES)}) = none, fuse_parameters: floats = ()"
 
@@ -112,7 +109,7 @@ _EXACT_ON_INTEGERS = frozenset({"none", "relu", "clip"})
 
 
 def fusable(rule: Rule) -> Rule:
-    """Extend a shape rule by the check of the fuse code."""
+    """Return a shape rule that also takes and checks a fuse code."""
 
     def infer(
         *types: OperandType | None, fuse_code: str, fuse_parameters: Sequence[float], **attributes: object
@@ -127,7 +124,7 @@ def fusable(rule: Rule) -> Rule:
 
 
 def fused(formula: Formula | PerElement) -> Formula:
-    """Extend a FLOP formula by the activation: fusion does not change a model's FLOPs."""
+    """Return a FLOP formula that includes the fused activation, as fusion does not change a model's FLOPs."""
 
     def flops(
         outputs: Sequence[OperandType],

@@ -1,4 +1,4 @@
-"""Layout changes: transposes that cancel, and channels-last images."""
+"""Layout changes: removal of transposes that cancel each other, and images in NHWC."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ FROM_NCHW: Axes = (0, 2, 3, 1)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class View:
-    """`source` reshaped to `shape`, then transposed by `perm`."""
+    """Operand as a reshape and a transpose of another one: `source` reshaped to `shape`, then transposed by `perm`."""
 
     source: int
     shape: Axes
     perm: Axes
     parent: View | None = None
-    """Source view, whose operations it also replaces."""
+    """View that this one was made from."""
     operation: int | None = None
 
     @property
@@ -46,7 +46,7 @@ class View:
 
     @property
     def operations(self) -> tuple[int, ...]:
-        """Replaced operations, last first."""
+        """Operations that the view replaces, last first."""
         indices: list[int] = []
         view: View | None = self
         while view is not None:
@@ -59,7 +59,7 @@ class View:
         return View(self.source, self.shape, tuple(self.perm[axis] for axis in perm), self, operation)
 
     def reshaped(self, dimensions: Axes, operation: int | None = None) -> View | None:
-        """Return the view after RESHAPE; None if the transpose must be materialized first."""
+        """Return the view after a RESHAPE; None if no RESHAPE and TRANSPOSE of the source can compute it."""
         if self.is_identity:
             return View(self.source, dimensions, tuple(range(len(dimensions))), self, operation)
         groups = _groups(self.dimensions, dimensions)
@@ -78,7 +78,7 @@ class View:
 
 
 def _groups(source_shape: Axes, target_shape: Axes) -> list[tuple[list[int], list[int]]] | None:
-    """Return minimal runs of axes with equal products, without size 1; None if products are 0 or differ."""
+    """Return the shortest runs of axes of both shapes with equal sizes, without axes of size 1, or None."""
     if prod(source_shape) == 0 or prod(source_shape) != prod(target_shape):
         return None
     source_axes = [axis for axis, size in enumerate(source_shape) if size != 1]
@@ -102,7 +102,7 @@ def _groups(source_shape: Axes, target_shape: Axes) -> list[tuple[list[int], lis
 
 
 Remap = Callable[[Attributes, Axes], Mapping[str, Any]]
-"""Attributes, permutation -> changed attributes. `perm[new]` is the old axis."""
+"""Rule for attributes of an operation on transposed operands. Axis i becomes that with `perm[i]` before."""
 
 
 IMAGE = IMAGES | {"RESIZE_NEAREST", "RESIZE_LINEAR"}
@@ -150,7 +150,7 @@ REMAP: Mapping[str, Remap] = {
 
 
 def remaining_axes(type_: str, attributes: Attributes, perm: Axes) -> tuple[int, ...]:
-    """Return the remaining axes of a result by their old numbers, in the order of `perm`."""
+    """Return the axes of a result as numbers of the input's axes, in the order of `perm`."""
     if type_ not in REDUCING or attributes["keepdims"]:
         return perm
     removed_axes = (attributes["axis"],) if "axis" in attributes else ints(attributes, "axes")
@@ -433,7 +433,7 @@ class _Images:
         return fits and any(map(self._is_channels_last, operation.inputs))
 
     def _is_channels_last(self, operand: int) -> bool:
-        """Return True if available in NHWC, or for free, and not in NCHW."""
+        """Return True if the operand is available in NHWC, or needs only a RESHAPE, and is not available in NCHW."""
         view = self._views.get(operand)
         if view is None or len(view.perm) != 4 or (operand, Layout.NCHW) in self._made:
             return False
@@ -479,7 +479,7 @@ class _Images:
         return self._channels_last(operand)
 
     def _emit(self, view: View, operand: int, layout: Layout) -> int:
-        """Materialize a view in as few operations as possible."""
+        """Return an operand with the contents of a view; add RESHAPE and TRANSPOSE only if necessary."""
         editor, source = self._editor, view.source
         type_, dimensions = editor.type_of(source), view.dimensions
         operations = view.operations
@@ -501,7 +501,7 @@ class _Images:
 
 
 def _has_axis(type_: OperandType) -> bool:
-    """Return True if quantized along an axis, which would be renumbered."""
+    """Return True for quantization along an axis, which a transpose would have to renumber."""
     return type_.quantization is not None and type_.quantization.axis is not None
 
 

@@ -129,7 +129,7 @@ class _Shifting:
         self._unsigned: dict[int, int] = {}
         """int8 operand -> uint8 operand."""
         self._signed: dict[int, int] = {}
-        """Keys of `_unsigned` -> available int8 operand."""
+        """int8 operand in `_unsigned` -> available operand with the same contents."""
         self._current: Sequence[int] = ()
 
     def visit(self, index: int) -> None:
@@ -189,13 +189,13 @@ class _Shifting:
         return self._unsigned[operand]
 
     def _converted(self, operand: int, type_: QuantizedType | None) -> int:
-        """Convert without rounding: the scale is equal."""
+        """Add DEQUANTIZE and QUANTIZE to another data type. Nothing is rounded, because the scale is the same."""
         (reals,) = self._editor.add_operation("DEQUANTIZE", (operand,), origins=self._current)
         return self._editor.add_operation("QUANTIZE", (reals,), origins=self._current, quantized=(type_,))[0]
 
 
 def _follows(operation: Operation, types: Sequence[QuantizedType | None]) -> bool:
-    """Return True if only real values matter, not their integer representation."""
+    """Return True if the operation depends only on real values, not on the integers that represent them."""
     if operation.type in PRODUCTS or operation.type in ("QUANTIZE", "DEQUANTIZE"):
         return True
     if operation.type == "PAD" and operation.attributes["mode"] == "constant":

@@ -133,7 +133,7 @@ def _is_never_largest(editor: ModelEditor, host: Operation, pad: Operation) -> b
 
 
 def _smallest(dtype: DataType) -> float:
-    """NaN if PAD cannot express the smallest number."""
+    """Return the smallest number of a data type; NaN if PAD cannot express it."""
     if dtype.is_floating:
         return float("nan") if dtype.value.startswith("float8") else float("-inf")
     return float(integer_range(dtype)[0])
@@ -156,7 +156,7 @@ _FITS: Mapping[str, Callable[[ModelEditor, Operation, Operation], bool]] = {
     "MAX_POOL_2D": _is_never_largest,
     "AVERAGE_POOL_2D": _is_counted,
 }
-"""Checks that the PAD's value equals the operation's own padding."""
+"""Checks that the PAD before an operation has the same effect as the operation's own padding."""
 
 _PAD = operation("PAD", operand("input"), name="pad", mode="constant")
 _PAD_RULES = (
@@ -171,12 +171,12 @@ FOLDABLE = ("CONV_2D", "CONV_2D_TRANSPOSE", "FULLY_CONNECTED")
 
 
 def foldable(*more: str) -> OperationPattern:
-    """Match a foldable operation, or one of `more`, with a constant filter, as `host`."""
+    """Return a pattern of an operation with a constant filter, named `host`. `more` are further types."""
     return operation((*FOLDABLE, *more), operand("host input"), constant("host filter"), name="host")
 
 
 def channel_axis(host: Operation, output: OperandType) -> int:
-    """Return the output axis that the bias runs along."""
+    """Return the axis of the output along which the bias of `host` runs."""
     last = host.type == "FULLY_CONNECTED" or output.layout is Layout.NHWC
     return output.rank - 1 if last else 1
 
@@ -211,7 +211,7 @@ def fold(
 def _scaled_filter(
     filter_: Array, bias: Array | None, scale: Array | None, shift: Array | None, *, groups: int
 ) -> tuple[Array | None, Array | None] | None:
-    """Return the scaled filter (None if unchanged) and bias, or None."""
+    """Return scaled filter (None if unchanged) and bias; None if a number is not finite."""
     moved = None if bias is None else bias.astype(np.float64)
     with np.errstate(over="ignore", invalid="ignore"):
         if scale is not None and moved is not None:
@@ -225,7 +225,7 @@ def _scaled_filter(
 
 
 def _scaled(filter_: Array, scale: Array, groups: int) -> Array:
-    """Scale the output channels. `groups` is 0 unless transposed."""
+    """Multiply each output channel of a filter by its scale. `groups` is 0 unless the convolution is transposed."""
     wide = filter_.astype(np.float64)
     if not groups:
         return wide * scale.reshape(-1, *[1] * (wide.ndim - 1))
@@ -246,7 +246,7 @@ def fuse_scale_and_bias(editor: ModelEditor) -> None:
 
 
 def _fold_constant(scale: float | None, shift: float | None) -> Replacement:
-    """Scale by `scale` (None: the constant), shift by `shift` times the constant."""
+    """Return a replacement that scales by `scale` (None: by the constant) and adds `shift` times the constant."""
 
     def replacement(editor: ModelEditor, match: Match) -> Sequence[int] | None:
         value = _per_channel(editor, match)

@@ -15,11 +15,11 @@ from nnadapter.ir.symbolic_numbers import identity_key
 from nnadapter.records import dataclass
 
 Groups = list[list[int]]
-"""Each group is merged into one axis."""
+"""Groups of adjacent axes, each to be merged into one axis."""
 
 
 def grouped(kinds: Sequence[Hashable | None]) -> Groups:
-    """Group adjacent axes of one kind; None, for size 1, joins any group."""
+    """Group adjacent axes of equal kind. An axis of kind None has size 1 and joins any group."""
     groups: Groups = []
     loose: list[int] = []
     latest: Hashable | None = None
@@ -35,28 +35,28 @@ def grouped(kinds: Sequence[Hashable | None]) -> Groups:
 
 
 def merged(dimensions: Sequence[int], groups: Groups) -> Axes:
-    """Merge each group of axes into one."""
+    """Return the dimensions after merging the axes of each group."""
     return tuple(prod(dimensions[axis] for axis in group) for group in groups)
 
 
 def around(dimensions: Axes, axis: int) -> Axes:
-    """Merge the axes before and after `axis`, to rank 3."""
+    """Return the three dimensions after merging all axes before and all axes after `axis`."""
     return prod(dimensions[:axis]), dimensions[axis], prod(dimensions[axis + 1 :])
 
 
 def raised(dimensions: Axes, rank: int) -> Axes:
-    """Add leading axes of size 1."""
+    """Return the dimensions with leading axes of size 1, to this rank."""
     return (*[1] * (rank - len(dimensions)), *dimensions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankStep:
-    """Rule for an operation along some axes, which can be merged."""
+    """Rule for operations that affect some axes, so that others can be merged."""
 
     touched: Callable[[Sequence[int], Sequence[int], Attributes], frozenset[int]]
-    """Input dimensions, output dimensions -> affected axes."""
+    """Input dimensions, output dimensions, attributes -> affected axes."""
     attributes: Callable[[Attributes, Mapping[int, int], Axes], Mapping[str, Any]]
-    """Positions of affected axes, output dimensions -> attributes."""
+    """Attributes, new positions of affected axes, new output dimensions -> new attributes."""
     joins: bool = False
     """Adjacent affected axes may be merged."""
     repeats_integers: bool = True
@@ -64,7 +64,7 @@ class RankStep:
 
 
 def _is(value: object, number: int) -> bool:
-    """Compare; a symbolic size never equals a constant."""
+    """Return True if a size is this number; a symbolic size never is."""
     return type(value) is int and value == number
 
 
@@ -130,7 +130,7 @@ STEPWISE: Mapping[str, RankStep] = {
 
 
 RankRule = Callable[["Ranks", Operation], Sequence[int] | None]
-"""Returns operands with the outputs' elements; None to refuse, before adding anything."""
+"""Adds operations of low rank, and returns operands with the outputs' elements; or adds nothing and returns None."""
 
 
 def _elementwise(shapes: Ranks, operation: Operation) -> Sequence[int] | None:
@@ -156,7 +156,7 @@ def _elementwise(shapes: Ranks, operation: Operation) -> Sequence[int] | None:
 
 
 def _as_first(shapes: Ranks, operands: Sequence[int], numbers: Sequence[bool]) -> Sequence[int]:
-    """Give all operands but single numbers the dimensions of the first one."""
+    """Return operands with the dimensions of the first, except those of one element."""
     lead = next((operand for operand, number in zip(operands, numbers, strict=True) if not number), operands[0])
     shape = shapes.dimensions(shapes.any_shape(lead))
     shaped_operands = []
@@ -182,7 +182,7 @@ def _transpose(shapes: Ranks, operation: Operation) -> Sequence[int] | None:
 
 
 def _runs(perm: Axes, axes: Sequence[int]) -> list[list[int]]:
-    """Return runs of axes that stay adjacent, without size 1."""
+    """Return runs of axes that remain adjacent in `perm`, from `axes` without size 1."""
     place = {axis: position for position, axis in enumerate(axes)}
     runs: list[list[int]] = []
     for axis in perm:
@@ -320,7 +320,7 @@ def _stepwise(shapes: Ranks, operation: Operation) -> Sequence[int] | None:
 
 
 def _kinds(dimensions: Sequence[int], touched: Any, joins: bool) -> list[Any]:
-    """Affected axes share a kind if they can be merged."""
+    """Return the kinds of axes for `grouped`. Affected axes have one kind if `joins`."""
     return [
         (("touched", 0 if joins else axis) if axis in touched else None if size == 1 else "kept")
         for axis, size in enumerate(dimensions)
@@ -378,9 +378,9 @@ class Ranks:
         self._low: dict[int, int] = {}
         """High-rank operand -> low-rank operand."""
         self._there: set[int] = set()
-        """Keys of `_low` that are available in both ranks."""
+        """Operands in `_low` that are also available with their original rank."""
         self._shapers: dict[int, int] = {}
-        """Output of a RESHAPE from low rank -> RESHAPE."""
+        """Output of a RESHAPE to high rank -> that RESHAPE."""
         self._shaped: dict[tuple[int, object], int] = {}
         self._origins: tuple[int, ...] = ()
 
@@ -470,7 +470,7 @@ class Ranks:
                 self.editor.substitute(output, result)
 
     def _reshape(self, index: int, source: int, output: int) -> None:
-        """Keep a RESHAPE from low rank until it is known to be unread."""
+        """Drop a RESHAPE between ranks. One from low rank remains until it is known to be unread."""
         if not self._is_high(source):
             self._low[output] = source
             self._there.add(output)
@@ -480,7 +480,7 @@ class Ranks:
             self._replace(index, (output,), self.add("RESHAPE", (self._low.get(source, source),), {"shape": shape}))
 
     def _plain(self, operand: int) -> None:
-        """Add a RESHAPE to the operand's original dimensions, if they are not available."""
+        """Make the operand available with its original dimensions."""
         if operand not in self._low or operand in self._there:
             return
         low, shape = self._low[operand], self.dimensions(operand)

@@ -40,7 +40,7 @@ from nnadapter.ir.rewrite import edit_of
 _Input = TypeVar("_Input")
 _Output = TypeVar("_Output")
 Pass = Callable[[Model], Model]
-"""Returns the same object if nothing changed. Passes from `ir.rewrite.editing` can share one editor."""
+"""Returns the same object if nothing changed. Passes made by `ir.rewrite.editing` can share one editor."""
 
 Observer = Callable[[str, Model, Model], None]
 """Called after each pass: name, model before, model after."""
@@ -131,7 +131,7 @@ def _call_pass(name: str, function: Callable[[_Input], _Output], argument: _Inpu
 
 
 def all_of(*observers: Observer) -> Observer:
-    """Combine observers."""
+    """Return an observer that calls these observers in order."""
 
     def observe(name: str, original: Model, result: Model) -> None:
         for observer in observers:
@@ -284,7 +284,7 @@ def _compare(name: str, output: str, got: Array, expected: Array, tolerance: flo
 
 
 def _difference(got: Array, expected: Array) -> Array:
-    """Return distances; infinite if only one is NaN or if infinities differ."""
+    """Return absolute differences; infinite if only one is NaN or if infinities differ."""
     actual, other = _wide(got), _wide(expected)
     same = (got == expected) | (np.isnan(actual) & np.isnan(other))
     with np.errstate(invalid="ignore"):

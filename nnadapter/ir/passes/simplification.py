@@ -50,11 +50,11 @@ MOVES: Mapping[str, Callable[..., Any]] = {
     "TILE": lambda attributes, x: np.tile(x, attributes["repeats"]),
     "TRANSPOSE": lambda attributes, x: x.transpose(attributes["perm"]),
 }
-"""Attributes and inputs -> one result, or a list."""
+"""Operation -> function of attributes and inputs that returns one result, or a list."""
 
 
 MOST_BYTES = 64 << 20
-"""Limit for all results of one call."""
+"""Limit for the bytes of all results in one call of `fold_constants`."""
 
 _SIZES = frozenset({"shape", "scales", "repeats", "starts", "ends", "split", "pads", "k", "count"})
 """Attributes that may depend on the model's input shapes."""
@@ -82,7 +82,7 @@ def fold_constants(
 
 
 def _fold(editor: ModelEditor, index: int, evaluate: Evaluator, room: int) -> int:
-    """Fold one operation if possible; return its bytes."""
+    """Fold one operation if possible; return the bytes of its results."""
     operation = editor.operation(index)
     arrays = [editor.value_of(operand) for operand in operation.inputs]
     present_inputs = [operand for operand in operation.inputs if operand != ABSENT]
@@ -122,7 +122,7 @@ def _results(operation: Operation, arrays: Sequence[Array | None], evaluate: Eva
 
 @dataclass(frozen=True, slots=True)
 class _FoldedKind:
-    """Part of a key: an operation without operands."""
+    """Operation without operands, as part of a key."""
 
     type: str
     exact: str
@@ -140,7 +140,7 @@ def _computed(*arrays: Array | None, evaluate: Evaluator, kind: _FoldedKind) -> 
 
 
 def bypass(editor: ModelEditor, operations: Sequence[int], source: int) -> bool:
-    """Redirect readers of the first of `operations` to `source` and remove all; return False if impossible."""
+    """Replace the first of `operations` by its `source`, and remove all of them; return False if that is impossible."""
     (output,) = editor.operation(operations[0]).outputs
     if editor.type_of(output) != editor.type_of(source) or not editor.can_stand_for(output, source):
         return False
@@ -191,7 +191,7 @@ def remove_identities(editor: ModelEditor) -> None:
 
 
 _Handler = Callable[[ModelEditor, Operation], int | None]
-"""Returns the input that the operation returns unchanged, or None."""
+"""Returns the position of an input that equals the result, or None."""
 
 
 def _with(number: float, *positions: int) -> _Handler:
@@ -349,7 +349,7 @@ _MOST_COMPARED_BYTES = 64 << 10
 
 
 def _at_a_glance(editor: ModelEditor, operation: Operation) -> Hashable:
-    """Return a cheap key, equal for equal operations."""
+    """Return a key that is cheap to compute, and equal for equal operations."""
     return operation.type, *sorted(operand for operand in operation.inputs if editor.value_of(operand) is None)
 
 

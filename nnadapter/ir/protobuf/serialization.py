@@ -43,7 +43,6 @@ from nnadapter.ir.verification import check_attributes, verify
 from nnadapter.records import dataclass
 
 ADVICE = "it is damaged or from another program; write it again"
-"""Advice for invalid files."""
 _MESSAGES = Messages(DESCRIPTOR, "nnadapter.ir", InvalidModelError, "model", ADVICE, limits.MESSAGE_BYTES)
 
 new, parse, refuse_unknown = _MESSAGES.new, _MESSAGES.parse, _MESSAGES.refuse_unknown
@@ -159,10 +158,7 @@ def _as_bytes(value: Array, dtype: DataType) -> Array:
 
 
 class Contents:
-    """Arrays of constants in data files, which `files` returns by name.
-
-    `check` verifies digests and bools, which reads every byte.
-    """
+    """Constants in data files, whose bytes `files` returns by name. `check` also reads all bytes to verify digests."""
 
     def __init__(self, files: Callable[[str], memoryview], *, check: bool) -> None:
         _check_byte_order()
@@ -290,7 +286,7 @@ def to_parts(model: Model) -> tuple[bytes, dict[str, memoryview]]:
 
 
 def message_of(model: Model, weights: Weights, place: Callable[[Block], tuple[str, int]]) -> bytes:
-    """Return a `File` message. `place` returns file and offset of a block. Raises InvalidModelError."""
+    """Return the bytes of a `File` message. `place` returns file and offset of a block. Raises InvalidModelError."""
     file_message, message = new("File"), new("Model")
     try:
         _write_model(message, model, weights, place)
@@ -353,7 +349,7 @@ def read_model(contents: bytes, files: Callable[[str], memoryview], *, check_con
 
 
 def _opened(contents: bytes) -> Message:
-    """Check everything that does not depend on models."""
+    """Return the `Model` message in the bytes of a file, after checks of format, version and digest."""
     if not isinstance(contents, (bytes, bytearray)):
         raise InvalidModelError(
             f"expected the bytes of a model, got {type(contents).__name__}; pass the first result of `to_bytes`"
@@ -403,7 +399,6 @@ def _value(message: Message) -> AttributeValue:
 
 _FORBIDDEN = frozenset("/\\:\0")
 _DIGITS = 16
-"""Digits of the digest in a data file's name."""
 
 
 def save(model: Model, path: str | os.PathLike[str]) -> None:
