@@ -97,11 +97,11 @@ class ModelBuilder:
 
     def type_of(self, operand: int) -> OperandType:
         """Return the type of an operand."""
-        return self._operand(operand, "this").type
+        return self._operand(operand).type
 
     def value_of(self, operand: int) -> Array | None:
         """Return the contents of a constant, or None."""
-        return self._operand(operand, "this").value
+        return self._operand(operand).value
 
     def add_input(self, name: str, type_: OperandType) -> int:
         """Add a model input. Raises InvalidModelError for a duplicate name or an invalid type."""
@@ -146,7 +146,10 @@ class ModelBuilder:
         """
         check_arguments(type_, inputs, attributes, outputs=outputs, origins=origins, quantized=quantized)
         inputs = tuple(inputs)
-        types = [None if is_number(index) and index == ABSENT else self._operand(index, type_).type for index in inputs]
+        types = [
+            None if is_number(index) and index == ABSENT else self._operand(index, f"{type_}: ").type
+            for index in inputs
+        ]
         complete, results = self._inferences.of(type_, types, attributes or {}, quantized)
         check_counts(type_, len(results), outputs=outputs, quantized=quantized)
         result_indices = tuple(
@@ -192,11 +195,11 @@ class ModelBuilder:
         # Verified: each `add_…` method made the checks of `verify`.
         return Model(tuple(operands), tuple(self._operations), tuple(self._inputs), outputs).mark_verified()
 
-    def _operand(self, index: int, reader: str) -> Operand:
+    def _operand(self, index: int, reader: str = "") -> Operand:
         if is_number(index) and 0 <= index < len(self._operands):
             return self._operands[index]
         raise InvalidModelError(
-            f"{reader}: operand {index!r} is not one of the {len(self._operands)} added so far; pass a number that an "
+            f"{reader}operand {index!r} is not one of the {len(self._operands)} added so far; pass a number that an "
             "add_… method returned"
         )
 
@@ -446,7 +449,10 @@ class ModelEditor:
             raise InvalidModelError(f"operand {operand.name!r} depends on itself, expected operations in order")
         type_, new_type = operand.type, replacement_operand.type
         if type_.dtype is not new_type.dtype or type_.dimensions != new_type.dimensions:
-            raise InvalidModelError(f"operand {operand.name!r} is {type_} and cannot become {new_type}")
+            raise InvalidModelError(
+                f"operand {operand.name!r} is {type_} and its replacement is {new_type}, expected the same data type "
+                "and dimensions"
+            )
         if replacement in self._unnamed or self.is_output(original):
             self._unnamed.discard(replacement)
             # the original type may be quantized, which no shape rule infers

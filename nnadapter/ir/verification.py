@@ -181,7 +181,7 @@ def _check_names(model: Model) -> None:
         other = first.setdefault(operand.name, index)
         if other != index:
             raise InvalidModelError(
-                f"operand {index} is called {operand.name!r} like operand {other}, expected a new name"
+                f"operands {other} and {index} are both called {operand.name!r}, expected names that differ"
             )
 
 
@@ -207,7 +207,7 @@ def _check_inputs_and_outputs(model: Model) -> None:
         for index in listed:
             if not 0 <= index < len(model.operands):
                 raise InvalidModelError(
-                    f"model {name} {index} is not an operand, expected one of {len(model.operands)}"
+                    f"model {name} {index} is not an operand, expected 0 to {len(model.operands) - 1}"
                 )
     if len(frozenset(model.inputs)) != len(model.inputs):
         raise InvalidModelError(f"model inputs are {list(model.inputs)}, expected no duplicates")
@@ -220,12 +220,16 @@ def _check_listed(model: Model, listed: Sequence[int], lifetime: Lifetime, allow
         operand = model.operands[index]
         if operand.lifetime not in allowed:
             raise InvalidModelError(
-                f"operand {index} {operand.name!r} is listed as {lifetime.value} and is {operand.lifetime.value}"
+                f"operand {index} {operand.name!r} is in the list of {lifetime.value}s and has the lifetime "
+                f"{operand.lifetime.value}, expected {lifetime.value}"
             )
     chosen = frozenset(listed)
     for index, operand in enumerate(model.operands):
         if operand.lifetime is lifetime and index not in chosen:
-            raise InvalidModelError(f"operand {index} {operand.name!r} is {lifetime.value}, expected it in that list")
+            raise InvalidModelError(
+                f"operand {index} {operand.name!r} has the lifetime {lifetime.value}, expected it in the list of "
+                f"{lifetime.value}s"
+            )
 
 
 def _check_operation(model: Model, operation: Operation, defined_operands: set[int]) -> None:
@@ -259,12 +263,12 @@ def _check_outputs(model: Model, operation: Operation, count: int, defined_opera
     for index in operation.outputs:
         if not 0 <= index < len(model.operands):
             raise InvalidModelError(
-                f"{operation.type}: produces operand {index}, expected one of {len(model.operands)}"
+                f"{operation.type}: produces operand {index}, expected 0 to {len(model.operands) - 1}"
             )
         if index in defined_operands:
             raise InvalidModelError(
-                f"{operation.type}: produces operand {index} {model.operands[index].name!r},"
-                " expected one without a producer"
+                f"{operation.type}: produces operand {index} {model.operands[index].name!r}, expected an operand that "
+                "is no input or constant and that no other operation produces"
             )
 
 

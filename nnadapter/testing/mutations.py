@@ -86,7 +86,7 @@ def duplicate_name(random: Random, model: Model) -> Mutated:
     """Use an operand's name twice."""
     first, other = random.sample(range(len(model.operands)), 2)
     name = model.operands[first].name
-    return with_operand(model, other, name=name), f"operand {max(first, other)} is called {escape(repr(name))}"
+    return with_operand(model, other, name=name), f"both called {escape(repr(name))}"
 
 
 def name_is_no_text(random: Random, model: Model) -> Mutated:
@@ -105,7 +105,7 @@ def unknown_dimension(random: Random, model: Model) -> Mutated:
     """Set a dimension that is not an integer."""
     index = random.randrange(len(model.operands))
     size = random.choice((None, "N", 2.0))
-    return with_type(model, index, dimensions=(2, size)), f"{named(model, index)}.*expected integers"
+    return with_type(model, index, dimensions=(2, size)), f"{named(model, index)}.*expected a tuple of integers"
 
 
 def unknown_data_type(random: Random, model: Model) -> Mutated:
@@ -258,14 +258,16 @@ def input_not_listed(random: Random, model: Model) -> Mutated:
     """Omit a model input from the list."""
     index = random.choice(model.inputs)
     listed = tuple(operand for operand in model.inputs if operand != index)
-    return replace(model, inputs=listed), f"{named(model, index)} is model_input, expected it in that list"
+    return replace(model, inputs=listed), f"{named(model, index)} has the lifetime model_input, expected it in the list"
 
 
 def output_not_listed(random: Random, model: Model) -> Mutated:
     """Omit a model output from the list."""
     index = random.choice(operands_of(model, Lifetime.MODEL_OUTPUT))
     listed = tuple(operand for operand in model.outputs if operand != index)
-    return replace(model, outputs=listed), f"{named(model, index)} is model_output, expected it in that list"
+    return replace(
+        model, outputs=listed
+    ), f"{named(model, index)} has the lifetime model_output, expected it in the list"
 
 
 def lifetime_against_use(random: Random, model: Model) -> Mutated:
@@ -273,7 +275,7 @@ def lifetime_against_use(random: Random, model: Model) -> Mutated:
     index = random.choice(operands_of(model, Lifetime.MODEL_INPUT, Lifetime.TEMPORARY, Lifetime.MODEL_OUTPUT))
     lifetimes = {Lifetime.MODEL_INPUT, Lifetime.TEMPORARY, Lifetime.MODEL_OUTPUT} - {model.operands[index].lifetime}
     lifetime = random.choice(sorted(lifetimes))
-    return with_operand(model, index, lifetime=lifetime), rf"operand {index} {named(model, index)} is"
+    return with_operand(model, index, lifetime=lifetime), rf"operand {index} {named(model, index)} (is|has)"
 
 
 def output_that_nothing_makes(random: Random, model: Model) -> Mutated:
@@ -476,7 +478,7 @@ def makes_beyond_the_model(random: Random, model: Model) -> Mutated:
     outputs = (index, *model.operations[position].outputs[1:])
     return with_operation(
         model, position, outputs=outputs
-    ), f"{at(model, position)}produces operand {index}, expected one of"
+    ), f"{at(model, position)}produces operand {index}, expected 0 to"
 
 
 def _is_plain(model: Model, index: int) -> bool:

@@ -130,8 +130,8 @@ def test_verify_detects_an_inconsistent_result():
     ("outputs", "message"),
     [
         ((), "QUANTIZE: 0 outputs, expected 1"),
-        ((-1,), "QUANTIZE: produces operand -1, expected one of 2"),
-        ((0,), "QUANTIZE: produces operand 0 'x0', expected one without a producer"),
+        ((-1,), "QUANTIZE: produces operand -1, expected 0 to 1"),
+        ((0,), "QUANTIZE: produces operand 0 'x0', expected an operand that is no input"),
     ],
 )
 def test_outputs_are_checked_before_quantization(outputs, message):

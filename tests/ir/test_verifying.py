@@ -62,22 +62,31 @@ def test_inputs_and_constants_may_be_outputs():
 
 _ADD = _model().operations[0]
 _CASES = {
-    "two names": (_with_operand(3, name="x"), "operand 3 is called 'x' like operand 0"),
+    "two names": (_with_operand(3, name="x"), "operands 0 and 3 are both called 'x'"),
     "negative size": (_with_operand(0, type=OperandType(DataType.FLOAT32, (-1,))), "no dimension below 0"),
     "layout": (_with_operand(0, type=OperandType(DataType.FLOAT32, (3,), Layout.NHWC)), "expected rank 4 for layout"),
     "no contents": (_with_operand(1, value=None), "'b' is constant and has no contents"),
     "contents": (_with_operand(2, value=np.ones(3, np.float32)), "'sum' is temporary and has contents"),
     "wrong contents": (_with_operand(1, value=np.ones(4, np.float32)), r"'b' holds float32\[4\], expected its type"),
     "wrong dtype": (_with_operand(1, value=np.ones(3)), r"'b' holds float64\[3\]"),
-    "input list": (replace(_model(), inputs=()), "operand 0 'x' is model_input, expected it in that list"),
+    "input list": (
+        replace(_model(), inputs=()),
+        "'x' has the lifetime model_input, expected it in the list",
+    ),
     "input twice": (replace(_model(), inputs=(0, 0)), r"model inputs are \[0, 0\], expected no duplicates"),
-    "input lifetime": (replace(_model(), inputs=(0, 2)), "operand 2 'sum' is listed as model_input and is temporary"),
+    "input lifetime": (
+        replace(_model(), inputs=(0, 2)),
+        "'sum' is in the list of model_inputs and has",
+    ),
     "output lifetime": (
         replace(_model(), outputs=(2, 3)),
-        "operand 2 'sum' is listed as model_output and is temporary",
+        "operand 2 'sum' is in the list of model_outputs and has the lifetime temporary",
     ),
-    "output list": (replace(_model(), outputs=()), "operand 3 'y' is model_output, expected it in that list"),
-    "output range": (replace(_model(), outputs=(9,)), "model output 9 is not an operand, expected one of 4"),
+    "output list": (
+        replace(_model(), outputs=()),
+        "'y' has the lifetime model_output, expected it in",
+    ),
+    "output range": (replace(_model(), outputs=(9,)), "model output 9 is not an operand, expected 0 to 3"),
     "type": (_with_operation(0, type="ADDD"), r"operation 0, from nodes \['add'\]: unknown operation 'ADDD'"),
     "order": (replace(_model(), operations=_model().operations[::-1]), "operation 0.*RELU: reads operand 2"),
     "input index": (_with_operation(0, inputs=(0, 9)), "ADD: reads operand 9"),
@@ -87,10 +96,13 @@ _CASES = {
         _with_operation(0, attributes={}),
         r"ADD: attributes \['fuse_code', 'fuse_parameters'\] are missing",
     ),
-    "made twice": (_with_operation(1, outputs=(2,)), "RELU: produces operand 2 'sum', expected one without a producer"),
+    "made twice": (
+        _with_operation(1, outputs=(2,)),
+        "RELU: produces operand 2 'sum', expected an operand",
+    ),
     "made never": (replace(_model(), operations=(_ADD,)), "operand 3 'y' is model_output, expected an operation"),
     "makes input": (_with_operation(1, outputs=(0,)), "RELU: produces operand 0 'x'"),
-    "output index": (_with_operation(1, outputs=(4,)), "RELU: produces operand 4, expected one of 4"),
+    "output index": (_with_operation(1, outputs=(4,)), "RELU: produces operand 4, expected 0 to 3"),
     "output count": (_with_operation(1, outputs=()), "RELU: 0 outputs, expected 1"),
     "result type": (
         _with_operand(3, type=OperandType(DataType.FLOAT32, (4,))),

@@ -80,7 +80,7 @@ def test_pass_without_model_result_is_an_error(made, check):
         ((999,), "999, which is not an operand"),
         ((-1,), "-1, which is not an operand"),
         ((None,), "None, which is not an operand"),
-        ((2,), "cannot become"),
+        ((2,), "its replacement is"),
     ],
 )
 def test_misfit_replacement_is_an_error(results, reason):

@@ -104,7 +104,7 @@ _MODELS = {
     "lifetime": (lambda message: setattr(message.operands[0], "lifetime", "eternal"), "the Lifetime 'eternal'"),
     "other lifetime": (
         lambda message: setattr(message.operands[0], "lifetime", "temporary"),
-        "'x' is listed as model_input",
+        "'x' is in the list of model_inputs",
     ),
     "negative size": (
         lambda message: message.operands[0].dimensions.append(-1),
@@ -121,7 +121,7 @@ _MODELS = {
         lambda message: message.operands[1].ClearField("contents"),
         "'filter' is constant and has no contents",
     ),
-    "name": (lambda message: setattr(message.operands[0], "name", "bias"), "called 'bias' like operand"),
+    "name": (lambda message: setattr(message.operands[0], "name", "bias"), "both called 'bias'"),
     "quantized": (lambda message: message.operands[0].quantization.scale.append(1.0), "quantized, expected an integer"),
     "operation": (
         lambda message: setattr(message.operations[0], "type", "CONV2D"),
@@ -150,7 +150,10 @@ _MODELS = {
     "model input": (lambda message: message.inputs.append(77), "model input 77 is not an operand"),
     "model inputs": (lambda message: message.inputs.append(0), "expected no duplicates"),
     "model output": (lambda message: message.outputs.append(77), "model output 77 is not an operand"),
-    "no outputs": (lambda message: message.ClearField("outputs"), "is model_output, expected it in that list"),
+    "no outputs": (
+        lambda message: message.ClearField("outputs"),
+        "has the lifetime model_output, expected it in",
+    ),
     "nothing makes it": (lambda message: message.operations.__delitem__(6), "expected an operation that produces it"),
 }
 
