@@ -181,7 +181,7 @@ def run_costs(report: PartitionReport, best_seconds: float | None = None) -> Run
     cost, simulated = report.cost, _simulated(report)
     if cost is None:
         return RunCosts(simulated_seconds=simulated)
-    summary = f"{cost_sentence(cost)} ({sources_words(cost)})"
+    summary = f"{cost_sentence(cost)} ({sources_words(cost.sources)})"
     weighed = [candidate for candidate in cost.candidates if candidate.eligible]
     return RunCosts(
         seconds=cost.seconds,

@@ -13,7 +13,6 @@ from nnadapter.costs.cost_model import (
     fuse_atoms,
     fused_groups,
 )
-from nnadapter.costs.work import WeightBytes, weight_bytes
 from nnadapter.process.lazily import lazily
 
 __all__ = [
@@ -22,12 +21,10 @@ __all__ = [
     "FusedGraph",
     "Fusion",
     "Source",
-    "WeightBytes",
     "cost_table",
     "device_costs",
     "fuse_atoms",
     "fused_groups",
-    "weight_bytes",
 ]
 
 __getattr__ = lazily(

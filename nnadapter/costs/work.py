@@ -17,7 +17,7 @@ from nnadapter.converters.convert import Conversion
 from nnadapter.drivers.capability import Profile
 from nnadapter.ir import SCHEMAS, Model, Operation
 from nnadapter.records import dataclass, field
-from partition import Graph, Plan, Value
+from partition import Graph, Value
 
 
 class OperationClass(StrEnum):
@@ -506,23 +506,3 @@ def _nbytes(value: Value | None) -> float:
     for dimension in (None,) if value.shape is None else value.shape:
         size *= UNKNOWN_DIMENSION if dimension is None or isinstance(dimension, str) else dimension
     return ceil(size * value.itemsize) if value.itemsize or value.dtype else size * _UNKNOWN_ITEM_BYTES
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WeightBytes:
-    """Bytes of the constants that segments read."""
-
-    per_device: Mapping[str, int]
-    total: int
-
-
-def weight_bytes(plan: Plan) -> WeightBytes:
-    """Return the bytes of constants, which load at compilation."""
-    nbytes = {name: plan.graph.value(name).nbytes or 0 for step in plan.steps for name in step.constants}
-    weights_by_device: dict[str, set[str]] = {}
-    for step in plan.steps:
-        weights_by_device.setdefault(step.device, set()).update(step.constants)
-    return WeightBytes(
-        per_device={device: sum(nbytes[name] for name in names) for device, names in weights_by_device.items()},
-        total=sum(nbytes.values()),
-    )

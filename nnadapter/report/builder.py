@@ -12,13 +12,12 @@ from math import isfinite
 from operator import eq
 from typing import TYPE_CHECKING
 
-from nnadapter.costs import Source, weight_bytes
+from nnadapter.costs import Source
 from nnadapter.costs.calibration import driver_version
 from nnadapter.drivers.capability import OptionValue
 from nnadapter.drivers.interface import NO_OPERATION
 from nnadapter.drivers.selection import CPU
 from nnadapter.engine.observed import Observed
-from nnadapter.onnx.preparation.branch_decisions import BranchDecision
 from nnadapter.options import fallback_text
 from nnadapter.planning.alongside import overlap_of
 from nnadapter.planning.borders import boundaries_of
@@ -30,25 +29,9 @@ from nnadapter.planning.settling import AdmittedSegment, Partitioning, place
 from nnadapter.process.packages import own_version
 from nnadapter.process.processors import model_name
 from nnadapter.process.resources import cache_counts, memoize, paused_collection
-from nnadapter.records import dataclass, replace
-from nnadapter.report.facts import (
-    BodyFacts,
-    BranchDecisionFacts,
-    CacheFacts,
-    CandidateFacts,
-    CostFacts,
-    Coverage,
-    NodeFacts,
-    PlanFileFacts,
-    RefusalCost,
-    RefusalFacts,
-    RuleFacts,
-    SegmentFacts,
-    TensorFacts,
-    WeightFacts,
-    incident_facts,
-    transfer_facts,
-)
+from nnadapter.records import replace
+from nnadapter.report import facts
+from nnadapter.report.facts import CandidateFacts, CostFacts, NodeFacts, RefusalCost, SegmentFacts, TensorFacts
 from nnadapter.report.report import PartitionReport
 from partition import Graph, Plan, Step, Unsupported, cut
 from partition.by_cost.latency import BoundKind, CheapestPlacement
@@ -290,14 +273,6 @@ _SEARCHED = 3
 """Number of devices in a plan from which on finding the fewest segments requires a search."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _SharedFacts:
-    runs_as: Mapping[int, str]
-    refusals: Mapping[int, tuple[RefusalFacts, ...]]
-    sizes: Mapping[str, int]
-    seconds: Mapping[int, float]
-
-
 @paused_collection
 def report_of(observed: Observed) -> PartitionReport:
     """Return the report of a placed and cut model."""
@@ -323,7 +298,7 @@ def report_of(observed: Observed) -> PartitionReport:
         notes=observed.notes,
         plans=observed.plans,
         caches=() if observed.plans is None else cache_counts(),
-        weights=_weights(partitioning.plan),
+        weights=weight_facts(partitioning.plan),
         cost=_cost(partitioning, observed, unknown),
         cost_note=unknown if not observed.timed else "",
         rules=_rules(partitioning),
@@ -340,32 +315,44 @@ def report_of(observed: Observed) -> PartitionReport:
         refusal_costs=refusal_costs(partitioning.plan, price),
         versions=versions_of(partitioning.plan.devices),
         boundaries=boundary_facts(partitioning),
-        transfers=transfer_facts(observed.transfers),
-        **incident_facts(observed.incidents),
-        branch_decisions=tuple(map(_choice_facts, partitioning.model.prepared.branch_decisions)),
+        transfers=facts.transfer_facts(observed.transfers),
+        **facts.incident_facts(observed.incidents),
+        branch_decisions=tuple(
+            facts.BranchDecisionFacts(condition=decision.condition, value=decision.value, nodes=decision.nodes)
+            for decision in partitioning.model.prepared.branch_decisions
+        ),
         machine=machine(),
     )
 
 
-def _choice_facts(decision: BranchDecision) -> BranchDecisionFacts:
-    return BranchDecisionFacts(condition=decision.condition, value=decision.value, nodes=decision.nodes)
-
-
 def _node_facts(partitioning: Partitioning, price: PlanPrice | None) -> tuple[NodeFacts, ...]:
-    specialized = partitioning.model.specialized
-    running = {position: node for node, position in reversed([*enumerate(specialized.positions)])}
-    seconds = price.of_nodes(partitioning.plan, partitioning.model.conversion.flops) if price is not None else {}
-    folded = frozenset(specialized.folded)
-    step_of = {node: step for step in partitioning.plan.steps for node in step.nodes}
-    shared_facts = _SharedFacts(
-        runs_as=_runs_as(partitioning),
-        refusals=_refusals(partitioning.plan),
-        sizes=_sizes(partitioning.plan.graph),
-        seconds=seconds,
-    )
+    plan, specialized, flops = partitioning.plan, partitioning.model.specialized, partitioning.model.conversion.flops
+    index_of = {position: index for index, position in reversed([*enumerate(specialized.positions)])}
+    step_of = {node: step for step in plan.steps for node in step.nodes}
+    seconds = price.of_nodes(plan, flops) if price is not None else {}
+    folded, runs_as = frozenset(specialized.folded), _runs_as(partitioning)
+    refusals, sizes = _refusals(plan), _sizes(plan.graph)
+
+    def running(index: int) -> NodeFacts:
+        node, bodies = plan.graph.nodes[index], specialized.nodes[index].bodies
+        return NodeFacts(
+            name=node.name,
+            op_type=node.op_type,
+            domain=node.domain,
+            state="runs",
+            device=step_of[index].device,
+            segment=step_of[index].segment,
+            runs_as=runs_as.get(index, ""),
+            flops=flops[index],
+            nbytes=sum(map(sizes.__getitem__, {*node.reads, *node.outputs})),
+            predicted_seconds=seconds.get(index),
+            refusals=refusals.get(plan.graph.atom_of[index], ()),
+            bodies=tuple(facts.BodyFacts(name=name, op_types=types) for name, types in bodies) if bodies else (),
+        )
+
     return tuple(
-        _running(partitioning, running[position], step_of[running[position]], shared_facts)
-        if position in running
+        running(index_of[position])
+        if position in index_of
         else NodeFacts(
             name=node.name,
             op_type=node.op_type,
@@ -388,31 +375,12 @@ def _sizes(graph: Graph) -> Mapping[str, int]:
     return sizes_by_name
 
 
-def _running(partitioning: Partitioning, index: int, step: Step, shared_facts: _SharedFacts) -> NodeFacts:
-    graph, model = partitioning.plan.graph, partitioning.model
-    node, bodies = graph.nodes[index], model.specialized.nodes[index].bodies
-    return NodeFacts(
-        name=node.name,
-        op_type=node.op_type,
-        domain=node.domain,
-        state="runs",
-        device=step.device,
-        segment=step.segment,
-        runs_as=shared_facts.runs_as.get(index, ""),
-        flops=model.conversion.flops[index],
-        nbytes=sum(map(shared_facts.sizes.__getitem__, {*node.reads, *node.outputs})),
-        predicted_seconds=shared_facts.seconds.get(index),
-        refusals=shared_facts.refusals.get(graph.atom_of[index], ()),
-        bodies=tuple(BodyFacts(name=name, op_types=types) for name, types in bodies) if bodies else (),
-    )
-
-
-def _refusals(plan: Plan) -> Mapping[int, tuple[RefusalFacts, ...]]:
-    refusals: dict[int, tuple[RefusalFacts, ...]] = {}
+def _refusals(plan: Plan) -> Mapping[int, tuple[facts.RefusalFacts, ...]]:
+    refusals: dict[int, tuple[facts.RefusalFacts, ...]] = {}
     for name in plan.devices:
         for atom, verdict in enumerate(plan.verdicts[name]):
             if isinstance(verdict, Unsupported):
-                refusal = RefusalFacts(device=name, reason=verdict.reason.value, detail=verdict.detail)
+                refusal = facts.RefusalFacts(device=name, reason=verdict.reason.value, detail=verdict.detail)
                 refusals[atom] = (*refusals.get(atom, ()), refusal)
     return refusals
 
@@ -446,7 +414,8 @@ def _segment_facts(
     tensors: Mapping[str, TensorFacts],
 ) -> SegmentFacts:
     graph, flops = partitioning.plan.graph, partitioning.model.conversion.flops
-    facts = SegmentFacts(
+    outcome = observed.cache.get(step.segment)
+    segment = SegmentFacts(
         index=step.segment,
         device=step.device,
         nodes=tuple(graph.nodes[node].name for node in step.nodes),
@@ -460,24 +429,17 @@ def _segment_facts(
         failures=observed.failures.get(step.segment, ()),
         compile_seconds=observed.compile_seconds.get(step.segment),
         program_of=observed.cloned_from.get(step.segment),
-        cache=_cached(observed, step.segment),
+        cache=None if outcome is None else facts.CacheFacts(outcome.is_hit, outcome.miss_reason),
     )
-    return facts if price is None else _with_cost(facts, price)
-
-
-def _cached(observed: Observed, segment: int) -> CacheFacts | None:
-    outcome = observed.cache.get(segment)
-    return None if outcome is None else CacheFacts(outcome.is_hit, outcome.miss_reason)
-
-
-def _with_cost(facts: SegmentFacts, price: PlanPrice) -> SegmentFacts:
-    cost = price.segments[facts.index]
+    if price is None:
+        return segment
+    cost = price.segments[step.segment]
     return replace(
-        facts,
+        segment,
         predicted_seconds=cost.total,
         transfer_seconds=cost.transfer_in + cost.transfer_out,
         launch_seconds=cost.launch,
-        benefit_seconds=price.benefits[facts.index],
+        benefit_seconds=price.benefits[step.segment],
     )
 
 
@@ -487,16 +449,22 @@ def _cost(partitioning: Partitioning, observed: Observed, unknown: str) -> CostF
     return None if unknown else cost_facts(partitioning)
 
 
-def _weights(plan: Plan) -> WeightFacts:
-    sizes = weight_bytes(plan)
-    return WeightFacts(devices=sizes.per_device, total=sizes.total)
+def weight_facts(plan: Plan) -> facts.WeightFacts:
+    """Return the bytes of the constants that segments read."""
+    nbytes = {name: plan.graph.value(name).nbytes or 0 for step in plan.steps for name in step.constants}
+    names_by_device: dict[str, set[str]] = {}
+    for step in plan.steps:
+        names_by_device.setdefault(step.device, set()).update(step.constants)
+    sizes = {device: sum(map(nbytes.__getitem__, names)) for device, names in names_by_device.items()}
+    return facts.WeightFacts(devices=sizes, total=sum(nbytes.values()))
 
 
-def _rules(partitioning: Partitioning) -> tuple[RuleFacts, ...]:
+def _rules(partitioning: Partitioning) -> tuple[facts.RuleFacts, ...]:
     applied = partitioning.judgment.demands.applied
     effects = (*(applied.effects if applied is not None else ()), *partitioning.limits)
     return tuple(
-        RuleFacts(text=effect.rule, source=effect.source, nodes=effect.nodes, note=effect.note) for effect in effects
+        facts.RuleFacts(text=effect.rule, source=effect.source, nodes=effect.nodes, note=effect.note)
+        for effect in effects
     )
 
 
@@ -518,7 +486,7 @@ def _search(plan: Plan, halvings: Sequence[str] = ()) -> str:
     return "a bounded beam search"
 
 
-def _plan_file(partitioning: Partitioning) -> PlanFileFacts | None:
+def _plan_file(partitioning: Partitioning) -> facts.PlanFileFacts | None:
     bound, source = partitioning.judgment.demands.bound, partitioning.setting.constraints.plan_file
     if bound is None or source is None:
         return None
@@ -530,7 +498,7 @@ def _plan_file(partitioning: Partitioning) -> PlanFileFacts | None:
         for node in graph.atoms[atom]
     )
     nodes = sum(len(graph.atoms[atom]) for atom in bound.placement)
-    return PlanFileFacts(
+    return facts.PlanFileFacts(
         path=source.source, matched_nodes=nodes - len(lost), unmatched_entries=(*bound.unmatched_entries, *lost)
     )
 
@@ -543,23 +511,24 @@ def _reason_moved(plan: Plan, atom: int, device: str) -> str:
 
 
 def _driver_facts(piece: AdmittedSegment | None) -> dict[str, int | float | str]:
-    facts = piece.admission.facts if piece is not None else {}
-    return {str(name): value if isinstance(value, (int, float, str)) else str(value) for name, value in facts.items()}
+    reported = piece.admission.facts if piece is not None else {}
+    return {
+        str(name): value if isinstance(value, (int, float, str)) else str(value) for name, value in reported.items()
+    }
 
 
 def _tensors(plan: Plan) -> Mapping[str, TensorFacts]:
     names = dict.fromkeys(name for step in plan.steps for name in (*step.inputs, *step.outputs))
-    values = map(plan.graph.value, names)
     return {
         value.name: TensorFacts(name=value.name, dtype=value.dtype, shape=value.shape, nbytes=value.nbytes)
-        for value in values
+        for value in map(plan.graph.value, names)
     }
 
 
-def _coverage(running: Sequence[NodeFacts], accelerators: Set[str]) -> Coverage:
+def _coverage(running: Sequence[NodeFacts], accelerators: Set[str]) -> facts.Coverage:
     away = [node for node in running if node.device in accelerators]
     nodes = _share(len(away), len(running), 0.0)
-    return Coverage(
+    return facts.Coverage(
         nodes=nodes,
         flops=_share(sum(node.flops or 0 for node in away), sum(node.flops or 0 for node in running), nodes),
         bytes=_share(sum(node.nbytes for node in away), sum(node.nbytes for node in running), nodes),

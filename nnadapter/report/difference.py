@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from nnadapter.records import dataclass
-from nnadapter.report.facts import ReportFacts
-from nnadapter.report.sections import code, count, duration, folded, quantity, table, wrapped
+from nnadapter.report.facts import ReportFacts, plain
+from nnadapter.report.sections import code, count, duration, folded, omitted, quantity, sources_words, table, wrapped
 
 _COMMON = 0.5
 """Minimum share of common node names for two reports of one model."""
@@ -78,7 +77,7 @@ def _options_text(options: Mapping[str, str], names: list[str]) -> str:
 def _costs(report: ReportFacts) -> str:
     if report.cost is None:
         return "not known"
-    return ", ".join(f"{device}: {source}" for device, source in report.cost.sources.items()) or "not said"
+    return sources_words(report.cost.sources) or "not said"
 
 
 def _rules(report: ReportFacts) -> str:
@@ -152,12 +151,12 @@ class DifferenceFacts:
 
     def to_dict(self) -> dict[str, Any]:
         return {
-            "conditions": [asdict(condition) for condition in self.conditions],
-            "figures": [asdict(figure) for figure in self.figures],
-            "moved_nodes": [asdict(node) for node in self.moved_nodes],
+            "conditions": plain(self.conditions),
+            "figures": plain(self.figures),
+            "moved_nodes": plain(self.moved_nodes),
             "added_nodes": list(self.added_nodes),
             "removed_nodes": list(self.removed_nodes),
-            "refusals": [asdict(change) for change in self.refusals],
+            "refusals": plain(self.refusals),
         }
 
 
@@ -187,31 +186,22 @@ def difference_markdown(difference: DifferenceFacts) -> str:
         ]
         blocks += [f"**{_UNLIKE}**", table(("", "before", "after"), condition_rows)]
     blocks.append(table(("", "before", "after", ""), rows))
-    if difference.moved_nodes:
-        moved = [
-            (code(node.name), code(node.op_type), code(node.old_place), code(node.new_place))
-            for node in difference.moved_nodes[:_SHOWN_FOLDED]
-        ]
-        body = table(("node", "op type", "before", "after"), moved, len(difference.moved_nodes))
-        blocks.append(folded(f"{count(len(difference.moved_nodes), 'node')} moved", body))
-    if difference.refusals:
-        changes = [
-            (
-                code(change.op_type),
-                code(change.device),
-                code(change.reason),
-                str(change.old_count),
-                str(change.new_count),
-            )
-            for change in difference.refusals[:_SHOWN_FOLDED]
-        ]
-        body = table(("op type", "by", "reason", "before", "after"), changes, len(difference.refusals))
-        blocks.append(folded("refusals that changed", body))
+    moved = [(node.name, node.op_type, node.old_place, node.new_place) for node in difference.moved_nodes]
+    blocks += _details(f"{count(len(moved), 'node')} moved", ("node", "op type", "before", "after"), moved)
+    changes = [
+        (change.op_type, change.device, change.reason, change.old_count, change.new_count)
+        for change in difference.refusals
+    ]
+    blocks += _details("refusals that changed", ("op type", "by", "reason", "before", "after"), changes)
     for words, names in (("new", difference.added_nodes), ("gone", difference.removed_nodes)):
-        if names:
-            body = table(("node",), [(code(name),) for name in names[:_SHOWN_FOLDED]], len(names))
-            blocks.append(folded(f"{count(len(names), 'node')} {words}", body))
+        blocks += _details(f"{count(len(names), 'node')} {words}", ("node",), [(name,) for name in names])
     return "\n\n".join(blocks) + "\n"
+
+
+def _details(summary: str, heads: Sequence[str], rows: Sequence[Sequence[str | int]]) -> Iterator[str]:
+    if rows:
+        cells = [[code(cell) if isinstance(cell, str) else str(cell) for cell in row] for row in rows[:_SHOWN_FOLDED]]
+        yield folded(summary, table(heads, cells, len(rows)))
 
 
 def shown(value: float | None, unit: str) -> str:
@@ -271,7 +261,7 @@ def _moved(difference: DifferenceFacts) -> Iterator[str]:
         yield f"  {old_place} -> {new_place}: {number}"
     for node in difference.moved_nodes[:_SHOWN]:
         yield from wrapped(f"{node.name} ({node.op_type}): {node.old_place} -> {node.new_place}", "    ")
-    yield from _left_out(len(difference.moved_nodes))
+    yield from omitted(len(difference.moved_nodes), _SHOWN, "    ")
 
 
 def _added_and_removed(difference: DifferenceFacts) -> Iterator[str]:
@@ -279,7 +269,7 @@ def _added_and_removed(difference: DifferenceFacts) -> Iterator[str]:
         if names:
             yield f"{count(len(names), 'node')} {words}"
             yield from (line for name in names[:_SHOWN] for line in wrapped(name, "    "))
-            yield from _left_out(len(names))
+            yield from omitted(len(names), _SHOWN, "    ")
 
 
 def _refusals(difference: DifferenceFacts) -> Iterator[str]:
@@ -287,14 +277,9 @@ def _refusals(difference: DifferenceFacts) -> Iterator[str]:
         yield ""
         yield "refusals that changed"
         yield from (_refusal(change) for change in difference.refusals[:_SHOWN])
-        yield from _left_out(len(difference.refusals))
+        yield from omitted(len(difference.refusals), _SHOWN, "    ")
 
 
 def _refusal(change: RefusalChange) -> str:
     word = "new" if not change.old_count else "gone" if not change.new_count else "changed"
     return f"  {change.device}: {change.op_type} {change.reason}  {change.old_count} -> {change.new_count}  {word}"
-
-
-def _left_out(total: int) -> Iterator[str]:
-    if total > _SHOWN:
-        yield f"    ... and {total - _SHOWN} more; the JSON form has them all"

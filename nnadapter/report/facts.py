@@ -53,7 +53,6 @@ GUESSES = frozenset({"modeled", "assumed"})
 """Cost sources that are not measurements."""
 NOTHING = 1e-9
 """Seconds below which differences are rounding errors."""
-_NAMED = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,18 +160,6 @@ class PlanFileFacts:
     matched_nodes: int
     unmatched_entries: tuple[UnmatchedEntry, ...] = ()
     """Entries without a node, or overridden by a device, rule or limit."""
-
-    def lost_groups(self) -> tuple[tuple[str, str, str], ...]:
-        """Group unmatched entries by device and reason: names, device, reason."""
-        groups: dict[tuple[str, str], list[str]] = {}
-        for entry in self.unmatched_entries:
-            groups.setdefault((entry.device, entry.reason), []).append(entry.name)
-        return tuple((_named(names), device, reason) for (device, reason), names in groups.items())
-
-
-def _named(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,6 +25,7 @@ from nnadapter.report.sections import (
     duration,
     guess_words,
     incident_lines,
+    lost_groups,
     prediction_words,
     quantity,
     refused_groups,
@@ -35,15 +36,12 @@ from nnadapter.report.sections import (
 _STATES = ("folded", "unused")
 
 
-class _Interned:
-    def __init__(self) -> None:
-        self._positions: dict[Any, int] = {}
+class _Positions(dict[Any, int]):
+    """Position of each distinct item, in the order of first use."""
 
-    def position(self, item: Any) -> int:
-        return self._positions.setdefault(item, len(self._positions))
-
-    def items(self) -> list[Any]:
-        return list(self._positions)
+    def __missing__(self, item: Any) -> int:
+        self[item] = len(self)
+        return self[item]
 
 
 def page_data(report: ReportFacts, title: str, difference: DifferenceFacts | None) -> dict[str, Any]:
@@ -73,9 +71,7 @@ def page_data(report: ReportFacts, title: str, difference: DifferenceFacts | Non
 
 
 def _cost(cost: CostFacts) -> dict[str, Any]:
-    resting = prediction_words(cost) if cost.is_measured and cost.prediction_sources else ""
-    words = {"word": cost.word, "resting": resting, "guess": guess_words(cost)}
-    return {**plain(cost), **words}
+    return {**plain(cost), "word": cost.word, "resting": prediction_words(cost), "guess": guess_words(cost)}
 
 
 def _group(group: RefusedGroup) -> dict[str, Any]:
@@ -99,26 +95,24 @@ def _plan_file(plan: PlanFileFacts) -> dict[str, Any]:
         "path": plan.path,
         "bound": plan.matched_nodes,
         "lost": len(plan.unmatched_entries),
-        "groups": plain(plan.lost_groups()),
+        "groups": plain(lost_groups(plan)),
     }
 
 
 def _plan(report: ReportFacts) -> dict[str, Any]:
-    tensors = _Interned()
+    tensors = _Positions()
     return {
         "devices": list(report.devices),
         "hosts": [name in HOSTS for name in report.devices],
         "guessed": [name in report.guesses for name in report.devices],
         "segments": [_segment(segment, report.devices.index(segment.device), tensors) for segment in report.segments],
-        "tensors": tensors.items(),
+        "tensors": list(tensors),
     }
 
 
-def _segment(segment: SegmentFacts, device: int, tensors: _Interned) -> dict[str, Any]:
+def _segment(segment: SegmentFacts, device: int, tensors: _Positions) -> dict[str, Any]:
     def crossing(tensor_facts: Iterable[TensorFacts]) -> list[int]:
-        return [
-            tensors.position((item.name, item.dtype or "", _shape(item.shape), item.nbytes)) for item in tensor_facts
-        ]
+        return [tensors[item.name, item.dtype or "", _shape(item.shape), item.nbytes] for item in tensor_facts]
 
     optional_values = {
         "seconds": segment.seconds,
@@ -148,33 +142,27 @@ def _shape(shape: tuple[int | str | None, ...] | None) -> str:
 
 def _nodes(report: ReportFacts) -> dict[str, Any]:
     places = {name: index for index, name in enumerate((*report.devices, *_STATES))}
-    ops, texts, refusals = _Interned(), _Interned(), _Interned()
+    ops, texts, refusals = _Positions(), _Positions(), _Positions()
     nodes = report.nodes
     columns = {
         "name": [node.name for node in nodes],
-        "op": [ops.position(_op(node)) for node in nodes],
+        "op": [ops[op_name(node.domain, node.op_type)] for node in nodes],
         "place": [places[node.device or node.state] for node in nodes],
         "segment": [-1 if node.segment is None else node.segment for node in nodes],
         "flops": [node.flops for node in nodes],
         "bytes": [node.nbytes for node in nodes],
         "seconds": [node.predicted_seconds for node in nodes],
-        "runs": [texts.position(node.runs_as) for node in nodes],
-        "refused": [
-            [refusals.position((item.device, item.reason, item.detail)) for item in node.refusals] for node in nodes
-        ],
+        "runs": [texts[node.runs_as] for node in nodes],
+        "refused": [[refusals[item.device, item.reason, item.detail] for item in node.refusals] for node in nodes],
     }
     return {
         "places": list(places),
         "nodes": columns,
         "bodies": {index: _bodies(node) for index, node in enumerate(nodes) if node.bodies},
-        "ops": ops.items(),
-        "texts": texts.items(),
-        "refusals": refusals.items(),
+        "ops": list(ops),
+        "texts": list(texts),
+        "refusals": list(refusals),
     }
-
-
-def _op(node: NodeFacts) -> str:
-    return op_name(node.domain, node.op_type)
 
 
 def _bodies(node: NodeFacts) -> list[str]:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import re
 import textwrap
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from nnadapter.drivers.selection import CPU, HOSTS
 from nnadapter.planning.overlap import BoundaryOperation
 from nnadapter.records import dataclass, replace
 from nnadapter.report.facts import (
-    CandidateFacts,
     CostFacts,
     NodeFacts,
+    PlanFileFacts,
     RefusalCost,
     ReportFacts,
     RuleFacts,
@@ -95,8 +95,8 @@ def code(text: str) -> str:
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]], total: int | None = None) -> str:
     """Return a Markdown table, with a line on omitted rows."""
     lines = [_row(heads), _row(["---"] * len(heads)), *(_row(row) for row in rows)]
-    if total is not None and total > len(rows):
-        lines += ["", f"... and {total - len(rows)} more; the JSON form has them all"]
+    for line in omitted(total or 0, len(rows)):
+        lines += ["", line]
     return "\n".join(lines)
 
 
@@ -107,6 +107,26 @@ def folded(summary: str, body: str) -> str:
 
 def _row(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
+
+
+def titled(title: str, lines: Iterable[str]) -> Iterator[str]:
+    """Yield an empty line, `title` and the wrapped lines; nothing if there are no lines."""
+    for position, line in enumerate(lines):
+        if not position:
+            yield from ("", title)
+        yield from wrapped(line, "  ")
+
+
+def omitted(total: int, shown: int, indent: str = "") -> Iterator[str]:
+    """Yield a line on the rows that are not shown, if any."""
+    if total > shown:
+        yield f"{indent}... and {total - shown} more; the JSON form has them all"
+
+
+def first_of(names: Sequence[str], most: int) -> str:
+    """Join the first names: `a, b, c and 4 more`."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def flops_off_the_cpu(report: ReportFacts) -> str:
@@ -141,17 +161,21 @@ def cost_lines(report: ReportFacts) -> Iterator[str]:
         return
     yield from wrapped(cost_sentence(cost), "cost       ")
     if cost.sources:
-        yield from wrapped(f"costs of {sources_words(cost)}", _INDENT)
-    if cost.is_measured and cost.prediction_sources:
-        yield from wrapped(prediction_words(cost), _INDENT)
-    cpu_note = cpu_words(report, cost) or _all_cpu_words(cost)
+        yield from wrapped(f"costs of {sources_words(cost.sources)}", _INDENT)
+    yield from wrapped(prediction_words(cost), _INDENT)
+    cpu_note = cpu_words(report, cost)
+    if not cpu_note and cost.all_cpu_seconds is not None and not cost.candidates:
+        cpu_note = f"all on the CPU: {duration(cost.all_cpu_seconds)} {cost.word}"
     for words in (guess_words(cost), cpu_note, run_words(report), cost.note):
         yield from wrapped(words, _INDENT)
     if cost.candidates:
         yield ""
         width = max(_NAMES, *(len(candidate.name) + 1 for candidate in cost.candidates))
         yield f"{'candidate':<{width}}{'predicted':>12}{'measured':>12}"
-        yield from (_candidate(candidate, width, bool(cost.guesses)) for candidate in cost.candidates)
+    for candidate in cost.candidates:
+        predicted = "-" if candidate.seconds is None else foretold(candidate.seconds, bool(cost.guesses))
+        measured = "-" if candidate.measured_seconds is None else duration(candidate.measured_seconds)
+        yield f"{candidate.name:<{width}}{predicted:>12}{measured:>12}"
 
 
 def cost_sentence(cost: CostFacts) -> str:
@@ -163,15 +187,15 @@ def cost_sentence(cost: CostFacts) -> str:
     return text + (f", gap {cost.gap:.1%}" if cost.gap is not None else "")
 
 
-def sources_words(cost: CostFacts) -> str:
-    """Return each device with the source of its costs."""
-    return ", ".join(f"{device}: {source}" for device, source in cost.sources.items())
+def sources_words(sources: Mapping[str, str]) -> str:
+    """Return each device with the source of its costs: `cpu: modeled, npu: calibrated`."""
+    return ", ".join(f"{device}: {source}" for device, source in sources.items())
 
 
 def prediction_words(cost: CostFacts) -> str:
-    """Return the sources of predictions."""
-    sources = ", ".join(f"{device}: {source}" for device, source in cost.prediction_sources.items())
-    return f"predictions use other costs, of {sources}"
+    """Return the sources of the predictions of a measured cost; empty if the cost is not measured."""
+    is_other = cost.is_measured and cost.prediction_sources
+    return f"predictions use other costs, of {sources_words(cost.prediction_sources)}" if is_other else ""
 
 
 def guess_words(cost: CostFacts) -> str:
@@ -197,20 +221,10 @@ def run_words(report: ReportFacts, best_seconds: float | None = None) -> str:
     return f"{run}, less than the {duration(predicted)} {word} by a factor of {predicted / took:.1f}"
 
 
-def _all_cpu_words(cost: CostFacts) -> str:
-    if cost.all_cpu_seconds is None or cost.candidates:
-        return ""
-    return f"all on the CPU: {duration(cost.all_cpu_seconds)} {cost.word}"
-
-
 def cpu_words(report: ReportFacts, cost: CostFacts) -> str:
     """Report that the CPU alone is better; empty if it is not."""
     if len(cost.candidates) > 1 and all(segment.device == CPU for segment in report.segments):
         return "the CPU alone is better than every candidate plan"
-    return _cpu_sentence(cost)
-
-
-def _cpu_sentence(cost: CostFacts) -> str:
     if cost.against_cpu is None or not cost.cpu_is_better:
         return ""
     plan_seconds, cpu_seconds, word = cost.against_cpu
@@ -218,12 +232,6 @@ def _cpu_sentence(cost: CostFacts) -> str:
     return (
         f"the CPU alone is better: {duration(cpu_seconds)} {word}, {duration(plan_seconds - cpu_seconds)} less{of_this}"
     )
-
-
-def _candidate(candidate: CandidateFacts, width: int, guessed: bool) -> str:
-    predicted = "-" if candidate.seconds is None else foretold(candidate.seconds, guessed)
-    measured = "-" if candidate.measured_seconds is None else duration(candidate.measured_seconds)
-    return f"{candidate.name:<{width}}{predicted:>12}{measured:>12}"
 
 
 _SHOWN_STEPS = 8
@@ -251,11 +259,8 @@ def _planned(report: ReportFacts) -> Iterator[str]:
     seconds = [step.seconds for step in steps if step.seconds is not None]
     priced = f", predicted {duration(sum(seconds))}" if len(seconds) == len(steps) else ""
     yield f"{', '.join(parts)}{priced}"
-    largest = sorted((step for step in steps if step.kind == "transfer"), key=lambda step: -(step.nbytes or 0))[
-        :_SHOWN_STEPS
-    ]
-    more = f" and {kinds['transfer'] - _SHOWN_STEPS} more" if kinds["transfer"] > _SHOWN_STEPS else ""
-    yield f"transferred: {', '.join(map(_transfer, largest))}{more}"
+    largest = sorted((step for step in steps if step.kind == "transfer"), key=lambda step: -(step.nbytes or 0))
+    yield f"transferred: {first_of([*map(_transfer, largest)], _SHOWN_STEPS)}"
 
 
 def _transfer(step: BoundaryOperation) -> str:
@@ -266,13 +271,10 @@ def _transfer(step: BoundaryOperation) -> str:
 def _staying(report: ReportFacts) -> Iterator[str]:
     stay = report.boundaries.device_resident
     if stay:
-        shown = ", ".join(
-            f"{resident_value.value} on {resident_value.device}" for resident_value in stay[:_SHOWN_STEPS]
-        )
-        more = f" and {len(stay) - _SHOWN_STEPS} more" if len(stay) > _SHOWN_STEPS else ""
-        size = quantity(sum(resident_value.nbytes or 0 for resident_value in stay), "B")
+        shown = first_of([f"{resident.value} on {resident.device}" for resident in stay], _SHOWN_STEPS)
+        size = quantity(sum(resident.nbytes or 0 for resident in stay), "B")
         values = count(len(stay), "value also stays on its device", "values also stay on their devices")
-        yield f"{values} ({size}): {shown}{more}"
+        yield f"{values} ({size}): {shown}"
 
 
 def _waiting(report: ReportFacts) -> Iterator[str]:
@@ -282,19 +284,14 @@ def _waiting(report: ReportFacts) -> Iterator[str]:
         (borders.threaded_segments, "run in threads"),
     ):
         if segments:
-            yield f"{count(len(segments), 'segment is', 'segments are')} {how}: {_numbers(segments)}"
+            numbers = first_of([*map(str, segments)], _SHOWN_STEPS)
+            yield f"{count(len(segments), 'segment is', 'segments are')} {how}: {numbers}"
     if borders.host_waits:
-        shown = ", ".join(
+        waits = [
             f"for {wait.segment} {'at the end' if wait.waiting_segment is None else f'before {wait.waiting_segment}'}"
-            for wait in borders.host_waits[:_SHOWN_STEPS]
-        )
-        more = f" and {len(borders.host_waits) - _SHOWN_STEPS} more" if len(borders.host_waits) > _SHOWN_STEPS else ""
-        yield f"a run waits {count(len(borders.host_waits), 'time', 'times')} for them: {shown}{more}"
-
-
-def _numbers(segments: Sequence[int]) -> str:
-    more = f" and {len(segments) - _SHOWN_STEPS} more" if len(segments) > _SHOWN_STEPS else ""
-    return ", ".join(map(str, segments[:_SHOWN_STEPS])) + more
+            for wait in borders.host_waits
+        ]
+        yield f"a run waits {count(len(waits), 'time')} for them: {first_of(waits, _SHOWN_STEPS)}"
 
 
 def _ran(report: ReportFacts) -> Iterator[str]:
@@ -309,16 +306,12 @@ def _ran(report: ReportFacts) -> Iterator[str]:
 
 
 _SHOWN_LOST = 20
+_NAMED = 3
 
 
 def rule_lines(report: ReportFacts) -> Iterator[str]:
     """Yield every rule with its effect."""
-    if not report.rules:
-        return
-    yield ""
-    yield "rules"
-    for rule in report.rules:
-        yield from wrapped(f"{rule.text}: {rule_words(rule)}", "  ")
+    yield from titled("rules", (f"{rule.text}: {rule_words(rule)}" for rule in report.rules))
 
 
 def rule_words(rule: RuleFacts) -> str:
@@ -326,6 +319,14 @@ def rule_words(rule: RuleFacts) -> str:
     binds = f"applies to {count(rule.nodes, 'node')}" if rule.nodes else "applies to nothing"
     where = f" ({rule.source})" if rule.source else ""
     return f"{binds}{where}" + (f"; {rule.note}" if rule.note else "")
+
+
+def lost_groups(plan: PlanFileFacts) -> tuple[tuple[str, str, str], ...]:
+    """Group the unmatched entries of a plan file by device and reason: node names, device, reason."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for entry in plan.unmatched_entries:
+        groups.setdefault((entry.device, entry.reason), []).append(entry.name)
+    return tuple((first_of(names, _NAMED), device, reason) for (device, reason), names in groups.items())
 
 
 def plan_file_lines(report: ReportFacts) -> Iterator[str]:
@@ -340,7 +341,7 @@ def plan_file_lines(report: ReportFacts) -> Iterator[str]:
         else ", all applied"
     )
     yield from wrapped(f"{plan.path}: {count(plan.matched_nodes, 'node')} placed{lost}", "plan file  ")
-    groups = plan.lost_groups()
+    groups = lost_groups(plan)
     for names, device, reason in groups[:_SHOWN_LOST]:
         yield from wrapped(f"{names} on {device}: {reason}", "  ")
     if len(groups) > _SHOWN_LOST:

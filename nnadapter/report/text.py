@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
 from nnadapter.drivers.interface import KERNEL, NO_OPERATION
@@ -20,10 +20,13 @@ from nnadapter.report.sections import (
     count,
     cpu_words,
     duration,
+    first_of,
     flops_off_the_cpu,
     folded,
     guess_words,
     incident_lines,
+    lost_groups,
+    omitted,
     plan_file_lines,
     prediction_words,
     quantity,
@@ -34,6 +37,7 @@ from nnadapter.report.sections import (
     segment_cells,
     sources_words,
     table,
+    titled,
     wrapped,
 )
 
@@ -71,14 +75,11 @@ def op_type_lines(report: ReportFacts) -> Iterator[str]:
 
 
 def _rows(report: ReportFacts) -> dict[str, _OpTypeRow]:
-    kinds: dict[tuple[str, str, str, str], list[int]] = {}
+    rows = defaultdict[str, _OpTypeRow](_OpTypeRow)
     for node in report.nodes:
-        kinds.setdefault((node.domain, node.op_type, node.device, node.state), []).append(node.flops or 0)
-    rows: dict[str, _OpTypeRow] = {}
-    for (domain, op_type, device, state), flops in kinds.items():
-        row = rows.setdefault(op_name(domain, op_type), _OpTypeRow())
-        row.where[device or state] += len(flops)
-        row.flops[device] += sum(flops)
+        row = rows[op_name(node.domain, node.op_type)]
+        row.where[node.device or node.state] += 1
+        row.flops[node.device] += node.flops or 0
     return rows
 
 
@@ -161,8 +162,7 @@ def _groups(report: ReportFacts) -> Iterator[str]:
             yield from wrapped(f"{device}: {count(len(described_nodes), 'node')}, {text}", " " * 11)
         by_kernel = [f"{node.runs_as} ({node.name})" for node in described_nodes if node.runs_as.startswith(KERNEL)]
         if by_kernel:
-            more = f" and {len(by_kernel) - _SHOWN_KERNELS} more" if len(by_kernel) > _SHOWN_KERNELS else ""
-            yield from wrapped(f"{device}: {', '.join(by_kernel[:_SHOWN_KERNELS])}{more}", " " * 11)
+            yield from wrapped(f"{device}: {first_of(by_kernel, _SHOWN_KERNELS)}", " " * 11)
 
 
 def _segments(report: ReportFacts) -> Iterator[str]:
@@ -173,8 +173,7 @@ def _segments(report: ReportFacts) -> Iterator[str]:
     yield _row((*HEADS, "last run"), priced)
     for segment in report.segments[:_SHOWN_SEGMENTS]:
         yield from _segment(segment, priced, segment.device in report.guesses)
-    if len(report.segments) > _SHOWN_SEGMENTS:
-        yield f"... and {len(report.segments) - _SHOWN_SEGMENTS} more; the JSON form has them all"
+    yield from omitted(len(report.segments), _SHOWN_SEGMENTS)
 
 
 def _segment(segment: SegmentFacts, priced: bool, guessed: bool) -> Iterator[str]:
@@ -204,12 +203,7 @@ def _fact(name: str, value: float | str | None) -> str:
 
 
 def _boundaries(report: ReportFacts) -> Iterator[str]:
-    words = boundary_sentences(report)
-    if words:
-        yield ""
-        yield "boundaries"
-        for line in words:
-            yield from wrapped(line, "  ")
+    return titled("boundaries", boundary_sentences(report))
 
 
 def _refusals(report: ReportFacts) -> Iterator[str]:
@@ -223,8 +217,7 @@ def _refusals(report: ReportFacts) -> Iterator[str]:
         cost += f"  {group.between}" if group.between else ""
         yield f"  {group.device}: {group.op_type} x{group.nodes}  {group.reason}{cost}"
         yield from wrapped(f"{'such as ' if group.nodes > 1 else ''}{group.example}: {group.detail}", " " * 6)
-    if len(groups) > _SHOWN_REFUSALS:
-        yield f"  ... and {len(groups) - _SHOWN_REFUSALS} more; the JSON form has them all"
+    yield from omitted(len(groups), _SHOWN_REFUSALS, "  ")
 
 
 def _op_types(report: ReportFacts) -> Iterator[str]:
@@ -233,20 +226,11 @@ def _op_types(report: ReportFacts) -> Iterator[str]:
 
 
 def _notes(report: ReportFacts) -> Iterator[str]:
-    if report.notes:
-        yield ""
-        yield "notes"
-        for note in report.notes:
-            yield from wrapped(note, "  ")
+    return titled("notes", report.notes)
 
 
 def _incidents(report: ReportFacts) -> Iterator[str]:
-    lines = list(incident_lines(report))
-    if lines:
-        yield ""
-        yield "incidents"
-        for line in lines:
-            yield from wrapped(line, "  ")
+    return titled("incidents", incident_lines(report))
 
 
 _PARTS = (
@@ -315,9 +299,9 @@ def _markdown_summary(report: ReportFacts) -> Iterator[str]:
 
 
 def _costs(cost: CostFacts) -> Iterator[tuple[str, str]]:
-    yield "cost", f"{cost_sentence(cost)} ({sources_words(cost)})"
-    if cost.is_measured and cost.prediction_sources:
-        yield "predictions", prediction_words(cost)
+    yield "cost", f"{cost_sentence(cost)} ({sources_words(cost.sources)})"
+    if words := prediction_words(cost):
+        yield "predictions", words
     if cost.against_cpu is not None:
         _, cpu_seconds, word = cost.against_cpu
         yield "all on the CPU", f"{duration(cpu_seconds)} {word}"
@@ -357,16 +341,14 @@ def _refused(report: ReportFacts) -> Iterator[str]:
 
 
 def _markdown_op_types(report: ReportFacts) -> Iterator[str]:
-    where: dict[str, Counter[str]] = {}
-    for node in report.nodes:
-        where.setdefault(op_name(node.domain, node.op_type), Counter())[node.device or node.state] += 1
+    where = {name: row.where for name, row in _rows(report).items()}
     ordered = sorted(where.items(), key=lambda item: (-item[1].total(), item[0]))
-    columns = [*report.devices, *(end for end in ("folded", "unused") if any(row[end] for row in where.values()))]
+    columns = [*report.devices, *(end for end in _ENDS if any(row[end] for row in where.values()))]
     rows = [
         (code(name), str(row.total()), *(str(row[column] or "–") for column in columns))
         for name, row in ordered[:_SHOWN_IN_MARKDOWN]
     ]
-    heads = ("op type", "nodes", *(code(column) for column in columns))
+    heads = ("op type", "nodes", *map(code, columns))
     yield folded(count(len(where), "op type"), table(heads, rows, len(where)))
 
 
@@ -391,8 +373,8 @@ def _plan_file(report: ReportFacts) -> Iterator[str]:
     placed, lost = count(plan.matched_nodes, "node"), len(plan.unmatched_entries)
     yield f"Plan file {code(plan.path)}: {placed} placed, {lost} entries not applied."
     if plan.unmatched_entries:
-        groups = plan.lost_groups()
-        rows = [tuple(code(text) for text in group) for group in groups[:_SHOWN_IN_MARKDOWN]]
+        groups = lost_groups(plan)
+        rows = [tuple(map(code, group)) for group in groups[:_SHOWN_IN_MARKDOWN]]
         yield folded("entries not applied", table(("node", "device", "why"), rows, len(groups)))
 
 

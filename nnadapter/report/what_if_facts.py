@@ -9,7 +9,7 @@ from typing import Any
 
 from nnadapter.records import dataclass
 from nnadapter.report.facts import NOTHING, plain, predicted_word, to_lines
-from nnadapter.report.sections import code, count, duration, folded, table, wrapped
+from nnadapter.report.sections import code, count, duration, folded, omitted, table, titled, wrapped
 
 SCHEMA_VERSION = 2
 
@@ -241,8 +241,7 @@ def _features(facts: WhatIfFacts) -> Iterator[str]:
             f"{feature.example_node} of {feature.example_model}" if len(facts.models) > 1 else feature.example_node
         )
         yield from wrapped(f"{where}, {feature.reason}{by}; for example {example}: {feature.example_detail}", " " * 7)
-    if len(facts.features) > _SHOWN:
-        yield f"     ... and {len(facts.features) - _SHOWN} more; the JSON form has them all"
+    yield from omitted(len(facts.features), _SHOWN, "     ")
 
 
 def _road_map(facts: WhatIfFacts) -> Iterator[str]:
@@ -266,17 +265,13 @@ def _models(facts: WhatIfFacts) -> Iterator[str]:
     yield "models"
     for model in facts.models[:_SHOWN]:
         yield from wrapped(f"{model.name}: {totals_text(facts, model.current_totals)}", "  ")
-    if len(facts.models) > _SHOWN:
-        yield f"  ... and {len(facts.models) - _SHOWN} more; the JSON form has them all"
+    yield from omitted(len(facts.models), _SHOWN, "  ")
     for failed in facts.failed:
         yield from wrapped(f"{failed.name}: failed: {failed.error}", "  ")
 
 
 def _notes(facts: WhatIfFacts) -> Iterator[str]:
-    yield ""
-    yield "notes"
-    for note in facts.notes:
-        yield from wrapped(note, "  ")
+    return titled("notes", facts.notes)
 
 
 _ORDERS = {"seconds_saved": "time saved", "flops": "FLOPs, because costs are not known"}

@@ -6,9 +6,10 @@ from itertools import product
 import numpy as np
 import pytest
 
-from nnadapter.costs import CONVERSION_BANDWIDTH, UNKNOWN_DIMENSION, DeviceCosts, Source, weight_bytes
+from nnadapter.costs import CONVERSION_BANDWIDTH, UNKNOWN_DIMENSION, DeviceCosts, Source
 from nnadapter.drivers import Profile
 from nnadapter.planning import settle
+from nnadapter.report.builder import weight_facts
 from tests.costs.judging import priced
 from tests.models import HEAD, parse
 from tests.offering.test_atoms import GELU
@@ -228,8 +229,8 @@ def test_weights_that_two_segments_share_count_once():
         y = MatMul(d, w)
     }}""")
     result = priced(model, ("fake_npu", {"switched_off": "Sin"}))
-    weights = weight_bytes(settle(result.judgment, result.setting).plan)
-    assert weights.per_device == {"fake_npu": 80, "cpu": 0}
+    weights = weight_facts(settle(result.judgment, result.setting).plan)
+    assert weights.devices == {"fake_npu": 80, "cpu": 0}
     assert weights.total == 80
 
 
