@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from nnadapter.cli.parameters import (
     converted,
     progress,
     requests,
+    takes_json,
     takes_model,
     takes_placing,
     takes_settings_of_many,
@@ -30,6 +31,7 @@ from nnadapter.engine.file_texts import dynamic_shape_sets, reasons_against, ser
 from nnadapter.files.source_kind import SourceKind, kind_of
 from nnadapter.options import Options
 from nnadapter.process.terminal import prints_to_stderr
+from nnadapter.report.facts import plain
 from nnadapter.report.report import PartitionReport
 from nnadapter.report.sections import count
 from nnadapter.store.bans import clear_bans, stored_bans
@@ -98,11 +100,8 @@ def _summary(output: str, report: PartitionReport) -> str:
     size, file = Path(output).stat().st_size, CompiledFile(output)
     programs = [step.HasField("program") or len(step.filled) for plan in file.message.plans for step in plan.steps]
     unwritten = f", compiled when loaded: {programs.count(0)}" if 0 in programs else ""
-    segments = ", ".join(
-        f"{sum(segment.device == device for segment in report.segments)} on {device}"
-        for device in _segment_devices(report)
-    )
-    segments = segments or "none"
+    counts = Counter(segment.device for segment in report.segments)
+    segments = ", ".join(f"{number} on {device}" for device, number in counts.items()) or "none"
     is_fixed = not any(plan.HasField("open") for plan in file.message.plans)
     reason = report.plans.served_shapes_text if is_fixed and report.plans is not None else ""
     served = served_shapes_texts(file, dynamic_shape_sets(file))
@@ -114,10 +113,6 @@ def _summary(output: str, report: PartitionReport) -> str:
         f"segments: {segments}; programs written by drivers: {sum(programs)}{unwritten}"
         + (f"\n{reason}" if reason else "")
     )
-
-
-def _segment_devices(report: PartitionReport) -> list[str]:
-    return list(dict.fromkeys(segment.device for segment in report.segments))
 
 
 def _check(path: str) -> None:
@@ -159,7 +154,6 @@ _takes_folder = click.option(
     "--folder", type=click.Path(file_okay=False, path_type=Path), default=None,
     help="Cache folder. Default: NNADAPTER_CACHE_DIR, or the platform's cache folder.",
 )  # fmt: skip
-_takes_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 @click.group("cache")
@@ -169,7 +163,7 @@ def cache() -> None:
 
 @cache.command("ls", cls=Command)
 @_takes_folder
-@_takes_json
+@takes_json
 def list_(folder: Path | None, as_json: bool) -> None:
     """List entries and bans.
 
@@ -179,7 +173,7 @@ def list_(folder: Path | None, as_json: bool) -> None:
     rows = [_row(entry) for entry in reversed(opened.entries())]
     bans = stored_bans(opened.path)
     if as_json:
-        ban_rows = [{**asdict(ban), "since": _time(ban.since), "until": _time(ban.until)} for ban in bans]
+        ban_rows = [{**plain(ban), "since": _time(ban.since), "until": _time(ban.until)} for ban in bans]
         click.echo(to_json({"folder": str(opened.path), "entries": rows, "bans": ban_rows}))
         return
     for row in rows:
@@ -194,7 +188,7 @@ def list_(folder: Path | None, as_json: bool) -> None:
 
 @cache.command(cls=Command)
 @_takes_folder
-@_takes_json
+@takes_json
 def verify(folder: Path | None, as_json: bool) -> None:
     """Check every entry.
 
@@ -238,7 +232,7 @@ def purge(folder: Path | None, max_bytes: int, only_bans: bool) -> None:
 @cache.command(cls=ModelCommand)
 @takes_model
 @_takes_folder
-@_takes_json
+@takes_json
 def explain(
     model: str,
     devices: tuple[str, ...],
@@ -263,12 +257,8 @@ def explain(
         plan = look_up_plans(source, chosen, settings, report.input_shapes if shapes else None)
     segments = [segment for segment in report.segments if segment.cache is not None]
     if as_json:
-        rows = [
-            {"segment": segment.index, "device": segment.device, **asdict(segment.cache)}
-            for segment in segments
-            if segment.cache
-        ]
-        click.echo(to_json({"folder": str(opened.path), "plan": asdict(plan), "segments": rows}))
+        rows = [{"segment": segment.index, "device": segment.device, **plain(segment.cache)} for segment in segments]
+        click.echo(to_json({"folder": str(opened.path), "plan": plan, "segments": rows}))
         return
     for_shapes = f", for input shapes {plan.shapes}" if plan.shapes else ""
     click.echo(f"plan: {f'hit{for_shapes}' if plan.hit else f'miss, {plan.miss_reason}'}")

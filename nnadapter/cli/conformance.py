@@ -10,7 +10,7 @@ from typing import BinaryIO
 import click
 
 from nnadapter.cli.command import NO, Failure, ModelCommand
-from nnadapter.cli.parameters import OneOf, device_options, progress, requests, to_json, write_output
+from nnadapter.cli.parameters import OneOf, make_folder, progress, requests, takes_options, to_json, write_output
 from nnadapter.drivers.isolation.isolated_device import TIME_LIMIT_S
 from nnadapter.testing.kit import ScoreCard, cases_of, keep_failure, run_cases, score_to_text, to_markdown
 from nnadapter.testing.subjects import Bench, Case, FailedOutcome, Outcome, Precision, Settings
@@ -26,10 +26,7 @@ _SUFFIXES = {"text": "txt"}
 
 @click.command(cls=ModelCommand)
 @click.argument("device")
-@click.option(
-    "--option", "options", multiple=True, metavar="DEVICE.NAME=VALUE", callback=device_options,
-    help="An option of the device; see the lists below.",
-)  # fmt: skip
+@takes_options
 @click.option(
     "-k",
     "pattern",
@@ -101,7 +98,7 @@ def _run(bench: Bench, pattern: str, limit: int | None, folder: Path | None) -> 
     if not cases:
         raise Failure(f"no case has {pattern!r} in its name; names start with operations/, boundary/, onnx/ and so on")
     if folder is not None:
-        _make(folder)
+        make_folder(folder)
     with progress("conformance", len(cases)) as advance:
 
         def on_outcome(case: Case, outcome: Outcome) -> None:
@@ -119,15 +116,6 @@ def _run(bench: Bench, pattern: str, limit: int | None, folder: Path | None) -> 
 
 def _write(text: str, file: BinaryIO) -> None:
     file.write(text.encode())
-
-
-def _make(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise Failure(
-            f"{str(folder)!r} cannot be created as a folder: {error.strerror or error}; give another path"
-        ) from error
 
 
 def _keep(folder: Path, bench: Bench, case: Case, failed: FailedOutcome) -> None:

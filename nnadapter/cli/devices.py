@@ -8,7 +8,6 @@ import platform
 import textwrap
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
 from time import perf_counter
@@ -19,12 +18,12 @@ import numpy as np
 
 import nnadapter
 from nnadapter.cli.command import NO, Command, option_row
-from nnadapter.cli.parameters import OneOf, device_options, progress, requests, to_json, write_output
+from nnadapter.cli.parameters import OneOf, device_options, progress, requests, takes_json, to_json, write_output
 from nnadapter.converters.registry import problems_of_packages
 from nnadapter.costs.calibration import Calibration, contents_of, is_calibrated, keep_calibration
 from nnadapter.costs.calibrator import ROUNDS
 from nnadapter.costs.calibrator import calibrate as measure
-from nnadapter.drivers.capability import Capability, DeviceInfo, ModelForm, OperationSupport
+from nnadapter.drivers.capability import Capability, DeviceInfo, MemoryStatistics, ModelForm, OperationSupport
 from nnadapter.drivers.registry import open_device, sources
 from nnadapter.drivers.selection import CPU, HOSTS, REFERENCE
 from nnadapter.errors import DeviceNotFoundError, InvalidOptionError, NNAdapterError, NotDelegatedError, describe
@@ -56,14 +55,6 @@ class Health:
     first_seconds: float | None = None
     """Seconds to the first result: opening, compiling and running."""
     run_seconds: float | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "state": self.state,
-            "detail": self.detail,
-            "first_seconds": self.first_seconds,
-            "run_seconds": self.run_seconds,
-        }
 
 
 def check_health(device: DeviceInfo) -> Health:
@@ -112,7 +103,7 @@ _WIDTH = 100
 
 @click.command(cls=Command)
 @click.argument("name", required=False)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@takes_json
 def devices(name: str | None, as_json: bool) -> None:
     """List all devices, available or not, or NAME with its options.
 
@@ -154,19 +145,18 @@ def _line(device: nnadapter.DeviceInfo) -> str:
 
 
 def _plain(device: nnadapter.DeviceInfo) -> dict[str, Any]:
-    row = {**device.to_dict(), "health": check_health(device).to_dict()}
+    row = {**device.to_dict(), "health": check_health(device)}
     if device.capability is None:
         unknown = dict.fromkeys(Capability(form=ModelForm.IR).to_dict())
         return {**row, **unknown, "options": [], "memory": None}
     return {**row, **device.capability.to_dict(), "memory": _memory(device.name)}
 
 
-def _memory(name: str) -> dict[str, int] | None:
+def _memory(name: str) -> MemoryStatistics | None:
     try:
-        statistics = nnadapter.Device.acquire(name).memory_statistics()
+        return nnadapter.Device.acquire(name).memory_statistics()
     except NNAdapterError:
         return None
-    return None if statistics is None else asdict(statistics)
 
 
 _PACKAGES = ("nnadapter", "numpy", "onnx", "onnxruntime", "protobuf")
@@ -180,7 +170,7 @@ _GOOD = frozenset({"works", "refuses", "limited", "needs options"})
 
 
 @click.command(cls=Command)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@takes_json
 @click.pass_context
 def doctor(context: click.Context, as_json: bool) -> None:
     """Test every device, and report what is missing and how to get it.
@@ -194,7 +184,7 @@ def doctor(context: click.Context, as_json: bool) -> None:
     versions = {"python": platform.python_version(), **{name: _version(name) for name in _PACKAGES}}
     environment = {name: os.environ[name] for name in _VARIABLES if name in os.environ}
     if as_json:
-        rows = [{**device.to_dict(), "health": health.to_dict()} for device, health in checked_devices]
+        rows = [{**device.to_dict(), "health": health} for device, health in checked_devices]
         click.echo(
             to_json(
                 {
@@ -256,7 +246,7 @@ _HOSTS = {
 @click.command(cls=Command)
 @click.argument("device", required=False)
 @click.option("--describe", metavar="OPERATION", help="Describe an operation of the adapter IR, such as CONV_2D.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@takes_json
 def ops(device: str | None, describe: str | None, as_json: bool) -> None:
     """List the operations that DEVICE supports, with limits, or describe one operation.
 

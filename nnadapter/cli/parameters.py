@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import sys
 import threading
@@ -18,7 +17,7 @@ import click
 import numpy as np
 
 from nnadapter import limits
-from nnadapter.candidates.conversions import SEED, feed_for, prepare, random_array
+from nnadapter.candidates.conversions import SEED, Maker, feed_for, prepare, random_array
 from nnadapter.cli.command import Failure
 from nnadapter.drivers.selection import DeviceRequest
 from nnadapter.engine.compiled_file import CompiledFile
@@ -33,6 +32,7 @@ from nnadapter.options import FALLBACKS, Options, default_devices
 from nnadapter.policies import POLICIES
 from nnadapter.process.packages import require_extra
 from nnadapter.records import dataclass, replace
+from nnadapter.report.facts import plain
 from partition.graph import Value
 
 PATIENCE_S = 1.0
@@ -58,7 +58,7 @@ def progress(description: str, total: int | None = None) -> Iterator[Callable[[]
         total: number of calls of the yielded function; None if unknown.
     """
     if sys.stderr is None or not sys.stderr.isatty():
-        yield _nothing
+        yield lambda: None
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -97,10 +97,6 @@ def delayed_display(display: Display) -> Iterator[None]:
                 display.stop()
 
 
-def _nothing() -> None:
-    pass
-
-
 def write_output(path: str | os.PathLike[str], write: Callable[[BinaryIO], object]) -> None:
     """Write a file atomically. Raises Failure."""
     try:
@@ -109,19 +105,19 @@ def write_output(path: str | os.PathLike[str], write: Callable[[BinaryIO], objec
         raise Failure(f"{str(Path(path))!r} cannot be written: {error.strerror or error}; give another path") from error
 
 
+def make_folder(folder: Path) -> None:
+    """Create a folder unless it exists. Raises Failure."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise Failure(
+            f"folder {str(folder)!r} cannot be created: {error.strerror or error}; give another path"
+        ) from error
+
+
 def to_json(data: object) -> str:
-    """Return JSON text with null for non-finite numbers."""
-    return json.dumps(_finite(data), indent=2, allow_nan=False)
-
-
-def _finite(data: Any) -> Any:
-    if isinstance(data, float):
-        return data if math.isfinite(data) else None
-    if isinstance(data, Mapping):
-        return {key: _finite(value) for key, value in data.items()}
-    if isinstance(data, (list, tuple)):
-        return [_finite(value) for value in data]
-    return data
+    """Return JSON text of facts, with null for non-finite numbers."""
+    return json.dumps(plain(data), indent=2, allow_nan=False)
 
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -144,25 +140,15 @@ class OneOf(_Choice):
             self.fail(f"{value!r} is not one of {', '.join(self.choices)}{near}", param, ctx)
 
 
-def takes_model(command: Decorated) -> Decorated:
-    """Add MODEL, --device, --option, --shape and --fallback."""
-    for decorator in reversed((click.argument("model"), *_DECORATORS)):
-        command = decorator(command)
-    return command
+def composed(*decorators: Callable[[Any], Any]) -> Callable[[Decorated], Decorated]:
+    """Return the decorator that applies `decorators` as if they were written in this order, one per line."""
 
+    def decorate(command: Decorated) -> Decorated:
+        for decorator in reversed(decorators):
+            command = decorator(command)
+        return command
 
-def takes_settings_of_many(command: Decorated) -> Decorated:
-    """Add the options of `takes_model`, with several sets of shapes."""
-    for decorator in reversed((*_DECORATORS[:2], _SHAPE_SETS, *_DECORATORS[3:])):
-        command = decorator(command)
-    return command
-
-
-def takes_models(command: Decorated) -> Decorated:
-    """Add one or more MODELS as `models`, and the options of `takes_model`."""
-    for decorator in reversed((click.argument("models", nargs=-1, required=True), *_DECORATORS)):
-        command = decorator(command)
-    return command
+    return decorate
 
 
 def takes_placing(command: Decorated) -> Decorated:
@@ -173,19 +159,7 @@ def takes_placing(command: Decorated) -> Decorated:
         settings = Options(policy=policy, fallback=fallback, plan=plan, cache_dir=parameters.pop("cache_dir", None))
         return command(settings=settings if rules is None else replace(settings, rules=Path(rules)), **parameters)
 
-    for decorator in reversed(_PLACING_DECORATORS):
-        with_settings = decorator(with_settings)
-    return cast("Decorated", with_settings)
-
-
-def takes_cache(command: Decorated) -> Decorated:
-    """Add --cache-dir as `cache_dir`."""
-    return _CACHE(command)
-
-
-def takes_inputs(command: Decorated) -> Decorated:
-    """Add --input as `sources`: input name -> source of its contents."""
-    return _INPUTS(command)
+    return cast("Decorated", _PLACING(with_settings))
 
 
 def requests(devices: tuple[str, ...], options: Mapping[str, Mapping[str, str]]) -> list[DeviceRequest]:
@@ -199,6 +173,14 @@ def requests(devices: tuple[str, ...], options: Mapping[str, Mapping[str, str]])
                 param_hint="'--option'",
             )
     return [(name, options.get(name, {})) for name in chosen]
+
+
+def requests_for(
+    model: Any, devices: tuple[str, ...], options: Mapping[str, Mapping[str, str]]
+) -> list[DeviceRequest] | None:
+    """Return the result of `requests`; None for a compiled model if no device is named, since it has its own."""
+    is_ready = kind_of(model) is SourceKind.COMPILED and not (devices or options)
+    return None if is_ready else requests(devices, options)
 
 
 def _devices(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
@@ -275,42 +257,50 @@ def _once(values_by_name: Mapping[str, object], name: str) -> None:
         raise click.BadParameter(f"{name!r} is given twice; give it once")
 
 
-_DECORATORS = (
-    click.option(
-        "-d", "--device", "devices", multiple=True, metavar="DEVICE", callback=_devices,
-        help=("Device to use, in order of preference. Repeat the option, or separate names by commas. The "
+takes_device = click.option(
+    "-d", "--device", "devices", multiple=True, metavar="DEVICE", callback=_devices,
+    help=("Device to use, in order of preference. Repeat the option, or separate names by commas. The "
 "CPU is always the last device. Default: NNADAPTER_DEVICES, otherwise cpu."),
-    ),
-    click.option(
-        "--option", "options", multiple=True, metavar="DEVICE.NAME=VALUE", callback=device_options,
-        help="Option of a device; see the lists below.",
-    ),
-    click.option(
-        "--shape", "shapes", multiple=True, metavar="NAME=1,3,224,224", callback=_shapes,
-        help=("Shape of an input with dynamic dimensions. Default: the first shape that fits, which is "
+)  # fmt: skip
+takes_options = click.option(
+    "--option", "options", multiple=True, metavar="DEVICE.NAME=VALUE", callback=device_options,
+    help="Option of a device; see the lists below.",
+)  # fmt: skip
+_SHAPES = click.option(
+    "--shape", "shapes", multiple=True, metavar="NAME=1,3,224,224", callback=_shapes,
+    help=("Shape of an input with dynamic dimensions. Default: the first shape that fits, which is "
 "printed: from the model's metadata, then batch 1 with 224, 320, 640, 128, 64 or 32 for "
 "images and 128, 64, 32, 16, 8, 1 or 16000 for other dimensions."),
-    ),
-    click.option(
-        "--fallback", type=OneOf(FALLBACKS), default="warn", show_default=True,
-        help=("Reaction when work planned for a device falls back to the CPU: warn with a note, allow it "
-"silently, or forbid it with an error (exit code 1)."),
-    ),
 )  # fmt: skip
-
-_CACHE = click.option(
-    "--cache-dir", metavar="DIR",
-    help="Cache compiled programs and plans in DIR, and use those that are already there.",
-)  # fmt: skip
-
 _SHAPE_SETS = click.option(
     "--shape", "shape_sets", multiple=True, metavar="NAME=1,3,224,224", callback=_shape_sets,
     help=("Shape of an input with dynamic dimensions. A second --shape for the same input starts another set; "
 "other inputs keep their shapes. Default: the first shape that fits: from the model's metadata, otherwise batch 1 "
 "and usual sizes."),
 )  # fmt: skip
+_FALLBACK = click.option(
+    "--fallback", type=OneOf(FALLBACKS), default="warn", show_default=True,
+    help=("Reaction when work planned for a device falls back to the CPU: warn with a note, allow it "
+"silently, or forbid it with an error (exit code 1)."),
+)  # fmt: skip
 
-_PLACING_DECORATORS = (
+_takes_settings = composed(takes_device, takes_options, _SHAPES, _FALLBACK)
+takes_settings_of_many = composed(takes_device, takes_options, _SHAPE_SETS, _FALLBACK)
+"""Decorator that adds the options of `takes_model`, with several sets of shapes."""
+takes_model = composed(click.argument("model"), _takes_settings)
+"""Decorator that adds MODEL, --device, --option, --shape and --fallback."""
+takes_models = composed(click.argument("models", nargs=-1, required=True), _takes_settings)
+"""Decorator that adds one or more MODELS as `models`, and the options of `takes_model`."""
+takes_cache = click.option(
+    "--cache-dir", metavar="DIR",
+    help="Cache compiled programs and plans in DIR, and use those that are already there.",
+)  # fmt: skip
+takes_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+takes_format = click.option(
+    "--format", "form", type=OneOf(("text", "json")), default="text", show_default=True, help="Output format."
+)
+
+_PLACING = composed(
     click.option(
         "--policy", type=OneOf(tuple(POLICIES)), default="priority", show_default=True,
         help=("How nodes are placed. "
@@ -325,7 +315,7 @@ f"{'; '.join(f'{policy.name}: {policy.description}' for policy in POLICIES.value
 "apply are reported and ignored."),
     ),
 )  # fmt: skip
-_INPUTS = click.option(
+takes_inputs = click.option(
     "--input", "sources", multiple=True, metavar="NAME=FILE|NUMBER|random", callback=inputs,
     help=("Contents of an input: FILE.npy, a picture (see `nnadapter run --help`), a number or true or "
 "false for all elements, or random, which is the default."),
@@ -418,26 +408,35 @@ def feed_of(model: Any, shapes: Shapes, sources: Mapping[str, str]) -> Feed:
     if kind_of(model) is SourceKind.COMPILED:
         return _feed_of_file(CompiledFile(model), shapes, sources)
     prepared = prepare(load_model(model))
-    _check_names(prepared.graph.inputs, sources)
-    loaded = {name: _load(name, source) for name, source in sources.items() if Path(source).suffix == ".npy"}
-    known_shapes = {**shapes, **{name: array.shape for name, array in loaded.items()}}
-    _check_agree(shapes, known_shapes)
-
-    make = partial(_load_or_generate, loaded, sources)
+    make, known_shapes = _loaded(prepared.graph.inputs, shapes, sources)
     arrays = feed_for(prepared, known_shapes, make=make, besides=sources)
     return Feed(arrays, {name: sources.get(name, RANDOM) for name in arrays})
 
 
 def _feed_of_file(file: CompiledFile, shapes: Shapes, sources: Mapping[str, str]) -> Feed:
     values = file.signature.by_name
-    _check_names([*values], sources)
-    loaded = {name: _load(name, source) for name, source in sources.items() if Path(source).suffix == ".npy"}
-    known_shapes = {**shapes, **{name: array.shape for name, array in loaded.items()}}
-    _check_agree(shapes, known_shapes)
+    make, known_shapes = _loaded([*values], shapes, sources)
     every, generator = _completed(known_shapes, values, file.shapes(file.message.plans[0])), np.random.default_rng(SEED)
     fed = dict.fromkeys([*(value.name for value in file.signature.inputs), *sources])
-    arrays = {name: _load_or_generate(loaded, sources, values[name], every[name], generator) for name in fed}
+    arrays = {name: make(values[name], every[name], generator) for name in fed}
     return Feed(arrays, {name: sources.get(name, RANDOM) for name in arrays})
+
+
+def _loaded(input_names: Sequence[str], shapes: Shapes, sources: Mapping[str, str]) -> tuple[Maker, Shapes]:
+    """Read the .npy files in `sources`; return the maker of arrays, and the shapes in the command and the files."""
+    for name in sources:
+        if name not in input_names:
+            raise InvalidInputError(f"the model has no input {name!r}; its inputs are {list(input_names)}", name=name)
+    loaded = {name: _load(name, source) for name, source in sources.items() if Path(source).suffix == ".npy"}
+    known_shapes = {**shapes, **{name: array.shape for name, array in loaded.items()}}
+    for name, shape in shapes.items():
+        if known_shapes[name] != shape:
+            raise InvalidInputError(
+                f"input {name!r} has shape {list(known_shapes[name])} in its file and {list(shape)} in --shape; "
+                "leave --shape out",
+                name=name,
+            )
+    return partial(_load_or_generate, loaded, sources), known_shapes
 
 
 def _completed(shapes: Shapes, values: Mapping[str, Value], first: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -540,19 +539,3 @@ def _load(name: str, path: str) -> Array:
         raise InvalidInputError(
             f"file {path!r} of input {name!r} cannot be read as .npy: {error}; write it with numpy.save", name=name
         ) from error
-
-
-def _check_names(names: Sequence[str], sources: Mapping[str, str]) -> None:
-    for name in sources:
-        if name not in names:
-            raise InvalidInputError(f"the model has no input {name!r}; its inputs are {list(names)}", name=name)
-
-
-def _check_agree(shapes: Shapes, known_shapes: Shapes) -> None:
-    for name, shape in shapes.items():
-        if known_shapes[name] != shape:
-            raise InvalidInputError(
-                f"input {name!r} has shape {list(known_shapes[name])} in its file and {list(shape)} in --shape; "
-                "leave --shape out",
-                name=name,
-            )

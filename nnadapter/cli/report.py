@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePath
-from typing import Any, TypeVar
 
 import click
 
@@ -14,11 +13,13 @@ from nnadapter.cli.command import NO, Failure, ModelCommand
 from nnadapter.cli.parameters import (
     OneOf,
     Shapes,
+    composed,
     converted,
     feed_of,
     inputs,
     progress,
     requests,
+    requests_for,
     takes_cache,
     takes_inputs,
     takes_model,
@@ -30,7 +31,6 @@ from nnadapter.cli.parameters import (
 )
 from nnadapter.drivers.selection import DeviceRequest
 from nnadapter.errors import NNAdapterError
-from nnadapter.files.source_kind import SourceKind, kind_of
 from nnadapter.optional_parts import optional_part
 from nnadapter.options import Options
 from nnadapter.process.terminal import prints_to_stderr
@@ -38,15 +38,6 @@ from nnadapter.report.report import FORMATS, Gates, broken_gates, compare_report
 from nnadapter.report.what_if import model_sources
 from nnadapter.report.what_if_facts import RENDERERS
 from nnadapter.session.comparison import ABSOLUTE_TOLERANCE, RELATIVE_TOLERANCE
-
-Decorated = TypeVar("Decorated", bound=Callable[..., Any])
-
-
-def takes_gates(command: Decorated) -> Decorated:
-    """Add --min-coverage, --max-segments and --max-latency."""
-    for decorator in reversed(_DECORATORS):
-        command = decorator(command)
-    return command
 
 
 def _share(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
@@ -77,7 +68,7 @@ def _number(text: str) -> float:
         return math.nan
 
 
-_DECORATORS = (
+takes_gates = composed(
     click.option(
         "--min-coverage", metavar="X", callback=_share,
         help="Exit with 1 if a smaller share of the nodes runs off the CPU, such as 0.95 or 95%.",
@@ -205,7 +196,7 @@ def report(
     with prints_to_stderr(), progress("placing"):
         current_report = nnadapter.partition_report(
             source,
-            devices=None if kind_of(source) is SourceKind.COMPILED and not (devices or options) else on,
+            devices=requests_for(source, devices, options),
             input_shapes=shapes,
             options=settings,
             input_values=values_of(sources),

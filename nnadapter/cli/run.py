@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
 from functools import partial
 from math import isclose
 from pathlib import Path
@@ -24,9 +24,11 @@ from nnadapter.cli.parameters import (
     converted,
     feed_of,
     inputs,
+    make_folder,
     progress,
-    requests,
+    requests_for,
     takes_cache,
+    takes_format,
     takes_inputs,
     takes_model,
     takes_placing,
@@ -42,7 +44,7 @@ from nnadapter.process.terminal import prints_to_stderr
 from nnadapter.records import dataclass, field, replace
 from nnadapter.report.facts import CandidateFacts
 from nnadapter.report.report import PartitionReport
-from nnadapter.report.sections import cost_sentence, cpu_words, duration, run_words, sources_words
+from nnadapter.report.sections import cost_sentence, count, cpu_words, duration, run_words, sources_words
 from nnadapter.session.bench import PEERS, ROUNDS
 
 TOP = 5
@@ -64,9 +66,6 @@ class OutputFacts:
     not_finite: int = 0
     top: tuple[tuple[int, float], ...] = ()
     """Index and value of the largest elements of an output [1, N]."""
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def dtype_name(array: Array) -> str:
@@ -101,10 +100,7 @@ def save_outputs(folder: str, outputs: Mapping[str, object]) -> list[Path]:
     Unusual characters in names become underscores. Elements of a sequence are numbered.
     """
     arrays = [pair for name, value in outputs.items() for pair in _arrays(name, value)]
-    try:
-        Path(folder).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise Failure(f"folder {folder!r} cannot be created: {error.strerror}; give another --save") from error
+    make_folder(Path(folder))
     paths = []
     for stem, (_, array) in zip(_file_names(name for name, _ in arrays), arrays, strict=True):
         paths.append(Path(folder) / f"{stem}.npy")
@@ -155,15 +151,6 @@ class RunCosts:
     candidate_count: int = 0
     simulated_seconds: Mapping[str, float] = field(default_factory=dict)
     """Device -> simulated time of its segments."""
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "seconds": self.seconds,
-            "sentences": list(self.sentences),
-            "chosen": self.chosen,
-            "candidate_count": self.candidate_count,
-            "simulated_seconds": dict(self.simulated_seconds),
-        }
 
     def lines(self) -> Iterator[str]:
         for words in self.sentences:
@@ -226,7 +213,7 @@ class Times:
         return {
             "load": self.load,
             "first": self.first,
-            "repeats": list(self.repeats),
+            "repeats": self.repeats,
             "median": median(self.repeats) if self.repeats else None,
             "minimum": min(self.repeats, default=None),
         }
@@ -239,31 +226,32 @@ class RunFacts:
     model: str
     devices: tuple[str, ...]
     feed: Feed
-    outputs: tuple[OutputFacts, ...]
+    outputs: Mapping[str, Any]
+    """Results of the last run by output name."""
     times: Times
     provenance: Provenance
     costs: RunCosts
-    saved: tuple[str, ...]
+    saved: tuple[str, ...] = ()
     profile: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         feed = self.feed
         return {
             "model": self.model,
-            "devices": list(self.devices),
+            "devices": self.devices,
             "inputs": [
-                {"name": name, "dtype": dtype_name(array), "shape": list(array.shape), "source": feed.sources[name]}
+                {"name": name, "dtype": dtype_name(array), "shape": array.shape, "source": feed.sources[name]}
                 for name, array in feed.arrays.items()
             ],
-            "outputs": [output.to_dict() for output in self.outputs],
+            "outputs": [describe_output(name, value) for name, value in self.outputs.items()],
             "seconds": self.times.to_dict(),
             "steps": [
                 {"segment": step.segment, "device": step.device, "seconds": step.seconds, "failure": step.failure}
                 for step in self.provenance.steps
             ],
             "fell_back": self.provenance.fell_back,
-            "cost": self.costs.to_dict(),
-            "saved": list(self.saved),
+            "cost": self.costs,
+            "saved": self.saved,
             "profile": self.profile,
         }
 
@@ -281,11 +269,12 @@ def _head(facts: RunFacts) -> Iterator[str]:
 
 
 def _outputs(facts: RunFacts) -> Iterator[str]:
-    for output in facts.outputs:
+    for name, value in facts.outputs.items():
+        output = describe_output(name, value)
         shape = "" if output.shape is None else list(output.shape)
         yield f"output    {output.name}  {output.dtype}{shape}{_statistics(output)}"
-        for index, value in output.top:
-            yield f"            {index:>6}  {value:.6g}"
+        for index, number in output.top:
+            yield f"            {index:>6}  {number:.6g}"
 
 
 def _statistics(output: OutputFacts) -> str:
@@ -301,17 +290,15 @@ def _times(facts: RunFacts) -> Iterator[str]:
     yield f"load      {duration(times.load)}"
     yield f"first     {duration(times.first)} (including compilation for dynamic shapes)"
     if runs:
-        counted = f"{runs} runs" if runs > 1 else "1 run"
         middle, least = duration(median(times.repeats)), duration(min(times.repeats))
-        yield f"then      median {middle}, min {least} of {counted}"
+        yield f"then      median {middle}, min {least} of {count(runs, 'run')}"
 
 
 def _where(facts: RunFacts) -> Iterator[str]:
     steps = facts.provenance.steps
     for device in dict.fromkeys(step.device for step in steps):
         seconds = [step.seconds for step in steps if step.device == device]
-        counted = f"{len(seconds)} segments" if len(seconds) > 1 else "1 segment"
-        yield f"ran on    {device}: {counted}, {duration(sum(seconds))} in the last run"
+        yield f"ran on    {device}: {count(len(seconds), 'segment')}, {duration(sum(seconds))} in the last run"
     if not steps:
         yield "ran on    no device: each output is an input or was computed before the run"
     for step in steps:
@@ -335,15 +322,6 @@ def _profile(facts: RunFacts) -> Iterator[str]:
 _PARTS = (_head, _outputs, _times, _where, _costs, _saved, _profile)
 
 
-@dataclass(frozen=True, slots=True)
-class _RunResult:
-    outputs: Mapping[str, Any]
-    times: Times
-    devices: tuple[str, ...]
-    provenance: Provenance
-    costs: RunCosts
-
-
 @click.command(cls=ModelCommand)
 @takes_model
 @takes_placing
@@ -365,14 +343,7 @@ class _RunResult:
     "--profile", metavar="FILE",
     help="Write a trace of events and times to FILE, in JSON for ui.perfetto.dev and chrome://tracing.",
 )  # fmt: skip
-@click.option(
-    "--format",
-    "form",
-    type=OneOf(("text", "json")),
-    default="text",
-    show_default=True,
-    help="Output format.",
-)
+@takes_format
 def run(
     model: str,
     devices: tuple[str, ...],
@@ -391,53 +362,46 @@ def run(
     channel, resized to the input's height and width regardless of its proportions, scaled to 0..1 (except for uint8),
     and laid out like the input, as [N, C, H, W] or [N, H, W, C].
     """
-    # a compiled model contains its devices
-    is_ready = kind_of(model) is SourceKind.COMPILED and not (devices or options)
-    chosen = None if is_ready else requests(devices, options)
-    settings = replace(settings, trace=profile)
+    chosen, settings = requests_for(model, devices, options), replace(settings, trace=profile)
     source = converted(model, settings)
     with progress("preparing inputs"):
         feed = feed_of(source, shapes, sources)
     with prints_to_stderr():
-        ran = _run(source, chosen, settings, feed, repeat)
-    saved = save_outputs(save, ran.outputs) if save is not None else []
-    facts = RunFacts(
-        model=model,
-        devices=ran.devices,
-        feed=feed,
-        outputs=tuple(describe_output(name, value) for name, value in ran.outputs.items()),
-        times=ran.times,
-        provenance=ran.provenance,
-        costs=ran.costs,
-        saved=tuple(map(str, saved)),
-        profile=profile,
-    )
+        facts = _run(model, source, chosen, settings, feed, repeat)
+    if save is not None:
+        facts = replace(facts, saved=tuple(map(str, save_outputs(save, facts.outputs))))
     click.echo(to_json(facts.to_dict()) if form == "json" else to_text(facts))
 
 
 def _run(
-    model: Any, devices: list[DeviceRequest] | None, options: nnadapter.Options, feed: Feed, repeat: int
-) -> _RunResult:
+    model: str, source: Any, devices: list[DeviceRequest] | None, options: Options, feed: Feed, repeat: int
+) -> RunFacts:
     started = time.perf_counter()
     with progress("loading and compiling"):
-        session = nnadapter.InferenceSession(model, devices=devices, options=options)
+        session = nnadapter.InferenceSession(source, devices=devices, options=options)
         loaded = time.perf_counter()
     with session:
         with progress("first run"):
             results = session.run(None, feed.arrays)
-        times, of_steps = [loaded - started, time.perf_counter() - loaded], list[float]()
+        first, repeats, of_steps = time.perf_counter() - loaded, list[float](), list[float]()
         with progress("running", repeat) as advance:
             for _ in range(repeat):
                 run_start = time.perf_counter()
                 results = session.run(None, feed.arrays)
-                times.append(time.perf_counter() - run_start)
+                repeats.append(time.perf_counter() - run_start)
                 of_steps.append(_provenance(session).seconds)
                 advance()
         names = [output.name for output in session.get_outputs()]
-        outputs = dict(zip(names, results, strict=True))
-        costs = run_costs(session.report(), min(of_steps, default=None))
-        provenance = _provenance(session)
-        return _RunResult(outputs, Times(times[0], times[1], tuple(times[2:])), session.devices, provenance, costs)
+        return RunFacts(
+            model=model,
+            devices=session.devices,
+            feed=feed,
+            outputs=dict(zip(names, results, strict=True)),
+            times=Times(loaded - started, first, tuple(repeats)),
+            provenance=_provenance(session),
+            costs=run_costs(session.report(), min(of_steps, default=None)),
+            profile=None if options.trace is None else os.fspath(options.trace),
+        )
 
 
 def _provenance(session: nnadapter.InferenceSession) -> Provenance:
@@ -468,9 +432,7 @@ def _against(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
     show_default=True,
     help="Number of rounds; each engine runs once per round.",
 )
-@click.option(
-    "--format", "form", type=OneOf(("text", "json")), default="text", show_default=True, help="Output format."
-)
+@takes_format
 def bench(
     model: str,
     devices: tuple[str, ...],
@@ -487,20 +449,19 @@ def bench(
     All engines run in turns, and medians are compared. The exit code is 1 if no node ran on the devices, or if a device
     fell back to the CPU, because the times are then not those of the devices.
     """
-    # a compiled model contains its devices, and other engines cannot run it
-    is_ready = kind_of(model) is SourceKind.COMPILED
-    chosen = None if is_ready and not (devices or options) else requests(devices, options)
+    chosen = requests_for(model, devices, options)
     source = converted(model, settings)
-    peers = against if against is not None else () if is_ready else ("ort",)
+    if against is None:  # other engines cannot run a compiled model
+        against = () if kind_of(model) is SourceKind.COMPILED else ("ort",)
     with progress("preparing inputs"):
         feed = feed_of(source, shapes, sources)
     with prints_to_stderr(), progress("timing", rounds) as advance:
         result = nnadapter.bench(
-            source, chosen, feed.arrays, against=peers, options=settings, rounds=rounds, advance=advance
+            source, chosen, feed.arrays, against=against, options=settings, rounds=rounds, advance=advance
         )
     costs = run_costs(result.report, min(result.session.round_seconds))
     if form == "json":
-        click.echo(to_json({**result.to_dict(), "cost": costs.to_dict()}))
+        click.echo(to_json({**result.to_dict(), "cost": costs}))
     else:
         click.echo("\n".join([str(result), *costs.lines()]))
     if not result.ran_on_devices:

@@ -16,12 +16,11 @@ from nnadapter.cli.parameters import (
     Shapes,
     converted,
     progress,
-    requests,
+    requests_for,
     takes_cache,
     takes_placing,
     takes_settings_of_many,
 )
-from nnadapter.files.source_kind import SourceKind, kind_of
 from nnadapter.options import Options
 from nnadapter.process.terminal import StopRequested, prints_to_stderr, report
 
@@ -97,10 +96,8 @@ def serve(
     """
     from nnadapter.ray.serving.application import serve_until_stopped
 
-    # a compiled model contains its devices
-    is_ready = kind_of(model) is SourceKind.COMPILED and not (devices or options)
     arguments: dict[str, Any] = {
-        "devices": None if is_ready else requests(devices, options),
+        "devices": requests_for(model, devices, options),
         "options": settings,
         "name": name or Path(model).stem,
         "max_batch_size": max_batch_size,
