@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from nnadapter.costs.work import Kind, OperationClass, Reading, channels_of, class_of, layout_changes, producers_of
-from nnadapter.ir import ABSENT, Array, AttributeValue, DataType, Model, ModelBuilder, OperandType, schema_of
+from nnadapter.ir import ABSENT, AttributeValue, DataType, Model, ModelBuilder, OperandType, schema_of
 from nnadapter.onnx.construction import build
 from nnadapter.records import dataclass
 from partition.graph import Value
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 SHORT, LONG = 1, 5
 
-Link = Callable[[ModelBuilder, int, int], int]
+Link = Callable[["_Builder", int, int], int]
 """(builder, operand, number of the link) -> result of the same type."""
 
 
@@ -49,7 +49,7 @@ class Probe:
 
     def model(self, length: int) -> Model:
         """Return the chain of `length` links."""
-        builder = ModelBuilder()
+        builder = _Builder()
         value = builder.add_input("x", OperandType(DataType.FLOAT32, self.dimensions))
         for number in range(length):
             value = self.link(builder, value, number)
@@ -159,118 +159,118 @@ def _sizes(kind: Kind, link: Link, sizes: tuple[tuple[int, ...], ...]) -> tuple[
     return tuple(Probe(kind=kind, dimensions=dimensions, link=link) for dimensions in sizes)
 
 
-def random_constant(*dimensions: int) -> Array:
-    """Return deterministic numbers, scaled so that sums over all axes except the first stay near 1."""
-    fan_in = max(1.0, float(np.prod(dimensions[1:])))
-    generator = np.random.default_rng(dimensions)
-    numbers: Array = generator.standard_normal(dimensions, np.float32)
-    numbers /= np.float32(np.sqrt(fan_in))
-    return numbers
+class _Builder(ModelBuilder):
+    """Builder of float32 programs that names constants and results itself."""
+
+    def dimensions(self, operand: int) -> tuple[int, ...]:
+        return self.type_of(operand).dimensions
+
+    def apply(self, type_: str, *inputs: int, **attributes: AttributeValue) -> int:
+        """Add an operation and return its first result."""
+        return self.add_operation(type_, inputs, attributes)[0]
+
+    def constant(self, *dimensions: int, shift: float = 0.0) -> int:
+        """Add deterministic numbers plus `shift`, scaled so that sums over all axes except the first stay near 1."""
+        fan_in = max(1.0, float(np.prod(dimensions[1:])))
+        numbers = np.random.default_rng(dimensions).standard_normal(dimensions, np.float32)
+        numbers /= np.float32(np.sqrt(fan_in))
+        return self.add_constant(f"c{len(self._operands)}", numbers + np.float32(shift))
+
+    def product(self, value: int, columns: int) -> int:
+        """Multiply a value with a constant matrix."""
+        return self.apply("MAT_MUL", value, self.constant(self.dimensions(value)[-1], columns))
+
+    def swap(self, value: int, first: int) -> int:
+        """Swap the first columns of a table with the others."""
+        parts = self.add_operation("SPLIT", [value], {"axis": 1, "split": (first, self.dimensions(value)[1] - first)})
+        return self.apply("CONCAT", *parts[::-1], axis=1)
 
 
-def _elementwise(builder: ModelBuilder, value: int, number: int) -> int:
-    numbers = random_constant(*builder.type_of(value).dimensions)
-    other = builder.add_constant(f"c{number}", numbers + np.float32(1 + number))
-    return builder.add_operation(("ADD", "MUL")[number % 2], [value, other])[0]
+def _elementwise(builder: _Builder, value: int, number: int) -> int:
+    other = builder.constant(*builder.dimensions(value), shift=1 + number)
+    return builder.apply(("ADD", "MUL")[number % 2], value, other)
 
 
-def _function(builder: ModelBuilder, value: int, number: int) -> int:
-    return builder.add_operation("TANH", [value])[0]
+def _function(builder: _Builder, value: int, number: int) -> int:
+    return builder.apply("TANH", value)
 
 
-def _normalization(builder: ModelBuilder, value: int, number: int) -> int:
+def _normalization(builder: _Builder, value: int, number: int) -> int:
     if number % 2 == 0:
-        return builder.add_operation("SOFTMAX", [value], {"axis": 1})[0]
-    scale = builder.add_constant(f"s{number}", random_constant(builder.type_of(value).dimensions[1]))
-    return builder.add_operation("LAYER_NORMALIZATION", [value, scale], {"axis": 1})[0]
+        return builder.apply("SOFTMAX", value, axis=1)
+    scale = builder.constant(builder.dimensions(value)[1])
+    return builder.apply("LAYER_NORMALIZATION", value, scale, axis=1)
 
 
-def _hard(builder: ModelBuilder, value: int, number: int) -> int:
-    return builder.add_operation("HARD_SWISH", [value])[0]
+def _hard(builder: _Builder, value: int, number: int) -> int:
+    return builder.apply("HARD_SWISH", value)
 
 
-def _normalized_sum(builder: ModelBuilder, value: int, number: int) -> int:
-    scale = builder.add_constant(f"s{number}", random_constant(builder.type_of(value).dimensions[2]))
-    (other,) = builder.add_operation("TANH", [value])
-    (value,) = builder.add_operation("ADD", [value, other])
-    return builder.add_operation("LAYER_NORMALIZATION", [value, scale], {"axis": 2})[0]
+def _normalized_sum(builder: _Builder, value: int, number: int) -> int:
+    scale = builder.constant(builder.dimensions(value)[2])
+    total = builder.apply("ADD", value, builder.apply("TANH", value))
+    return builder.apply("LAYER_NORMALIZATION", total, scale, axis=2)
 
 
-def _reduction(builder: ModelBuilder, value: int, number: int) -> int:
-    (mean,) = builder.add_operation("REDUCE_MEAN", [value], {"axes": (1,), "keepdims": True})
-    return builder.add_operation("SUB", [value, mean])[0]
+def _reduction(builder: _Builder, value: int, number: int) -> int:
+    return builder.apply("SUB", value, builder.apply("REDUCE_MEAN", value, axes=(1,), keepdims=True))
 
 
-def _movement(builder: ModelBuilder, value: int, number: int) -> int:
+def _movement(builder: _Builder, value: int, number: int) -> int:
     """Swap two parts, split differently in each link."""
-    width = builder.type_of(value).dimensions[1]
-    parts = (width // 4 + number, width - width // 4 - number)
-    first_part, second_part = builder.add_operation("SPLIT", [value], {"axis": 1, "split": parts})
-    return builder.add_operation("CONCAT", [second_part, first_part], {"axis": 1})[0]
+    return builder.swap(value, builder.dimensions(value)[1] // 4 + number)
 
 
-def _matrix(builder: ModelBuilder, value: int, number: int) -> int:
-    width = builder.type_of(value).dimensions[1]
-    weight = builder.add_constant(f"w{number}", random_constant(width, width) + np.float32(number * 1e-4))
-    return builder.add_operation("MAT_MUL", [value, weight])[0]
+def _matrix(builder: _Builder, value: int, number: int) -> int:
+    width = builder.dimensions(value)[1]
+    return builder.apply("MAT_MUL", value, builder.constant(width, width, shift=number * 1e-4))
 
 
-def _paired(builder: ModelBuilder, value: int, number: int) -> int:
-    (shares,) = builder.add_operation("SOFTMAX", [value], {"axis": 2})
-    return builder.add_operation("MAT_MUL", [shares, value])[0]
+def _paired(builder: _Builder, value: int, number: int) -> int:
+    return builder.apply("MAT_MUL", builder.apply("SOFTMAX", value, axis=2), value)
 
 
-def _convolution(builder: ModelBuilder, value: int, number: int, *, kernel: int, depthwise: bool = False) -> int:
-    channels = builder.type_of(value).dimensions[1]
+def _convolution(builder: _Builder, value: int, number: int, *, kernel: int, depthwise: bool = False) -> int:
+    channels = builder.dimensions(value)[1]
     inner, group = (1, channels) if depthwise else (channels, 1)
-    numbers = random_constant(channels, inner, kernel, kernel)
-    weight = builder.add_constant(f"w{number}", numbers + np.float32(number * 1e-4))
-    attributes: dict[str, AttributeValue] = {"pads": (kernel // 2,) * 4, "group": group}
-    return builder.add_operation("CONV_2D", [value, weight], attributes)[0]
+    weight = builder.constant(channels, inner, kernel, kernel, shift=number * 1e-4)
+    return builder.apply("CONV_2D", value, weight, pads=(kernel // 2,) * 4, group=group)
 
 
-def _along_a_line(builder: ModelBuilder, value: int, number: int) -> int:
-    channels = builder.type_of(value).dimensions[1]
-    weight = builder.add_constant(f"w{number}", random_constant(channels, channels, 1, 5) + np.float32(number * 1e-4))
-    return builder.add_operation("CONV_2D", [value, weight], {"pads": (0, 2, 0, 2)})[0]
+def _along_a_line(builder: _Builder, value: int, number: int) -> int:
+    channels = builder.dimensions(value)[1]
+    weight = builder.constant(channels, channels, 1, 5, shift=number * 1e-4)
+    return builder.apply("CONV_2D", value, weight, pads=(0, 2, 0, 2))
 
 
-def _there_and_back(builder: ModelBuilder, value: int, number: int) -> int:
+def _there_and_back(builder: _Builder, value: int, number: int) -> int:
     """Convolve few channels to many, as on images, and back."""
-    few, many = builder.type_of(value).dimensions[1], 32
-    wide = builder.add_constant(f"w{number}", random_constant(many, few, 3, 3) + np.float32(number * 1e-4))
-    narrow = builder.add_constant(f"n{number}", random_constant(few, many, 1, 1) + np.float32(number * 1e-4))
-    (conv,) = builder.add_operation("CONV_2D", [value, wide], {"pads": (1,) * 4})
-    return builder.add_operation("CONV_2D", [conv, narrow])[0]
+    few, many = builder.dimensions(value)[1], 32
+    wide = builder.constant(many, few, 3, 3, shift=number * 1e-4)
+    narrow = builder.constant(few, many, 1, 1, shift=number * 1e-4)
+    return builder.apply("CONV_2D", builder.apply("CONV_2D", value, wide, pads=(1,) * 4), narrow)
 
 
 def _compose_links(carrier: Link, rider: Link) -> Link:
     return lambda builder, value, number: rider(builder, carrier(builder, value, number), number)
 
 
-def _sums(builder: ModelBuilder, value: int, number: int) -> int:
+def _sums(builder: _Builder, value: int, number: int) -> int:
     """Add bias and ReLU, which usually follow products."""
-    dimensions = builder.type_of(value).dimensions
-    shape = (dimensions[1], 1, 1) if len(dimensions) == 4 else dimensions[1:]
-    other = builder.add_constant(f"b{number}", random_constant(*shape))
-    (value,) = builder.add_operation("ADD", [value, other])
-    return builder.add_operation("RELU", [value])[0]
+    dimensions = builder.dimensions(value)
+    bias = builder.constant(*((dimensions[1], 1, 1) if len(dimensions) == 4 else dimensions[1:]))
+    return builder.apply("RELU", builder.apply("ADD", value, bias))
 
 
-def _gate(builder: ModelBuilder, value: int, number: int) -> int:
-    (share,) = builder.add_operation("SIGMOID", [value])
-    return builder.add_operation("MUL", [value, share])[0]
+def _gate(builder: _Builder, value: int, number: int) -> int:
+    return builder.apply("MUL", value, builder.apply("SIGMOID", value))
 
 
-def _recurrent(builder: ModelBuilder, value: int, number: int) -> int:
-    dimensions = builder.type_of(value).dimensions
+def _recurrent(builder: _Builder, value: int, number: int) -> int:
+    dimensions = builder.dimensions(value)
     width = dimensions[2]
-    weights = [
-        builder.add_constant(f"{name}{number}", random_constant(1, 4 * width, width) + np.float32(number * 1e-4))
-        for name in ("w", "r")
-    ]
-    output = builder.add_operation("LSTM", [value, *weights])[0]
-    return builder.add_operation("RESHAPE", [output], {"shape": dimensions})[0]
+    weights = [builder.constant(1, 4 * width, width, shift=number * 1e-4) for _ in range(2)]
+    return builder.apply("RESHAPE", builder.apply("LSTM", value, *weights), shape=dimensions)
 
 
 def networks() -> Mapping[str, Model]:
@@ -278,161 +278,145 @@ def networks() -> Mapping[str, Model]:
     return {name: _network(block, dimensions, repeats) for name, block, dimensions, repeats in _TABLE}
 
 
-_Block = Callable[[ModelBuilder, int], int]
+_Block = Callable[[_Builder, int], int]
 
 
 def _network(block: _Block, dimensions: tuple[int, ...], repeats: int) -> Model:
-    builder = ModelBuilder()
+    builder = _Builder()
     value = builder.add_input("x", OperandType(DataType.FLOAT32, dimensions))
     for _ in range(repeats):
         value = block(builder, value)
     return builder.finish([value])
 
 
-def _constant(builder: ModelBuilder, value: int, *dimensions: int) -> int:
-    return builder.add_constant(f"c{value}", random_constant(*dimensions))
-
-
-def _add(builder: ModelBuilder, type_: str, inputs: Sequence[int], **attributes: AttributeValue) -> int:
-    return builder.add_operation(type_, inputs, attributes)[0]
-
-
-def _residual(builder: ModelBuilder, value: int) -> int:
-    channels, branch = builder.type_of(value).dimensions[1], value
+def _residual(builder: _Builder, value: int) -> int:
+    channels, branch = builder.dimensions(value)[1], value
     for kernel, group in ((3, 1), (3, channels), (1, 1)):
-        weight = _constant(builder, branch, channels, channels // group, kernel, kernel)
-        branch = _add(builder, "CONV_2D", [branch, weight], pads=(kernel // 2,) * 4, group=group)
-        branch = _add(builder, "RELU", [branch])
-    return _add(builder, "ADD", [branch, value])
+        weight = builder.constant(channels, channels // group, kernel, kernel)
+        branch = builder.apply("CONV_2D", branch, weight, pads=(kernel // 2,) * 4, group=group)
+        branch = builder.apply("RELU", branch)
+    return builder.apply("ADD", branch, value)
 
 
-def _convolutions(builder: ModelBuilder, value: int) -> int:
-    channels = builder.type_of(value).dimensions[1]
-    conv = _add(builder, "CONV_2D", [value, _constant(builder, value, channels, channels, 3, 3)], pads=(1,) * 4)
-    return _add(builder, "RELU", [conv])
+def _convolutions(builder: _Builder, value: int) -> int:
+    channels = builder.dimensions(value)[1]
+    conv = builder.apply("CONV_2D", value, builder.constant(channels, channels, 3, 3), pads=(1,) * 4)
+    return builder.apply("RELU", conv)
 
 
-def _products(builder: ModelBuilder, value: int) -> int:
-    _, width = builder.type_of(value).dimensions
-    return _add(builder, "RELU", [_product(builder, value, width, width)])
+def _products(builder: _Builder, value: int) -> int:
+    _, width = builder.dimensions(value)
+    return builder.apply("RELU", builder.product(value, width))
 
 
-def _recurrent_block(builder: ModelBuilder, value: int) -> int:
-    dimensions = builder.type_of(value).dimensions
+def _recurrent_block(builder: _Builder, value: int) -> int:
+    dimensions = builder.dimensions(value)
     width = dimensions[2]
-    names = (f"w{value}", f"r{value}")
-    weights = [builder.add_constant(name, random_constant(1, 4 * width, width)) for name in names]
-    output = _add(builder, "RESHAPE", [_add(builder, "LSTM", [value, *weights])], shape=dimensions)
-    return _add(builder, "ADD", [output, value])
+    weights = [builder.constant(1, 4 * width, width) for _ in range(2)]
+    output = builder.apply("RESHAPE", builder.apply("LSTM", value, *weights), shape=dimensions)
+    return builder.apply("ADD", output, value)
 
 
-def _transformer(builder: ModelBuilder, value: int) -> int:
-    rows, width = builder.type_of(value).dimensions
-    scores = _add(builder, "TANH", [_product(builder, value, width, rows)])
-    middle = _add(builder, "ADD", [_product(builder, scores, rows, width), value])
-    wide = _product(builder, middle, width, 4 * width)
-    gate = _add(builder, "ERF", [wide])
-    narrow = _product(builder, _add(builder, "MUL", [wide, gate]), 4 * width, width)
-    return _add(builder, "SOFTMAX", [_add(builder, "ADD", [narrow, middle])], axis=1)
+def _transformer(builder: _Builder, value: int) -> int:
+    rows, width = builder.dimensions(value)
+    scores = builder.apply("TANH", builder.product(value, rows))
+    middle = builder.apply("ADD", builder.product(scores, width), value)
+    wide = builder.product(middle, 4 * width)
+    gate = builder.apply("ERF", wide)
+    narrow = builder.product(builder.apply("MUL", wide, gate), width)
+    return builder.apply("SOFTMAX", builder.apply("ADD", narrow, middle), axis=1)
 
 
-def _product(builder: ModelBuilder, value: int, rows: int, columns: int) -> int:
-    return _add(builder, "MAT_MUL", [value, _constant(builder, value, rows, columns)])
+def _small(builder: _Builder, value: int) -> int:
+    _, width = builder.dimensions(value)
+    value = builder.apply("TANH", builder.swap(value, width // 4))
+    value = builder.apply("SOFTMAX", value, axis=1)
+    value = builder.apply("MUL", value, builder.constant(width))
+    return builder.apply("ADD", builder.product(value, width), value)
 
 
-def _small(builder: ModelBuilder, value: int) -> int:
-    _, width = builder.type_of(value).dimensions
-    first_part, second_part = builder.add_operation(
-        "SPLIT", [value], {"axis": 1, "split": (width // 4, width - width // 4)}
-    )
-    value = _add(builder, "CONCAT", [second_part, first_part], axis=1)
-    value = _add(builder, "SOFTMAX", [_add(builder, "TANH", [value])], axis=1)
-    value = _add(builder, "MUL", [value, _constant(builder, value, width)])
-    return _add(builder, "ADD", [_product(builder, value, width, width), value])
+def _shrinking(builder: _Builder, value: int) -> int:
+    channels = builder.dimensions(value)[1]
+    weight = builder.constant(2 * channels, channels, 3, 3)
+    conv = builder.apply("CONV_2D", value, weight, pads=(1,) * 4, strides=(2, 2))
+    return builder.apply("MUL", conv, builder.apply("SIGMOID", conv))
 
 
-def _shrinking(builder: ModelBuilder, value: int) -> int:
-    channels = builder.type_of(value).dimensions[1]
-    weight = _constant(builder, value, 2 * channels, channels, 3, 3)
-    conv = _add(builder, "CONV_2D", [value, weight], pads=(1,) * 4, strides=(2, 2))
-    return _add(builder, "MUL", [conv, _add(builder, "SIGMOID", [conv])])
+def _joined(builder: _Builder, value: int) -> int:
+    channels = builder.dimensions(value)[1]
+    scale, shift = (builder.constant(channels, 1, 1) for _ in range(2))
+    hidden = builder.apply("ADD", builder.apply("MUL", value, scale), shift)
+    weight = builder.constant(12, channels, 3, 3)
+    hidden = builder.apply("CONV_2D", builder.apply("RELU", hidden), weight, pads=(1,) * 4)
+    return builder.apply("CONCAT", value, hidden, axis=1)
 
 
-def _joined(builder: ModelBuilder, value: int) -> int:
-    channels = builder.type_of(value).dimensions[1]
-    scale, shift = (builder.add_constant(f"{name}{value}", random_constant(channels, 1, 1)) for name in ("s", "t"))
-    hidden = _add(builder, "ADD", [_add(builder, "MUL", [value, scale]), shift])
-    weight = _constant(builder, hidden, 12, channels, 3, 3)
-    hidden = _add(builder, "CONV_2D", [_add(builder, "RELU", [hidden]), weight], pads=(1,) * 4)
-    return _add(builder, "CONCAT", [value, hidden], axis=1)
-
-
-def _separable(builder: ModelBuilder, value: int) -> int:
-    channels = builder.type_of(value).dimensions[1]
+def _separable(builder: _Builder, value: int) -> int:
+    channels = builder.dimensions(value)[1]
     wide, branch = 3 * channels, value
-    weight = _constant(builder, branch, wide, channels, 1, 1)
-    branch = _add(builder, "RELU", [_add(builder, "CONV_2D", [branch, weight])])
-    weight = _constant(builder, branch, wide, 1, 5, 5)
-    branch = _add(builder, "RELU", [_add(builder, "CONV_2D", [branch, weight], pads=(2,) * 4, group=wide)])
-    gate = _add(builder, "REDUCE_MEAN", [branch], axes=(2, 3), keepdims=True)
-    gate = _add(builder, "SIGMOID", [_add(builder, "CONV_2D", [gate, _constant(builder, gate, wide, wide, 1, 1)])])
-    branch = _add(builder, "MUL", [branch, gate])
-    projection = _add(builder, "CONV_2D", [branch, _constant(builder, branch, channels, wide, 1, 1)])
-    return _add(builder, "ADD", [projection, value])
+    weight = builder.constant(wide, channels, 1, 1)
+    branch = builder.apply("RELU", builder.apply("CONV_2D", branch, weight))
+    weight = builder.constant(wide, 1, 5, 5)
+    branch = builder.apply("RELU", builder.apply("CONV_2D", branch, weight, pads=(2,) * 4, group=wide))
+    gate = builder.apply("REDUCE_MEAN", branch, axes=(2, 3), keepdims=True)
+    gate = builder.apply("SIGMOID", builder.apply("CONV_2D", gate, builder.constant(wide, wide, 1, 1)))
+    branch = builder.apply("MUL", branch, gate)
+    projection = builder.apply("CONV_2D", branch, builder.constant(channels, wide, 1, 1))
+    return builder.apply("ADD", projection, value)
 
 
-def _line(builder: ModelBuilder, value: int) -> int:
-    channels = builder.type_of(value).dimensions[1]
-    weight = _constant(builder, value, channels, channels, 1, 5)
-    return _add(builder, "TANH", [_add(builder, "CONV_2D", [value, weight], pads=(0, 2, 0, 2))])
+def _line(builder: _Builder, value: int) -> int:
+    channels = builder.dimensions(value)[1]
+    weight = builder.constant(channels, channels, 1, 5)
+    return builder.apply("TANH", builder.apply("CONV_2D", value, weight, pads=(0, 2, 0, 2)))
 
 
-def _attention(builder: ModelBuilder, value: int) -> int:
-    rows, width = builder.type_of(value).dimensions
-    scale = builder.add_constant(f"s{value}", random_constant(width))
-    x = _add(builder, "LAYER_NORMALIZATION", [value, scale], axis=1)
+def _attention(builder: _Builder, value: int) -> int:
+    rows, width = builder.dimensions(value)
+    scale = builder.constant(width)
+    x = builder.apply("LAYER_NORMALIZATION", value, scale, axis=1)
     parts = []
     for perm in ((1, 0, 2), (1, 2, 0), (1, 0, 2)):
-        part = _add(builder, "RESHAPE", [_product(builder, x, width, width)], shape=(rows, 4, width // 4))
-        parts.append(_add(builder, "TRANSPOSE", [part], perm=perm))
-        x = _add(builder, "ADD", [x, _constant(builder, parts[-1], width)])
-    scores = _add(builder, "SOFTMAX", [_add(builder, "MAT_MUL", parts[:2])], axis=2)
-    mixed = _add(builder, "TRANSPOSE", [_add(builder, "MAT_MUL", [scores, parts[2]])], perm=(1, 0, 2))
-    mixed = _add(builder, "RESHAPE", [mixed], shape=(rows, width))
-    return _add(builder, "ADD", [_product(builder, mixed, width, width), value])
+        part = builder.apply("RESHAPE", builder.product(x, width), shape=(rows, 4, width // 4))
+        parts.append(builder.apply("TRANSPOSE", part, perm=perm))
+        x = builder.apply("ADD", x, builder.constant(width))
+    scores = builder.apply("SOFTMAX", builder.apply("MAT_MUL", *parts[:2]), axis=2)
+    mixed = builder.apply("TRANSPOSE", builder.apply("MAT_MUL", scores, parts[2]), perm=(1, 0, 2))
+    mixed = builder.apply("RESHAPE", mixed, shape=(rows, width))
+    return builder.apply("ADD", builder.product(mixed, width), value)
 
 
-def _gated(builder: ModelBuilder, value: int) -> int:
-    _, width = builder.type_of(value).dimensions
-    projection = _product(builder, value, width, 2 * width)
-    gate = _add(builder, "MUL", [projection, _add(builder, "SIGMOID", [projection])])
-    right = _add(builder, "MAT_MUL", [value, builder.add_constant(f"r{value}", random_constant(width, 2 * width))])
-    return _add(builder, "ADD", [_product(builder, _add(builder, "MUL", [gate, right]), 2 * width, width), value])
+def _gated(builder: _Builder, value: int) -> int:
+    _, width = builder.dimensions(value)
+    projection = builder.product(value, 2 * width)
+    gate = builder.apply("MUL", projection, builder.apply("SIGMOID", projection))
+    right = builder.product(value, 2 * width)
+    return builder.apply("ADD", builder.product(builder.apply("MUL", gate, right), width), value)
 
 
-def _spelled_out(builder: ModelBuilder, value: int) -> int:
-    _, width = builder.type_of(value).dimensions
-    value = _add(builder, "ADD", [value, _constant(builder, value, width)])
-    away = _add(builder, "SUB", [value, _add(builder, "REDUCE_MEAN", [value], axes=(1,), keepdims=True)])
-    size = _add(builder, "REDUCE_MEAN", [_add(builder, "MUL", [away, away])], axes=(1,), keepdims=True)
-    hidden = _add(builder, "SUB", [away, _add(builder, "MUL", [away, _add(builder, "SIGMOID", [size])])])
-    return _add(builder, "TANH", [_add(builder, "MUL", [hidden, _constant(builder, hidden, width)])])
+def _spelled_out(builder: _Builder, value: int) -> int:
+    _, width = builder.dimensions(value)
+    value = builder.apply("ADD", value, builder.constant(width))
+    away = builder.apply("SUB", value, builder.apply("REDUCE_MEAN", value, axes=(1,), keepdims=True))
+    size = builder.apply("REDUCE_MEAN", builder.apply("MUL", away, away), axes=(1,), keepdims=True)
+    hidden = builder.apply("SUB", away, builder.apply("MUL", away, builder.apply("SIGMOID", size)))
+    return builder.apply("TANH", builder.apply("MUL", hidden, builder.constant(width)))
 
 
-def _normalized(builder: ModelBuilder, value: int) -> int:
-    width = builder.type_of(value).dimensions[2]
-    hidden = _add(builder, "TANH", [_product(builder, value, width, 2 * width)])
-    hidden = _add(builder, "ADD", [_product(builder, hidden, 2 * width, width), value])
-    scale = builder.add_constant(f"s{hidden}", random_constant(width))
-    return _add(builder, "LAYER_NORMALIZATION", [hidden, scale], axis=2)
+def _normalized(builder: _Builder, value: int) -> int:
+    width = builder.dimensions(value)[2]
+    hidden = builder.apply("TANH", builder.product(value, 2 * width))
+    hidden = builder.apply("ADD", builder.product(hidden, width), value)
+    scale = builder.constant(width)
+    return builder.apply("LAYER_NORMALIZATION", hidden, scale, axis=2)
 
 
-def _hard_swish_block(builder: ModelBuilder, value: int) -> int:
-    channels, branch = builder.type_of(value).dimensions[1], value
+def _hard_swish_block(builder: _Builder, value: int) -> int:
+    channels, branch = builder.dimensions(value)[1], value
     for kernel in (1, 3):
-        weight = _constant(builder, branch, channels, channels, kernel, kernel)
-        branch = _add(builder, "CONV_2D", [branch, weight], pads=(kernel // 2,) * 4)
-    return _add(builder, "HARD_SWISH", [_add(builder, "ADD", [branch, value])])
+        weight = builder.constant(channels, channels, kernel, kernel)
+        branch = builder.apply("CONV_2D", branch, weight, pads=(kernel // 2,) * 4)
+    return builder.apply("HARD_SWISH", builder.apply("ADD", branch, value))
 
 
 _TABLE: Sequence[tuple[str, _Block, tuple[int, ...], int]] = (
@@ -481,46 +465,45 @@ def onnx_form(model: Model) -> onnx.ModelProto:
     }
     nodes = []
     for operation in model.operations:
-        op_type, attributes, lists = _OPS[operation.type](operation.attributes)
+        attributes = {name: operation.attributes[name] for name in _ATTRIBUTES.get(operation.type, ())}
         if operation.type == "LSTM":
-            attributes = {**attributes, "hidden_size": model.operands[operation.inputs[2]].type.dimensions[2]}
+            attributes["hidden_size"] = model.operands[operation.inputs[2]].type.dimensions[2]
         inputs, outputs = ([names[operand] for operand in group] for group in (operation.inputs, operation.outputs))
-        for sizes in lists:
+        if operation.type in _INPUT_ATTRIBUTES:
             inputs.append(f"{outputs[0]} sizes")
-            constants[inputs[-1]] = np.array(sizes, np.int64)
-        nodes.append((op_type, inputs, outputs, attributes))
+            constants[inputs[-1]] = np.array(operation.attributes[_INPUT_ATTRIBUTES[operation.type]], np.int64)
+        nodes.append((_OP_TYPES[operation.type], inputs, outputs, attributes))
     model_inputs, model_outputs = ([values[operand] for operand in group] for group in (model.inputs, model.outputs))
     return build(nodes, model_inputs, model_outputs, constants, OPSET)
 
 
-_Ops = Callable[[Mapping[str, Any]], tuple[str, Mapping[str, Any], tuple[tuple[int, ...], ...]]]
-_OPS: Mapping[str, _Ops] = {
-    "ADD": lambda _: ("Add", {}, ()),
-    "SUB": lambda _: ("Sub", {}, ()),
-    "MUL": lambda _: ("Mul", {}, ()),
-    "TANH": lambda _: ("Tanh", {}, ()),
-    "SIGMOID": lambda _: ("Sigmoid", {}, ()),
-    "ERF": lambda _: ("Erf", {}, ()),
-    "HARD_SWISH": lambda _: ("HardSwish", {}, ()),
-    "RELU": lambda _: ("Relu", {}, ()),
-    "MAT_MUL": lambda _: ("MatMul", {}, ()),
-    "SOFTMAX": lambda attributes: ("Softmax", {"axis": attributes["axis"]}, ()),
-    "CONCAT": lambda attributes: ("Concat", {"axis": attributes["axis"]}, ()),
-    "SPLIT": lambda attributes: ("Split", {"axis": attributes["axis"]}, (attributes["split"],)),
-    "LSTM": lambda attributes: ("LSTM", {"direction": attributes["direction"]}, ()),
-    "RESHAPE": lambda attributes: ("Reshape", {}, (attributes["shape"],)),
-    "TRANSPOSE": lambda attributes: ("Transpose", {"perm": attributes["perm"]}, ()),
-    "LAYER_NORMALIZATION": lambda attributes: ("LayerNormalization", {"axis": attributes["axis"]}, ()),
-    "BATCH_NORMALIZATION": lambda _: ("BatchNormalization", {}, ()),
-    "REDUCE_MEAN": lambda attributes: (
-        "ReduceMean",
-        {"axes": attributes["axes"], "keepdims": int(attributes["keepdims"])},
-        (),
-    ),
-    "CONV_2D": lambda attributes: (
-        "Conv",
-        {name: attributes[name] for name in ("pads", "strides", "dilations", "group")},
-        (),
-    ),
+_OP_TYPES: Mapping[str, str] = {
+    "ADD": "Add",
+    "SUB": "Sub",
+    "MUL": "Mul",
+    "TANH": "Tanh",
+    "SIGMOID": "Sigmoid",
+    "ERF": "Erf",
+    "HARD_SWISH": "HardSwish",
+    "RELU": "Relu",
+    "MAT_MUL": "MatMul",
+    "SOFTMAX": "Softmax",
+    "CONCAT": "Concat",
+    "SPLIT": "Split",
+    "LSTM": "LSTM",
+    "RESHAPE": "Reshape",
+    "TRANSPOSE": "Transpose",
+    "LAYER_NORMALIZATION": "LayerNormalization",
+    "REDUCE_MEAN": "ReduceMean",
+    "CONV_2D": "Conv",
 }
-"""Operation type -> op type, attributes, and further integer inputs."""
+_ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("SOFTMAX", "CONCAT", "SPLIT", "LAYER_NORMALIZATION"), ("axis",)),
+    "LSTM": ("direction",),
+    "TRANSPOSE": ("perm",),
+    "REDUCE_MEAN": ("axes", "keepdims"),
+    "CONV_2D": ("pads", "strides", "dilations", "group"),
+}
+"""Attributes that have the same name and meaning in ONNX."""
+_INPUT_ATTRIBUTES = {"SPLIT": "split", "RESHAPE": "shape"}
+"""Attributes that are inputs in ONNX."""
