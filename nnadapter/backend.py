@@ -26,6 +26,7 @@ from nnadapter.errors import (
     InvalidOptionError,
     NNAdapterError,
 )
+from nnadapter.onnx.construction import array_info
 from nnadapter.onnx.domains import plain_domain
 from nnadapter.onnx.onnxruntime_limits import onnxruntime_limits
 from nnadapter.options import Options, default_devices
@@ -223,8 +224,8 @@ def _newest_version(domain: str) -> int:
 
 def _input(name: str, value: _Value) -> onnx.ValueInfoProto:
     if not isinstance(value, list):
-        return _info(name, value.dtype, value.shape)
-    element = _info(name, value[0].dtype, value[0].shape).type.tensor_type.elem_type
+        return array_info(name, value)
+    element = array_info(name, value[0]).type.tensor_type.elem_type
     return helper.make_tensor_sequence_value_info(name, element, None)
 
 

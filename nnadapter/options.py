@@ -90,30 +90,28 @@ class Options:
     def __post_init__(self) -> None:
         _one_of("policy", self.policy, tuple(POLICIES))
         _check_fallback(self.fallback)
-        _positive("max_plans", self.max_plans)
-        _positive("max_plan_bytes", self.max_plan_bytes)
-        _positive("max_cache_bytes", self.max_cache_bytes)
+        for name in ("max_plans", "max_plan_bytes", "max_cache_bytes"):
+            _positive(name, getattr(self, name))
+        if self.shadow is not None:
+            _positive("shadow", self.shadow)
         _seconds("deadline_s", self.deadline_s)
         self._check_background()
         if self.verify is not None:
             _one_of("verify", self.verify, VERIFYING)
-        if self.shadow is not None:
-            _positive("shadow", self.shadow)
         _check_isolate(self.isolate)
-        if not isinstance(self.rules, (str, os.PathLike, type(None))) and not isinstance(self.rules, _rules()):
-            raise InvalidOptionError(f"option 'rules' must be a path, TOML text or nnadapter.Rules, got {self.rules!r}")
-        if not isinstance(self.plan, (str, os.PathLike, type(None))):
-            raise InvalidOptionError(f"option 'plan' must be the path of a plan file, got {self.plan!r}")
-        if not isinstance(self.trace, (str, os.PathLike, type(None))) or self.trace == "":
-            raise InvalidOptionError(f"option 'trace' must be the path of a file to write, got {self.trace!r}")
-        if not isinstance(self.cache_dir, (str, os.PathLike, bool, type(None))) or self.cache_dir == "":
-            raise InvalidOptionError(
-                f"option 'cache_dir' must be the path of a folder, or True, got {self.cache_dir!r}"
-            )
+        path = (str, os.PathLike, type(None))
+        if not isinstance(self.rules, path) and not isinstance(self.rules, _rules()):
+            raise _invalid("rules", "a path, TOML text or nnadapter.Rules", self.rules)
+        if not isinstance(self.plan, path):
+            raise _invalid("plan", "the path of a plan file", self.plan)
+        if not isinstance(self.trace, path) or self.trace == "":
+            raise _invalid("trace", "the path of a file to write", self.trace)
+        if not isinstance(self.cache_dir, (*path, bool)) or self.cache_dir == "":
+            raise _invalid("cache_dir", "the path of a folder, or True", self.cache_dir)
 
     def _check_background(self) -> None:
         if not isinstance(self.background, bool):
-            raise InvalidOptionError(f"option 'background' must be True or False, got {self.background!r}")
+            raise _invalid("background", "True or False", self.background)
         if not self.background:
             return
         if POLICIES[self.policy].times:
@@ -221,21 +219,20 @@ def default_devices() -> list[str]:
     return [name for name in named if name] or ["cpu"]
 
 
+def _invalid(name: str, expected: str, value: object, advice: str = "") -> InvalidOptionError:
+    return InvalidOptionError(f"option {name!r} must be {expected}, got {value!r}{advice}")
+
+
 def _one_of(name: str, value: object, choices: tuple[str, ...]) -> None:
     if value not in choices:
-        raise InvalidOptionError(
-            f"option {name!r} must be one of {', '.join(choices)}, got {value!r}{near_names(value, choices, '; ')}"
-        )
+        raise _invalid(name, f"one of {', '.join(choices)}", value, near_names(value, choices, "; "))
 
 
 def _check_fallback(fallback: object) -> None:
-    if isinstance(fallback, Mapping):
-        for stage, stage_fallback in fallback.items():
-            _one_of("fallback", stage_fallback, FALLBACKS)
-            if stage not in STAGES:
-                raise InvalidOptionError(f"option 'fallback' has no stage {stage!r}; {close_names(stage, STAGES)}")
-    else:
-        _one_of("fallback", fallback, FALLBACKS)
+    for stage, reaction in fallback.items() if isinstance(fallback, Mapping) else [(STAGES[0], fallback)]:
+        _one_of("fallback", reaction, FALLBACKS)
+        if stage not in STAGES:
+            raise InvalidOptionError(f"option 'fallback' has no stage {stage!r}; {close_names(stage, STAGES)}")
 
 
 def _check_isolate(isolate: object) -> None:
@@ -243,15 +240,15 @@ def _check_isolate(isolate: object) -> None:
     if not (isolate is None or isinstance(isolate, bool)) and (
         names is None or not all(isinstance(name, str) for name in names)
     ):
-        raise InvalidOptionError(f"option 'isolate' must be True, False, or names of devices, got {isolate!r}")
+        raise _invalid("isolate", "True, False, or names of devices", isolate)
 
 
 def _positive(name: str, value: object) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise InvalidOptionError(f"option {name!r} must be an integer of at least 1, got {value!r}")
+        raise _invalid(name, "an integer of at least 1", value)
 
 
 def _seconds(name: str, value: object) -> None:
     number = isinstance(value, (int, float)) and not isinstance(value, bool) and isfinite(value) and value > 0
     if value is not None and not number:
-        raise InvalidOptionError(f"option {name!r} must be a number of seconds above 0, or None, got {value!r}")
+        raise _invalid(name, "a number of seconds above 0, or None", value)

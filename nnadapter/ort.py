@@ -149,7 +149,7 @@ class InferenceSession(_InferenceSession):
         provider_options: Sequence[Mapping[str, Any]] | None = None,
         **kwargs: Any,
     ) -> None:
-        with _as_theirs(of_loading=True):
+        with _as_theirs(cancelled=_LOAD_CANCELLED):
             chosen, options = _chosen
             if chosen and kwargs.get("devices") is None:
                 kwargs["devices"] = _merge_devices(list(chosen), providers, provider_options)
@@ -173,10 +173,8 @@ class InferenceSession(_InferenceSession):
 
     def run_with_iobinding(self, iobinding: _IOBinding, run_options: Any = None) -> None:
         """Run on bound values. Every error is also a RuntimeError."""
-        try:
+        with _as_theirs(RuntimeError):
             super().run_with_iobinding(iobinding, run_options)
-        except errors.NNAdapterError as error:
-            raise _theirs(error, RuntimeError) from error
 
     def io_binding(self) -> IOBinding:
         return IOBinding(self)
@@ -194,33 +192,25 @@ class InferenceSession(_InferenceSession):
             isinstance(provider_option, Mapping) for provider_option in provider_options
         ):
             raise ValueError("'provider_options' values must be dicts.")
-        try:
-            if unknown and (provider_options is None or len(provider_options) == len(names)):
+        is_paired = provider_options is None or len(provider_options) == len(names)
+        with _as_theirs(RuntimeError if is_paired else ValueError):
+            if unknown and is_paired:
                 raise errors.InvalidOptionError(
                     f"Unknown Provider Type: {unknown[0]}; name one of {list(get_available_providers())}"
                 )
             super().set_providers(providers, provider_options)
-        except errors.NNAdapterError as error:
-            is_pairing = provider_options is not None and len(provider_options) != len(names)
-            raise _theirs(error, ValueError if is_pairing else RuntimeError) from error
 
     def get_provider_graph_assignment_info(self) -> Sequence[Any]:
-        try:
+        with _as_theirs(_native.Fail):
             return super().get_provider_graph_assignment_info()
-        except errors.NNAdapterError as error:
-            raise _theirs(error, _native.Fail) from error
 
     def set_tuning_results(self, results: Sequence[Mapping[str, Any]], *, error_on_invalid: bool = False) -> None:
-        try:
+        with _as_theirs(RuntimeError):
             super().set_tuning_results(results, error_on_invalid=error_on_invalid)
-        except errors.NNAdapterError as error:
-            raise _theirs(error, RuntimeError) from error
 
     def set_ep_dynamic_options(self, options: Mapping[str, str]) -> None:
-        try:
+        with _as_theirs(RuntimeError):
             super().set_ep_dynamic_options(options)
-        except errors.NNAdapterError as error:
-            raise _theirs(error, RuntimeError) from error
 
     def _serves(self, devices: Sequence[str]) -> bool:
         return {*devices, "cpu"} <= {*self.devices, "cpu"}
@@ -264,12 +254,12 @@ def _merge_devices(
 
 
 @contextmanager
-def _as_theirs(*, of_loading: bool = False) -> Iterator[None]:
+def _as_theirs(theirs: type[Exception] | None = None, *, cancelled: type[Exception] | None = None) -> Iterator[None]:
+    """Raise errors also as `theirs`, or as `cancelled` after a cancellation; by default as ONNX Runtime would."""
     try:
         yield
     except errors.NNAdapterError as error:
-        is_cancelled = of_loading and isinstance(error, errors.CancelledError)
-        raise _theirs(error, _LOAD_CANCELLED if is_cancelled else None) from error
+        raise _theirs(error, cancelled if isinstance(error, errors.CancelledError) and cancelled else theirs) from error
 
 
 def _theirs(error: errors.NNAdapterError, theirs: type[Exception] | None = None) -> errors.NNAdapterError:

@@ -8,7 +8,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from itertools import count
 from math import log
+from operator import mul
 from os import cpu_count
 from statistics import median
 from typing import Any
@@ -17,19 +19,19 @@ import numpy as np
 from msgspec.structs import replace as replace_line
 
 from nnadapter.costs.calibration import Calibration, MeasuredNetwork, driver_version, speed_options
-from nnadapter.costs.probes import LONG, SHORT, OperationWork, Probe, networks, probes, tensors_model, work_of
-from nnadapter.costs.work import FUSIBLE_CLASSES, Kind, Line, MeasuredWork, Numbers, OperationClass, padding_of
-from nnadapter.drivers.boundary import (
-    OutputCheck,
-    ask_admission,
-    ask_profile,
-    ask_supported,
-    check_results,
-    checked_program,
-    create_execution,
-    open_context,
-    read_only,
+from nnadapter.costs.probes import (
+    LONG,
+    SHORT,
+    OperationWork,
+    Probe,
+    networks,
+    onnx_form,
+    probes,
+    tensors_model,
+    work_of,
 )
+from nnadapter.costs.work import FUSIBLE_CLASSES, Kind, Line, MeasuredWork, Numbers, OperationClass, padding_of
+from nnadapter.drivers import boundary
 from nnadapter.drivers.capability import Capability, ModelForm, Profile, Threading
 from nnadapter.drivers.failures import named_call
 from nnadapter.drivers.interface import INTERFACE_VERSION, Context, Device, Execution, Program
@@ -75,12 +77,12 @@ class Stopwatch:
     def turn(self, run: Callable[[], object]) -> float:
         """Return the seconds of one run, the median over a turn."""
         self.wait_until_process_idle()
-        first = self._seconds(run)
+        first = self.seconds(run)
         if first >= self.turn_seconds:
             return first
-        samples = [self._seconds(run)]
+        samples = [self.seconds(run)]
         while sum(samples) < self.turn_seconds and len(samples) < _MOST_RUNS:
-            samples.append(self._seconds(run))
+            samples.append(self.seconds(run))
         return median(samples)
 
     def wait_until_process_idle(self) -> None:
@@ -93,7 +95,8 @@ class Stopwatch:
             if quiet == _QUIET:
                 return
 
-    def _seconds(self, run: Callable[[], object]) -> float:
+    def seconds(self, run: Callable[[], object]) -> float:
+        """Return the seconds of one run."""
         started = self.clock()
         run()
         return self.clock() - started
@@ -113,7 +116,7 @@ class ProgramTiming:
     execution: Execution
     inputs: Sequence[Array]
     outputs: Sequence[str]
-    expected: OutputCheck
+    expected: boundary.OutputCheck
     samples: list[float] = field(default_factory=list)
 
     @property
@@ -151,8 +154,8 @@ class ProgramTimer:
     def add(self, model: Model, *, is_standalone: bool = False) -> ProgramTiming | str:
         """Compile a model and run it twice, unrecorded; return the timing, or why it cannot be timed."""
         sent = self._form(model)
-        verdict = all_of(ask_supported(self._context, sent, len(model.operations)))
-        verdict = ask_admission(self._context, sent).verdict if verdict else verdict
+        verdict = all_of(boundary.ask_supported(self._context, sent, len(model.operations)))
+        verdict = boundary.ask_admission(self._context, sent).verdict if verdict else verdict
         if not verdict:
             return str(verdict)
         try:
@@ -186,7 +189,7 @@ class ProgramTimer:
                 return
             for timed in chance.sample(self._programs, len(self._programs)):
                 if cold:
-                    _elsewhere()
+                    np.negative(_SWEPT, out=_SWEPT)
                 timed.samples.append(self._sample(timed) if cold else self._stopwatch.turn(partial(self._once, timed)))
             advance()
 
@@ -203,24 +206,20 @@ class ProgramTimer:
         return (self._stopwatch.busy() - start_busy) / passed
 
     def _form(self, model: Model) -> object:
-        if self._capability.form is ModelForm.IR:
-            return model
-        from nnadapter.costs.probes import onnx_form
-
-        return onnx_form(model)
+        return model if self._capability.form is ModelForm.IR else onnx_form(model)
 
     def _compiled(self, model: Model, sent: object, is_standalone: bool) -> ProgramTiming | None:
         compile_ = self._context.compile_whole_graph if is_standalone else self._context.compile
         with not_counting(pools_held()):  # it uses threads regardless of other sessions and programs
-            program = checked_program(compile_(sent))
+            program = boundary.checked_program(compile_(sent))
         self._made.append(program)
-        execution = create_execution(program)
+        execution = boundary.create_execution(program)
         self._made.append(execution)
         generator = np.random.default_rng(0)
         types = [model.operands[operand].type for operand in model.inputs]
         numbers = [generator.standard_normal(type_.dimensions, np.float32) for type_ in types]
         inputs = [
-            read_only(array.astype(type_.dtype.array_type, copy=False))
+            boundary.read_only(array.astype(type_.dtype.array_type, copy=False))
             for array, type_ in zip(numbers, types, strict=True)
         ]
         outputs = [model.operands[operand] for operand in model.outputs]
@@ -230,22 +229,16 @@ class ProgramTimer:
         return timed if self._sample(timed) <= _LONGEST_SECONDS else None
 
     def _sample(self, timed: ProgramTiming) -> float:
-        started = self._clock()
-        self._once(timed)
-        return self._clock() - started
+        return self._stopwatch.seconds(partial(self._once, timed))
 
     def _once(self, timed: ProgramTiming) -> None:
         with self._lock:
-            results = timed.execution.compute([read_only(array) for array in timed.inputs])
-            check_results(list(results), timed.outputs, timed.expected)
+            results = timed.execution.compute([boundary.read_only(array) for array in timed.inputs])
+            boundary.check_results(list(results), timed.outputs, timed.expected)
 
 
 _SWEPT = np.ones(1 << 20, np.float32)
-
-
-def _elsewhere() -> None:
-    """Evict caches without a matrix product, after which BLAS threads would spin."""
-    np.negative(_SWEPT, out=_SWEPT)
+"""Negating it evicts caches without a matrix product, after which BLAS threads would spin."""
 
 
 _ROUNDS = 20
@@ -278,9 +271,7 @@ def fit(rows: Sequence[Sequence[float]], seconds: Sequence[float], least: Sequen
     return coefficients
 
 
-def fit_line(
-    rows: Sequence[Sequence[float]], seconds: Sequence[float], least: Sequence[float] | None = None
-) -> Numbers:
+def fit_line(rows: Sequence[Sequence[float]], seconds: Sequence[float], least: Sequence[float]) -> Numbers:
     """Return non-negative a, b and c of a `Line`; `rows` are numbers of equal operations, FLOPs and bytes.
 
     hypot(x, y) is the sum of each side times its share in it, so shares of the previous round make the problem linear.
@@ -434,16 +425,6 @@ def _padding(work: OperationWork, block: int) -> float:
     return float(padding_of(np.array([work.channels], dtype=np.float64), block)[0])
 
 
-def line_of(lines: Lines, kind: Kind) -> Line | None:
-    """Return the line of a kind, otherwise of the standalone operation."""
-    return lines.get(kind) or lines.get(Kind(kind.operation_class))
-
-
-def work_seconds(lines: Lines, model: Model) -> float:
-    """Return the seconds of a model's operations, as far as lines are known."""
-    return sum(_seconds(lines, work) for work in work_of(model))
-
-
 def seconds_by_kind(lines: Lines, model: Model) -> dict[Kind, float]:
     """Return the seconds of a model's operations by the kind of their line."""
     seconds: dict[Kind, float] = {}
@@ -454,7 +435,7 @@ def seconds_by_kind(lines: Lines, model: Model) -> dict[Kind, float]:
 
 
 def _seconds(lines: Lines, work: OperationWork) -> float:
-    line = line_of(lines, work.kind)
+    line = lines.get(work.kind) or lines.get(Kind(work.kind.operation_class))
     return 0.0 if line is None else _of(line, work)
 
 
@@ -505,7 +486,7 @@ def launches_of(
 
 
 def _unexplained_seconds(programs: Sequence[ProgramTiming], lines: Lines) -> list[float]:
-    return [max(0.0, timed.seconds - work_seconds(lines, timed.model)) for timed in programs]
+    return [max(0.0, timed.seconds - sum(_seconds(lines, work) for work in work_of(timed.model))) for timed in programs]
 
 
 def _least(programs: Sequence[ProgramTiming]) -> list[float]:
@@ -546,7 +527,7 @@ def scale_to_networks(lines: Lines, launches: Launches, networks: Mapping[str, P
         without = _factors(
             [rows[other] for other in training_names], [networks[other].seconds for other in training_names]
         )
-        predicted[name] = _sum(row, without)
+        predicted[name] = sum(map(mul, row, without))
     return NetworkScaledCosts(scaled, replace(launches, sole_segment=launches.sole_segment * factors[-1]), predicted)
 
 
@@ -556,14 +537,10 @@ def _network_row(lines: Lines, launches: Launches, kinds: Sequence[Kind], timed:
 
 
 def _factors(rows: Sequence[Sequence[float]], seconds: Sequence[float]) -> list[float]:
-    ones = [[float(row == column) for column in range(len(rows[0]))] for row in range(len(rows[0]))]
+    ones = np.eye(len(rows[0])).tolist()
     least = [0.0] * len(rows) + [_SLACK] * len(ones)
     factors = fit([*rows, *ones], [*seconds, *[1.0] * len(ones)], least)
     return [min(max(float(factor), 1 / _MOST), _MOST) for factor in factors]
-
-
-def _sum(row: Sequence[float], factors: Sequence[float]) -> float:
-    return sum(seconds * factor for seconds, factor in zip(row, factors, strict=True))
 
 
 def _scaled(line: Line, factor: float) -> Line:
@@ -611,9 +588,9 @@ def calibrate(
         NotDelegatedError: the device can run none of the programs.
     """
     selected = select_one(device, options or {})
-    opened, context = open_context(selected)
+    opened, context = boundary.open_context(selected)
     try:
-        answer = named_call(selected.name, "profile")(ask_profile, context, opened.capability)
+        answer = named_call(selected.name, "profile")(boundary.ask_profile, context, opened.capability)
         if isinstance(answer, Profile) and answer.simulated:
             raise InvalidOptionError(
                 f"device {device!r} has a simulated clock with these options, and a calibration measures real time; "
@@ -692,8 +669,13 @@ def _timed(bench: ProgramTimer, device: str, budget_seconds: float, advance: Cal
     """
     every, mixed = probes(), list(networks().items())
     batches, network_batches = _batches(len(every), _AT_ONCE), _batches(len(mixed), most_pools())
-    count = len(batches) + len(network_batches)
-    share, progress = budget_seconds / (count + 1), _RoundProgress(advance, count)
+    batch_count = len(batches) + len(network_batches)
+    share, rounds = budget_seconds / (batch_count + 1), count(1)
+
+    def advance_together() -> None:
+        if next(rounds) % batch_count == 0:
+            advance()
+
     pairs: dict[int, Pair] = {}
     refused: dict[int, str] = {}
     for batch in batches:
@@ -703,7 +685,7 @@ def _timed(bench: ProgramTimer, device: str, budget_seconds: float, advance: Cal
                 refused[position] = pair
             else:
                 pairs[position] = pair
-        bench.run(ROUNDS, share, progress.round)
+        bench.run(ROUNDS, share, advance_together)
         bench.clear()
     reasons = {every[position].kind.operation_class: refused[position] for position in sorted(refused, reverse=True)}
     if not pairs:
@@ -718,7 +700,7 @@ def _timed(bench: ProgramTimer, device: str, budget_seconds: float, advance: Cal
     for batch in network_batches:
         added = {name: bench.add(model, is_standalone=True) for name, model in (mixed[position] for position in batch)}
         able = {name: timing for name, timing in added.items() if isinstance(timing, ProgramTiming)}
-        bench.run(ROUNDS, share, progress.round)
+        bench.run(ROUNDS, share, advance_together)
         if able:
             timed |= able
             processor_counts.append(bench.processors())
@@ -758,20 +740,6 @@ def _pair(bench: ProgramTimer, probe: Probe) -> Pair | str:
         bench.drop(short)
         return long
     return Pair(probe.kind, short, long)
-
-
-@dataclass(slots=True)
-class _RoundProgress:
-    """Progress of several batches as one."""
-
-    advance: Callable[[], None]
-    batches: int
-    rounds: int = 0
-
-    def round(self) -> None:
-        self.rounds += 1
-        if self.rounds % self.batches == 0:
-            self.advance()
 
 
 def _fused_lines(lines: Lines) -> dict[OperationClass, dict[OperationClass, Line]]:

@@ -434,19 +434,20 @@ def cost_table(
     mask = np.array([name not in constants for name in work.names], dtype=bool)
     values = tuple(name for name in work.names if name not in constants)
     crossing = Crossing.of(graph.original, values, work.nbytes[mask])
-    borders = np.array([_crossing_seconds(crossing, costs[name], is_host=name == CPU) for name in devices])
+    borders = np.array(
+        [np.zeros_like(crossing.nbytes) if name == CPU else crossing.seconds(costs[name].profile) for name in devices]
+    )
     on_host = _on_host(work, costs[CPU]) if CPU in verdicts else np.zeros(len(graph.original.nodes))
+    run = [
+        np.bincount(np.asarray(graph.graph.atom_of, dtype=np.int64), on_host, len(graph.graph.atoms))
+        if name == CPU
+        else _run(work, graph, costs[name], fusions.get(name))
+        for name in devices
+    ]
     prices = Prices(
         devices=devices,
         host=CPU,
-        run=np.array(
-            [
-                _host_run(on_host, graph, verdicts[name])
-                if name == CPU
-                else _run(work, graph, verdicts[name], costs[name], fusions.get(name))
-                for name in devices
-            ]
-        ),
+        run=np.where([[bool(verdict) for verdict in verdicts[name]] for name in devices], run, np.inf),
         transfer_in=borders,
         transfer_out=borders.copy(),
         launch=np.array([costs[name].profile.launch_seconds for name in devices]),
@@ -464,10 +465,6 @@ def cost_table(
     )
 
 
-def _crossing_seconds(crossing: Crossing, costs: DeviceCosts, *, is_host: bool) -> Numbers:
-    return np.zeros_like(crossing.nbytes) if is_host else crossing.seconds(costs.profile)
-
-
 def _resident_read_seconds(crossing: Crossing, costs: Sequence[DeviceCosts]) -> Numbers | None:
     if not any(cost.has_resident_values for cost in costs):
         return None
@@ -477,9 +474,7 @@ def _resident_read_seconds(crossing: Crossing, costs: Sequence[DeviceCosts]) -> 
     )
 
 
-def _run(
-    work: GraphWork, graph: FusedGraph, verdicts: Sequence[Verdict], costs: DeviceCosts, fusion: Fusion | None
-) -> NDArray[np.float64]:
+def _run(work: GraphWork, graph: FusedGraph, costs: DeviceCosts, fusion: Fusion | None) -> Numbers:
     nodes = len(graph.original.nodes)
     atom_of = np.asarray(graph.graph.atom_of, dtype=np.int64)
     multi_node_atoms = [atom for atom in graph.original.atoms if len(atom) > 1]
@@ -496,19 +491,13 @@ def _run(
     if fusion is not None and fusion.free:
         seconds[unit_of[sorted(fusion.free)]] = 0.0
     first = np.fromiter((unit[0] for unit in units), np.int64, len(units))
-    atom_seconds = np.bincount(atom_of[first], seconds, len(graph.graph.atoms))
-    return np.where([bool(verdict) for verdict in verdicts], atom_seconds, np.inf)
+    return np.bincount(atom_of[first], seconds, len(graph.graph.atoms)).astype(np.float64)
 
 
 def _on_host(work: GraphWork, costs: DeviceCosts) -> Numbers:
     seconds = costs.seconds(work.per_node(company=costs.is_measured), work.dtypes)
     seconds[list(work.conversion.per_node.copies)] = 0.0
     return seconds
-
-
-def _host_run(seconds: Numbers, graph: FusedGraph, verdicts: Sequence[Verdict]) -> NDArray[np.float64]:
-    atom_seconds = np.bincount(np.asarray(graph.graph.atom_of, dtype=np.int64), seconds, len(graph.graph.atoms))
-    return np.where([bool(verdict) for verdict in verdicts], atom_seconds, np.inf)
 
 
 _OTHER_SPEEDS = frozenset({"float16", "bfloat16", "float64", "int8", "uint8"})

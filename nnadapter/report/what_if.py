@@ -45,10 +45,8 @@ def model_sources(models: Any) -> list[tuple[str, Any]]:
         if isinstance(source, (str, os.PathLike)):
             named_sources.update((_place(path), (str(path), path)) for path in _files(Path(source)))
         else:
-            named_sources[position] = (
-                getattr(getattr(source, "graph", None), "name", "") or f"model {position + 1}",
-                source,
-            )
+            graph_name = getattr(getattr(source, "graph", None), "name", "")
+            named_sources[position] = graph_name or f"model {position + 1}", source
     files = [path for path in named_sources if isinstance(path, Path)]
     shared = Path(os.path.commonpath([path.parent for path in files])) if files else Path()
     return [
@@ -360,10 +358,8 @@ def _notes(
     )
     if beyond:
         yield f"no feature moves {beyond} nodes to {device}: rules forbid it, or the nodes are not valid"
-    planned, counted = (
-        sum(situation.planned for situation in situations),
-        sum(situation.with_features().segments for situation in situations),
-    )
+    planned = sum(situation.planned for situation in situations)
+    counted = sum(situation.with_features().segments for situation in situations)
     if planned != counted:
         yield (
             f"plans have {planned} segments, some of them halved to fit a device; what-if counts "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path, PurePath
@@ -51,6 +51,7 @@ from nnadapter.records import replace
 from nnadapter.report.builder import report_of
 from nnadapter.report.observed_report import build_report
 from nnadapter.report.report import PartitionReport
+from nnadapter.report.sections import first_of
 from partition.plan import Step
 
 if TYPE_CHECKING:
@@ -169,16 +170,12 @@ def _planned(setting: Setting, prepared: Prepared, shapes: Shapes) -> Observed:
     return Observed(partitioning=planner.settle(past_choice.judgment), timed=past_choice.timed, chosen=EARLIER)
 
 
-def _assumed(names: Sequence[str]) -> tuple[str, ...]:
-    if not names:
-        return ()
-    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-    return (
-        (
-            f"input {names[0]!r}{more} of the model has dynamic dimensions: usual sizes are assumed; set "
-            "others with --shape"
-        ),
-    )
+def _assumed(names: Sequence[str]) -> Iterator[str]:
+    if names:
+        yield (
+            f"input {first_of([*map(repr, names)], 1)} of the model has dynamic dimensions: usual sizes are assumed; "
+            "set others with --shape"
+        )
 
 
 def _plan_file(partitioning: Partitioning, name: str) -> PlanFile:

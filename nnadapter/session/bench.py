@@ -10,6 +10,7 @@ import os
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from functools import partial
 from numbers import Integral
 from statistics import median, quantiles
@@ -74,9 +75,6 @@ class Spread:
     middle: float
     high: float
 
-    def to_dict(self) -> dict[str, float]:
-        return {"low": self.low, "middle": self.middle, "high": self.high}
-
 
 @dataclass(frozen=True, slots=True)
 class EngineTiming:
@@ -103,7 +101,7 @@ class EngineTiming:
             "version": self.version,
             "load_seconds": self.load_seconds,
             "first_seconds": self.first_seconds,
-            "seconds": None if self.spread is None else self.spread.to_dict(),
+            "seconds": None if self.spread is None else asdict(self.spread),
             "round_seconds": list(self.round_seconds),
             "differing_outputs": dict(self.differing_outputs),
             "failure": self.failure,
@@ -147,7 +145,7 @@ class BenchReport:
             "ran_on_devices": self.ran_on_devices,
             "session": self.session.to_dict(),
             "baselines": [
-                {**peer.to_dict(), "over": None if (over := self.ratio_to(peer)) is None else over.to_dict()}
+                {**peer.to_dict(), "over": None if (over := self.ratio_to(peer)) is None else asdict(over)}
                 for peer in self.baselines
             ],
         }
@@ -169,7 +167,10 @@ class BenchReport:
         )
 
     def _table(self) -> Iterator[str]:
-        rows = [("", "load", "first run", "run", "middle half of rounds", "version"), *map(_row, self._all)]
+        rows = [
+            ("", "load", "first run", "run", "middle half of rounds", "version"),
+            *map(_row, (self.session, *self.baselines)),
+        ]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         yield from (
             "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
@@ -180,10 +181,6 @@ class BenchReport:
         for peer in self.baselines:
             for output, off in peer.differing_outputs.items():
                 yield f"{peer.name}: output {output!r} differs, by at most {off:.3g}"
-
-    @property
-    def _all(self) -> tuple[EngineTiming, ...]:
-        return self.session, *self.baselines
 
 
 def verdict(over: Spread, rounds: int) -> str:

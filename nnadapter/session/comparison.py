@@ -46,6 +46,7 @@ from nnadapter.options import Options, options_from
 from nnadapter.planning.setting import Setting, open_setting
 from nnadapter.records import dataclass, replace
 from nnadapter.report.report import PartitionReport
+from nnadapter.report.sections import count, first_of
 from nnadapter.rules import Pin, Rules, read_rules
 from nnadapter.session.session import InferenceSession
 
@@ -80,10 +81,10 @@ class Finding:
     deviation: Deviation
 
     def __str__(self) -> str:
-        off, count = self.deviation, len(self.nodes)
+        off, length = self.deviation, len(self.nodes)
         kinds, places = (", ".join(dict.fromkeys(names)) for names in (self.op_types, self.devices))
-        ends = ", ".join(map(repr, self.nodes)) if count < 4 else f"{self.nodes[0]!r} to {self.nodes[-1]!r}"
-        kinds = kinds if count < 4 else f"{count} nodes"
+        ends = ", ".join(map(repr, self.nodes)) if length < 4 else f"{self.nodes[0]!r} to {self.nodes[-1]!r}"
+        kinds = kinds if length < 4 else f"{length} nodes"
         times = "infinitely many" if off.tolerances == inf else f"{off.tolerances:.3g}"
         return f"{ends} ({kinds}) on {places}: {off.value!r} is off by {off.largest_absolute:.3g}, {times} tolerances"
 
@@ -138,19 +139,15 @@ class LayerReport:
         if not self.atoms:
             yield "layers: no node ran on a device other than cpu and reference, so nothing was checked"
             return
-        yield f"layers: {self.atoms} on devices, {_counted(self.compilations, 'compilation')}"
+        yield f"layers: {self.atoms} on devices, {count(self.compilations, 'compilation')}"
         yield from self._culprits()
         if self.local_errors and self.outputs_agree:
             yield "the outputs agree, although an inner node differs"
         if self.first_accumulated_error is not None:
             yield f"the device's own values first differ after {self.first_accumulated_error}"
         if self.unchecked:
-            more = len(self.unchecked) - _LISTED
-            suffix = f" and {more} more" if more > 0 else ""
-            yield (
-                "not checked alone, because the device did not run it separately: "
-                f"{', '.join(map(repr, self.unchecked[:_LISTED]))}{suffix}"
-            )
+            names = first_of([*map(repr, self.unchecked)], _LISTED)
+            yield f"not checked alone, because the device did not run it separately: {names}"
         if self.saved is not None:
             yield f"saved in {self.saved.folder}; reproduce it with: {self.saved.command}"
         if self.ruled_out is not None:
@@ -173,26 +170,19 @@ class LayerReport:
             yield f"{which} is beyond the tolerance on its own; {nearest}"
 
     def _how(self) -> str:
-        if self.shortest_deviating_stretch is not None and not {*self.shortest_deviating_stretch.nodes}.isdisjoint(
-            self.unchecked
-        ):
+        stretch = self.shortest_deviating_stretch
+        if stretch is not None and not {*stretch.nodes}.isdisjoint(self.unchecked):
             return "wrong, including nodes that could not be checked alone"
         return "wrong only when the device fuses them" if self.fused else "error accumulates over"
 
 
 def _ruled_out(ruled_out: RuledOut) -> str:
-    count = _counted(len(ruled_out.pins), "pin")
-    end = "make" if len(ruled_out.pins) != 1 else "makes"
-    outcome = (
-        f"{end} the outputs agree"
-        if ruled_out.agrees
-        else "do not make the outputs agree, even with every node on the CPU"
-    )
-    return f"{ruled_out.path}: {count} to the CPU {outcome}; {_counted(ruled_out.compilations, 'compilation')}"
-
-
-def _counted(number: int, thing: str) -> str:
-    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+    pins, compilations = count(len(ruled_out.pins), "pin"), count(ruled_out.compilations, "compilation")
+    if ruled_out.agrees:
+        outcome = f"make{'s' if len(ruled_out.pins) == 1 else ''} the outputs agree"
+    else:
+        outcome = "do not make the outputs agree, even with every node on the CPU"
+    return f"{ruled_out.path}: {pins} to the CPU {outcome}; {compilations}"
 
 
 _MOST_REMOVALS = 64
@@ -237,7 +227,7 @@ def _fewest(suspects: Sequence[Group], agrees: Callable[[Sequence[Group]], bool]
     while high < len(suspects) and not agrees(suspects[:high]):
         low, high = high, 2 * high
     high = min(high, len(suspects))
-    return list(suspects[: first_true(low, high, lambda count: agrees(suspects[:count]))])
+    return list(suspects[: first_true(low, high, lambda number: agrees(suspects[:number]))])
 
 
 class _Trying:
@@ -426,10 +416,7 @@ class CompareReport:
             "nodes": [dict(counts) for counts in self.nodes],
             "failures": list(self.failures),
             **({} if self.layers is None else {"layers": self.layers.to_dict()}),
-            "outputs": [
-                {name: getattr(difference, name) for name in OutputDifference.__slots__}
-                for difference in self.differences
-            ],
+            "outputs": [asdict(difference) for difference in self.differences],
         }
 
     def __str__(self) -> str:
