@@ -8,13 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nnadapter.candidates.atoms import (
-    captured_names,
-    groups_of,
-    with_atoms,
-    with_own_sources,
-    with_per_node_conversions,
-)
+from nnadapter.candidates import atoms
 from nnadapter.candidates.conversion_tracing import ConversionTemplate, ConversionTracing, Converted, DynamicConversion
 from nnadapter.candidates.part import Part
 from nnadapter.candidates.segments import ShapedModel
@@ -177,7 +171,7 @@ class Conversions:
             InvalidModelError: the model contradicts itself at these shapes.
         """
         specialized, conversion = self._of(shapes)
-        return specialized, with_per_node_conversions(specialized, conversion)
+        return specialized, atoms.with_per_node_conversions(specialized, conversion)
 
     def _of(self, shapes: Shapes) -> Converted:
         for template in self._templates:
@@ -188,10 +182,10 @@ class Conversions:
                 self._keep(template)
                 return filled
         self._counts.misses += 1
-        specialized = with_own_sources(specialize(self._prepared, shapes), self._visible_values)
+        specialized = atoms.with_own_sources(specialize(self._prepared, shapes), self._visible_values)
         new_template = self._template(shapes, specialized)
         filled = None if new_template is None else new_template.specialize(shapes)
-        return filled or with_atoms(
+        return filled or atoms.with_atoms(
             specialized, converted(specialized, self._visible_values, self._calls), self._visible_values
         )
 
@@ -234,8 +228,8 @@ def converted(
         graph.values,
         specialized.constants,
         graph.outputs,
-        captured_names(graph),
-        groups_of(specialized, visible_values),
+        atoms.captured_names(graph),
+        atoms.groups_of(specialized, visible_values),
         calls,
     )
 

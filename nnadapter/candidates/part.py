@@ -8,14 +8,7 @@ from typing import Any
 
 from nnadapter.drivers import SegmentModel
 from nnadapter.errors import InvalidModelError
-from nnadapter.ir import SymbolicNumber, verify
-from nnadapter.ir.structure import (
-    ShapeDerivedValues,
-    SpecializableModel,
-    SpecializationGroup,
-    SpecializedModel,
-    numbers,
-)
+from nnadapter.ir import SymbolicNumber, structure, verify
 from nnadapter.ir.symbolic_numbers import slot_reader
 from nnadapter.records import dataclass
 
@@ -31,15 +24,15 @@ class Part:
 class SpecializablePart:
     """Segment with symbolic sizes; its shape-derived inputs become constants on specialization."""
 
-    def __init__(self, part: Part, shape_derived_values: ShapeDerivedValues) -> None:
+    def __init__(self, part: Part, shape_derived_values: structure.ShapeDerivedValues) -> None:
         self.part, self.given = part, shape_derived_values
         self.inputs = tuple(name for name in part.inputs if name not in shape_derived_values.names)
         with suppress(InvalidModelError):  # specialization reports the same error
             verify(part.model)  # once: guards extend the result to all sizes that a replay accepts
         named = zip(part.inputs, part.model.inputs, strict=True)
         self._given = {index: name for name, index in named if name in shape_derived_values.names}
-        self.model = SpecializableModel(part.model, tuple(self._given))
-        part_numbers = {value.number for value in numbers(part.model) if isinstance(value, SymbolicNumber)}
+        self.model = structure.SpecializableModel(part.model, tuple(self._given))
+        part_numbers = {value.number for value in structure.numbers(part.model) if isinstance(value, SymbolicNumber)}
         self._key = slot_reader(sorted(part_numbers | shape_derived_values.numbers))
 
     def key(self, replayed: Sequence[Any]) -> tuple[Any, ...]:
@@ -52,9 +45,9 @@ class SpecializablePart:
         if self._given:
             values = self.given.at(replayed)
             contents = {index: values[name] for index, name in self._given.items()}
-        return Part(SpecializedModel(self.model, replayed, contents), self.inputs)
+        return Part(structure.SpecializedModel(self.model, replayed, contents), self.inputs)
 
 
 def group_specializations(parts: Sequence[SpecializablePart]) -> None:
     """Let segments of one device share the numbers that a replay computes."""
-    SpecializationGroup([part.model for part in parts])
+    structure.SpecializationGroup([part.model for part in parts])

@@ -11,17 +11,7 @@ from typing import Any, TextIO
 import click
 
 import nnadapter
-from nnadapter import __version__
-from nnadapter.errors import (
-    CacheWarning,
-    ConversionWarning,
-    DriverError,
-    DriverWarning,
-    FallbackWarning,
-    NNAdapterError,
-    NotDelegatedError,
-    close_names,
-)
+from nnadapter import __version__, errors
 from nnadapter.process.terminal import prints_to_stderr, report, stop_in
 
 NO = 1
@@ -83,21 +73,21 @@ def report_errors() -> Iterator[None]:
         stop = stop_in(error)
         if stop is not None:
             raise click.exceptions.Exit(report(stop)) from None
-        if isinstance(error, NNAdapterError):
+        if isinstance(error, errors.NNAdapterError):
             raise Failure(str(error), _exit_code(error)) from error
         if isinstance(error, MemoryError):
             raise Failure(f"not enough memory: {error}; use smaller shapes") from error
         raise
 
 
-def _exit_code(error: NNAdapterError) -> int:
+def _exit_code(error: errors.NNAdapterError) -> int:
     # With forbidden fallback, a device that refuses or fails is a negative result.
-    refused = isinstance(error, NotDelegatedError)
-    broke = isinstance(error, DriverError) and error.device not in (None, "cpu")
+    refused = isinstance(error, errors.NotDelegatedError)
+    broke = isinstance(error, errors.DriverError) and error.device not in (None, "cpu")
     return NO if refused or broke else BAD_INPUT
 
 
-_NOTED = (FallbackWarning, DriverWarning, CacheWarning, ConversionWarning)
+_NOTED = (errors.FallbackWarning, errors.DriverWarning, errors.CacheWarning, errors.ConversionWarning)
 
 
 @contextmanager
@@ -178,7 +168,7 @@ class CommandGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args[0] not in _COMMANDS and not args[0].startswith("-"):
-            ctx.fail(f"there is no command {args[0]!r}; {close_names(args[0], _COMMANDS)}")
+            ctx.fail(f"there is no command {args[0]!r}; {errors.close_names(args[0], _COMMANDS)}")
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> object:

@@ -13,18 +13,8 @@ from typing import Any
 import click
 
 import nnadapter
+from nnadapter.cli import parameters
 from nnadapter.cli.command import NO, Command, ModelCommand
-from nnadapter.cli.parameters import (
-    Shapes,
-    converted,
-    progress,
-    requests,
-    takes_json,
-    takes_model,
-    takes_placing,
-    takes_settings_of_many,
-    to_json,
-)
 from nnadapter.engine.cached_plans import look_up_plans
 from nnadapter.engine.compiled_file import CompiledFile
 from nnadapter.engine.file_texts import dynamic_shape_sets, reasons_against, served_shapes_texts
@@ -41,8 +31,8 @@ from nnadapter.store.keys import PLAN
 
 @click.command(cls=ModelCommand)
 @click.argument("model", required=False)
-@takes_settings_of_many
-@takes_placing
+@parameters.takes_settings_of_many
+@parameters.takes_placing
 @click.option("-o", "--output", metavar="FILE", help="Compiled file to write.")
 @click.option("--keep-model", is_flag=True, help="Also store the model, so that the CPU can run shapes without a plan.")
 @click.option(
@@ -62,7 +52,7 @@ def compile(  # noqa: A001  the command's name
     model: str | None,
     devices: tuple[str, ...],
     options: Mapping[str, Mapping[str, str]],
-    shape_sets: tuple[Shapes, ...],
+    shape_sets: tuple[parameters.Shapes, ...],
     settings: Options,
     output: str | None,
     keep_model: bool,
@@ -82,12 +72,12 @@ def compile(  # noqa: A001  the command's name
         raise click.UsageError("compile needs MODEL and -o FILE, or --check FILE")
     # resolved here, because /dev/stdout changes below
     output = os.path.realpath(output) if Path(output).is_symlink() else output
-    source = converted(model, settings)
-    with prints_to_stderr(), progress("compiling"):
+    source = parameters.converted(model, settings)
+    with prints_to_stderr(), parameters.progress("compiling"):
         report = nnadapter.compile(
             source,
             output,
-            devices=requests(devices, options),
+            devices=parameters.requests(devices, options),
             input_shapes=shape_sets or None,
             options=settings,
             keep_model=keep_model,
@@ -116,7 +106,7 @@ def _summary(output: str, report: PartitionReport) -> str:
 
 
 def _check(path: str) -> None:
-    with prints_to_stderr(), progress("checking"):
+    with prints_to_stderr(), parameters.progress("checking"):
         reasons = reasons_against(CompiledFile(path))
     if not reasons:
         click.echo(f"{path}: runs on this machine unchanged")
@@ -163,7 +153,7 @@ def cache() -> None:
 
 @cache.command("ls", cls=Command)
 @_takes_folder
-@takes_json
+@parameters.takes_json
 def list_(folder: Path | None, as_json: bool) -> None:
     """List entries and bans.
 
@@ -174,7 +164,7 @@ def list_(folder: Path | None, as_json: bool) -> None:
     bans = stored_bans(opened.path)
     if as_json:
         ban_rows = [{**plain(ban), "since": _time(ban.since), "until": _time(ban.until)} for ban in bans]
-        click.echo(to_json({"folder": str(opened.path), "entries": rows, "bans": ban_rows}))
+        click.echo(parameters.to_json({"folder": str(opened.path), "entries": rows, "bans": ban_rows}))
         return
     for row in rows:
         click.echo(_line(row))
@@ -188,7 +178,7 @@ def list_(folder: Path | None, as_json: bool) -> None:
 
 @cache.command(cls=Command)
 @_takes_folder
-@takes_json
+@parameters.takes_json
 def verify(folder: Path | None, as_json: bool) -> None:
     """Check every entry.
 
@@ -197,7 +187,7 @@ def verify(folder: Path | None, as_json: bool) -> None:
     opened = _opened(folder)
     wrong = {entry.path.name: problem for entry in opened.entries() if (problem := _problem(entry))}
     if as_json:
-        click.echo(to_json({"folder": str(opened.path), "wrong": wrong}))
+        click.echo(parameters.to_json({"folder": str(opened.path), "wrong": wrong}))
     else:
         for name, problem in wrong.items():
             click.echo(f"{name}: {problem}")
@@ -230,14 +220,14 @@ def purge(folder: Path | None, max_bytes: int, only_bans: bool) -> None:
 
 
 @cache.command(cls=ModelCommand)
-@takes_model
+@parameters.takes_model
 @_takes_folder
-@takes_json
+@parameters.takes_json
 def explain(
     model: str,
     devices: tuple[str, ...],
     options: Mapping[str, Mapping[str, str]],
-    shapes: Shapes,
+    shapes: parameters.Shapes,
     fallback: str,
     folder: Path | None,
     as_json: bool,
@@ -248,8 +238,8 @@ def explain(
     """
     opened = _opened(folder)
     with prints_to_stderr():
-        settings, chosen = Options(fallback=fallback, cache_dir=opened.path), requests(devices, options)
-        source = converted(model, settings)
+        settings, chosen = Options(fallback=fallback, cache_dir=opened.path), parameters.requests(devices, options)
+        source = parameters.converted(model, settings)
         if kind_of(source) is SourceKind.COMPILED:  # a compiled model always has its stored report
             report = nnadapter.partition_report(source, options=settings)
         else:
@@ -258,7 +248,7 @@ def explain(
     segments = [segment for segment in report.segments if segment.cache is not None]
     if as_json:
         rows = [{"segment": segment.index, "device": segment.device, **plain(segment.cache)} for segment in segments]
-        click.echo(to_json({"folder": str(opened.path), "plan": plan, "segments": rows}))
+        click.echo(parameters.to_json({"folder": str(opened.path), "plan": plan, "segments": rows}))
         return
     for_shapes = f", for input shapes {plan.shapes}" if plan.shapes else ""
     click.echo(f"plan: {f'hit{for_shapes}' if plan.hit else f'miss, {plan.miss_reason}'}")

@@ -9,26 +9,8 @@ from pathlib import Path, PurePath
 import click
 
 import nnadapter
+from nnadapter.cli import parameters
 from nnadapter.cli.command import NO, Failure, ModelCommand
-from nnadapter.cli.parameters import (
-    OneOf,
-    Shapes,
-    composed,
-    converted,
-    feed_of,
-    inputs,
-    progress,
-    requests,
-    requests_for,
-    takes_cache,
-    takes_inputs,
-    takes_model,
-    takes_models,
-    takes_placing,
-    to_json,
-    values_of,
-    write_output,
-)
 from nnadapter.drivers.selection import DeviceRequest
 from nnadapter.errors import NNAdapterError
 from nnadapter.optional_parts import optional_part
@@ -68,7 +50,7 @@ def _number(text: str) -> float:
         return math.nan
 
 
-takes_gates = composed(
+takes_gates = parameters.composed(
     click.option(
         "--min-coverage", metavar="X", callback=_share,
         help="Exit with 1 if a smaller share of the nodes runs off the CPU, such as 0.95 or 95%.",
@@ -98,22 +80,22 @@ _OF_ONE_PLAN: Mapping[str, str] = {
 """Options that require a single plan, by parameter."""
 
 
-def refuse_together(parameters: Mapping[str, object], form: str) -> None:
+def refuse_together(arguments: Mapping[str, object], form: str) -> None:
     """Refuse options of a report that --what-if does not support."""
     for name, flag in _OF_ONE_PLAN.items():
-        if parameters[name] not in (None, {}):
+        if arguments[name] not in (None, {}):
             raise click.UsageError(f"{flag} requires a single plan, but --what-if tries many; use one of the two")
     if form not in RENDERERS:
-        hint = "'--output'" if parameters["form"] is None else "'--format'"
+        hint = "'--output'" if arguments["form"] is None else "'--format'"
         raise click.BadParameter(f"--what-if has no format {form}; use {', '.join(RENDERERS)}", param_hint=hint)
 
 
 def what_if_text(
-    models: Sequence[str], devices: Sequence[DeviceRequest], shapes: Shapes, options: Options, form: str
+    models: Sequence[str], devices: Sequence[DeviceRequest], shapes: parameters.Shapes, options: Options, form: str
 ) -> str:
     """Return the what-if report as text; models that fail are reported on stderr."""
     number = len(model_sources(models))
-    with prints_to_stderr(), progress("models", number) as advance:
+    with prints_to_stderr(), parameters.progress("models", number) as advance:
 
         def on_model(name: str, error: NNAdapterError | None) -> None:
             if error is not None and number > 1:
@@ -128,11 +110,11 @@ _ENDINGS = dict.fromkeys(form.endings[0] for form in FORMATS.values())
 
 
 @click.command(cls=ModelCommand, context_settings={"help_option_names": ["-h", "--help"]})
-@takes_models
-@takes_placing
-@takes_cache
+@parameters.takes_models
+@parameters.takes_placing
+@parameters.takes_cache
 @click.option(
-    "--input", "sources", multiple=True, metavar="NAME=FILE.npy|NUMBER", callback=inputs,
+    "--input", "sources", multiple=True, metavar="NAME=FILE.npy|NUMBER", callback=parameters.inputs,
     help=("Contents of an input that decides branches of the model: FILE.npy, or a number or true or "
 "false for all elements. Default: conditions are true."),
 )  # fmt: skip
@@ -144,7 +126,7 @@ _ENDINGS = dict.fromkeys(form.endings[0] for form in FORMATS.values())
 )
 @takes_gates
 @click.option(
-    "--format", "form", type=OneOf(tuple(FORMATS)),
+    "--format", "form", type=parameters.OneOf(tuple(FORMATS)),
     help=("Format of the report: "
 f"{', '.join(f'{name} is {form.help}' for name, form in FORMATS.items() if form.help)}. "
 f"Default: the format for the file name of --output ({', '.join(_ENDINGS)}), otherwise text."),
@@ -162,7 +144,7 @@ def report(
     models: tuple[str, ...],
     devices: tuple[str, ...],
     options: Mapping[str, Mapping[str, str]],
-    shapes: Shapes,
+    shapes: parameters.Shapes,
     settings: Options,
     sources: Mapping[str, str],
     save_plan: str | None,
@@ -181,32 +163,32 @@ def report(
 
     The exit code is 1 if a limit is exceeded, or if --fallback forbid is set and nodes would fall back to the CPU.
     """
-    parameters, form = click.get_current_context().params, _form(form, output)
-    on = requests(devices, options)
+    arguments, form = click.get_current_context().params, _form(form, output)
+    on = parameters.requests(devices, options)
     if what_if:
-        refuse_together(parameters, form)
+        refuse_together(arguments, form)
         _write(what_if_text(models, on, shapes, settings, form), output)
         return
     model = _only(models)
-    source = converted(model, settings)
+    source = parameters.converted(model, settings)
     if old is not None and not FORMATS[form].shows_difference:
         able = ", ".join(name for name, report_format in FORMATS.items() if report_format.shows_difference)
         raise click.BadParameter(f"format {form} cannot show differences; use one of {able}", param_hint="--diff")
     baseline = read_report(old) if old is not None else None
-    with prints_to_stderr(), progress("placing"):
+    with prints_to_stderr(), parameters.progress("placing"):
         current_report = nnadapter.partition_report(
             source,
-            devices=requests_for(source, devices, options),
+            devices=parameters.requests_for(source, devices, options),
             input_shapes=shapes,
             options=settings,
-            input_values=values_of(sources),
+            input_values=parameters.values_of(sources),
             save_plan=save_plan,
             save_segments=save_segments,
         )
     gates = Gates(min_coverage=min_coverage, max_segments=max_segments, max_latency_seconds=max_latency)
     broken = broken_gates(current_report, gates)
     difference = compare_reports(baseline, current_report) if baseline is not None else None
-    with progress("writing"):
+    with parameters.progress("writing"):
         text = FORMATS[form].render(current_report, PurePath(model).name, difference)
     _write(text.rstrip("\n"), output)
     for line in broken:
@@ -240,13 +222,13 @@ def _write(text: str, output: str | None) -> None:
     if output in (None, "-"):
         click.echo(text)
     else:
-        write_output(output, lambda file: file.write(f"{text}\n".encode()))
+        parameters.write_output(output, lambda file: file.write(f"{text}\n".encode()))
 
 
 @click.command(cls=ModelCommand)
-@takes_model
-@takes_placing
-@takes_inputs
+@parameters.takes_model
+@parameters.takes_placing
+@parameters.takes_inputs
 @click.option(
     "--rtol", type=click.FloatRange(min=0), default=RELATIVE_TOLERANCE, show_default=True,
     help="Allowed difference relative to the CPU's value.",
@@ -275,7 +257,7 @@ def compare(
     model: str,
     devices: tuple[str, ...],
     options: Mapping[str, Mapping[str, str]],
-    shapes: Shapes,
+    shapes: parameters.Shapes,
     settings: Options,
     sources: Mapping[str, str],
     rtol: float,
@@ -289,12 +271,12 @@ def compare(
 
     The exit code is 1 if outputs differ, if no node ran on the devices, or if a device fell back to the CPU.
     """
-    source = converted(model, settings)
-    with prints_to_stderr(), progress("comparing"):
+    source = parameters.converted(model, settings)
+    with prints_to_stderr(), parameters.progress("comparing"):
         result = nnadapter.compare(
             source,
-            requests(devices, options),
-            feed_of(source, shapes, sources).arrays,
+            parameters.requests(devices, options),
+            parameters.feed_of(source, shapes, sources).arrays,
             options=settings,
             relative_tolerance=rtol,
             absolute_tolerance=atol,
@@ -302,7 +284,7 @@ def compare(
             save=save if save or not layers else f"{Path(model).stem}-layers",
             rules_out=rules_out,
         )
-    click.echo(to_json(result.to_dict()) if as_json else str(result))
+    click.echo(parameters.to_json(result.to_dict()) if as_json else str(result))
     if result.layers is not None and result.layers.unwritten:
         raise Failure(f"not all results could be written: {result.layers.unwritten}; give another path")
     if not result.agrees:

@@ -16,25 +16,8 @@ import click
 import numpy as np
 
 import nnadapter
+from nnadapter.cli import parameters
 from nnadapter.cli.command import NO, Failure, ModelCommand
-from nnadapter.cli.parameters import (
-    Feed,
-    OneOf,
-    Shapes,
-    converted,
-    feed_of,
-    inputs,
-    make_folder,
-    progress,
-    requests_for,
-    takes_cache,
-    takes_format,
-    takes_inputs,
-    takes_model,
-    takes_placing,
-    to_json,
-    write_output,
-)
 from nnadapter.drivers.selection import HOSTS, DeviceRequest
 from nnadapter.engine.provenance import Provenance
 from nnadapter.files.source_kind import SourceKind, kind_of
@@ -100,11 +83,11 @@ def save_outputs(folder: str, outputs: Mapping[str, object]) -> list[Path]:
     Unusual characters in names become underscores. Elements of a sequence are numbered.
     """
     arrays = [pair for name, value in outputs.items() for pair in _arrays(name, value)]
-    make_folder(Path(folder))
+    parameters.make_folder(Path(folder))
     paths = []
     for stem, (_, array) in zip(_file_names(name for name, _ in arrays), arrays, strict=True):
         paths.append(Path(folder) / f"{stem}.npy")
-        write_output(paths[-1], partial(np.save, arr=array, allow_pickle=False))
+        parameters.write_output(paths[-1], partial(np.save, arr=array, allow_pickle=False))
     return paths
 
 
@@ -225,7 +208,7 @@ class RunFacts:
 
     model: str
     devices: tuple[str, ...]
-    feed: Feed
+    feed: parameters.Feed
     outputs: Mapping[str, Any]
     """Results of the last run by output name."""
     times: Times
@@ -323,11 +306,11 @@ _PARTS = (_head, _outputs, _times, _where, _costs, _saved, _profile)
 
 
 @click.command(cls=ModelCommand)
-@takes_model
-@takes_placing
-@takes_cache
+@parameters.takes_model
+@parameters.takes_placing
+@parameters.takes_cache
 @click.option(
-    "--input", "sources", multiple=True, metavar="NAME=FILE|NUMBER|random", callback=inputs,
+    "--input", "sources", multiple=True, metavar="NAME=FILE|NUMBER|random", callback=parameters.inputs,
     help=("Contents of an input: FILE.npy, a picture, a number or true or false for all elements, or "
 "random, which is the default (the same numbers in every run)."),
 )  # fmt: skip
@@ -343,12 +326,12 @@ _PARTS = (_head, _outputs, _times, _where, _costs, _saved, _profile)
     "--profile", metavar="FILE",
     help="Write a trace of events and times to FILE, in JSON for ui.perfetto.dev and chrome://tracing.",
 )  # fmt: skip
-@takes_format
+@parameters.takes_format
 def run(
     model: str,
     devices: tuple[str, ...],
     options: Mapping[str, Mapping[str, str]],
-    shapes: Shapes,
+    shapes: parameters.Shapes,
     settings: Options,
     sources: Mapping[str, str],
     repeat: int,
@@ -362,29 +345,29 @@ def run(
     channel, resized to the input's height and width regardless of its proportions, scaled to 0..1 (except for uint8),
     and laid out like the input, as [N, C, H, W] or [N, H, W, C].
     """
-    chosen, settings = requests_for(model, devices, options), replace(settings, trace=profile)
-    source = converted(model, settings)
-    with progress("preparing inputs"):
-        feed = feed_of(source, shapes, sources)
+    chosen, settings = parameters.requests_for(model, devices, options), replace(settings, trace=profile)
+    source = parameters.converted(model, settings)
+    with parameters.progress("preparing inputs"):
+        feed = parameters.feed_of(source, shapes, sources)
     with prints_to_stderr():
         facts = _run(model, source, chosen, settings, feed, repeat)
     if save is not None:
         facts = replace(facts, saved=tuple(map(str, save_outputs(save, facts.outputs))))
-    click.echo(to_json(facts.to_dict()) if form == "json" else to_text(facts))
+    click.echo(parameters.to_json(facts.to_dict()) if form == "json" else to_text(facts))
 
 
 def _run(
-    model: str, source: Any, devices: list[DeviceRequest] | None, options: Options, feed: Feed, repeat: int
+    model: str, source: Any, devices: list[DeviceRequest] | None, options: Options, feed: parameters.Feed, repeat: int
 ) -> RunFacts:
     started = time.perf_counter()
-    with progress("loading and compiling"):
+    with parameters.progress("loading and compiling"):
         session = nnadapter.InferenceSession(source, devices=devices, options=options)
         loaded = time.perf_counter()
     with session:
-        with progress("first run"):
+        with parameters.progress("first run"):
             results = session.run(None, feed.arrays)
         first, repeats, of_steps = time.perf_counter() - loaded, list[float](), list[float]()
-        with progress("running", repeat) as advance:
+        with parameters.progress("running", repeat) as advance:
             for _ in range(repeat):
                 run_start = time.perf_counter()
                 results = session.run(None, feed.arrays)
@@ -411,20 +394,20 @@ def _provenance(session: nnadapter.InferenceSession) -> Provenance:
 
 
 def _against(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...] | None:
-    kind = OneOf(PEERS)
+    kind = parameters.OneOf(PEERS)
     names = (name.strip() for value in values for name in value.split(","))
     return tuple(kind.convert(name, param, ctx) for name in names) or None
 
 
 @click.command(cls=ModelCommand)
-@takes_model
-@takes_placing
-@takes_cache
+@parameters.takes_model
+@parameters.takes_placing
+@parameters.takes_cache
 @click.option(
     "--against", multiple=True, metavar="ENGINE,...", callback=_against,
     help=f"Engines to compare with, running on the CPU: {', '.join(PEERS)}.  [default: ort]",
 )  # fmt: skip
-@takes_inputs
+@parameters.takes_inputs
 @click.option(
     "--rounds",
     type=click.IntRange(min=1),
@@ -432,12 +415,12 @@ def _against(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
     show_default=True,
     help="Number of rounds; each engine runs once per round.",
 )
-@takes_format
+@parameters.takes_format
 def bench(
     model: str,
     devices: tuple[str, ...],
     options: Mapping[str, Mapping[str, str]],
-    shapes: Shapes,
+    shapes: parameters.Shapes,
     settings: Options,
     against: tuple[str, ...] | None,
     sources: Mapping[str, str],
@@ -449,19 +432,19 @@ def bench(
     All engines run in turns, and medians are compared. The exit code is 1 if no node ran on the devices, or if a device
     fell back to the CPU, because the times are then not those of the devices.
     """
-    chosen = requests_for(model, devices, options)
-    source = converted(model, settings)
+    chosen = parameters.requests_for(model, devices, options)
+    source = parameters.converted(model, settings)
     if against is None:  # other engines cannot run a compiled model
         against = () if kind_of(model) is SourceKind.COMPILED else ("ort",)
-    with progress("preparing inputs"):
-        feed = feed_of(source, shapes, sources)
-    with prints_to_stderr(), progress("timing", rounds) as advance:
+    with parameters.progress("preparing inputs"):
+        feed = parameters.feed_of(source, shapes, sources)
+    with prints_to_stderr(), parameters.progress("timing", rounds) as advance:
         result = nnadapter.bench(
             source, chosen, feed.arrays, against=against, options=settings, rounds=rounds, advance=advance
         )
     costs = run_costs(result.report, min(result.session.round_seconds))
     if form == "json":
-        click.echo(to_json({**result.to_dict(), "cost": costs}))
+        click.echo(parameters.to_json({**result.to_dict(), "cost": costs}))
     else:
         click.echo("\n".join([str(result), *costs.lines()]))
     if not result.ran_on_devices:

@@ -11,25 +11,17 @@ from typing import Any
 
 import click
 
+from nnadapter.cli import parameters
 from nnadapter.cli.command import ModelCommand
-from nnadapter.cli.parameters import (
-    Shapes,
-    converted,
-    progress,
-    requests_for,
-    takes_cache,
-    takes_placing,
-    takes_settings_of_many,
-)
 from nnadapter.options import Options
 from nnadapter.process.terminal import StopRequested, prints_to_stderr, report
 
 
 @click.command(cls=ModelCommand)
 @click.argument("model")
-@takes_settings_of_many
-@takes_placing
-@takes_cache
+@parameters.takes_settings_of_many
+@parameters.takes_placing
+@parameters.takes_cache
 @click.option("--name", help="Name of the model in addresses. Default: the name of its file.")
 @click.option(
     "--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 for all network interfaces."
@@ -77,7 +69,7 @@ def serve(
     model: str,
     devices: tuple[str, ...],
     options: Mapping[str, Mapping[str, str]],
-    shape_sets: tuple[Shapes, ...],
+    shape_sets: tuple[parameters.Shapes, ...],
     settings: Options,
     name: str | None,
     host: str,
@@ -97,7 +89,7 @@ def serve(
     from nnadapter.ray.serving.application import serve_until_stopped
 
     arguments: dict[str, Any] = {
-        "devices": requests_for(model, devices, options),
+        "devices": parameters.requests_for(model, devices, options),
         "options": settings,
         "name": name or Path(model).stem,
         "max_batch_size": max_batch_size,
@@ -110,7 +102,7 @@ def serve(
     }
     with ExitStack() as stack:
         stack.enter_context(prints_to_stderr())
-        stack.enter_context(progress("starting"))
+        stack.enter_context(parameters.progress("starting"))
 
         def announce(address: str) -> None:
             """Print the address to stdout, then redirect libraries' output to stderr again."""
@@ -119,7 +111,9 @@ def serve(
             stack.enter_context(prints_to_stderr())
 
         code = 0
-        number = serve_until_stopped(converted(model, settings), host=host, port=port, on_ready=announce, **arguments)
+        number = serve_until_stopped(
+            parameters.converted(model, settings), host=host, port=port, on_ready=announce, **arguments
+        )
         if number:
             code = report(StopRequested(number))
     for stream in filter(None, (sys.stdout, sys.stderr)):

@@ -19,13 +19,7 @@ from nnadapter.drivers.interface import INTERFACE_VERSION
 from nnadapter.drivers.registry import device_info, inside
 from nnadapter.drivers.selection import ISOLATE, canonical, select_one
 from nnadapter.errors import StoredFileError
-from nnadapter.files.atomic_files import (
-    cache_folder,
-    calibration_file,
-    calibrations_of,
-    calibrations_of_driver,
-    replace_file,
-)
+from nnadapter.files import atomic_files
 from nnadapter.files.documents import FileKind
 from nnadapter.process.processors import machine_description
 from nnadapter.records import dataclass
@@ -59,7 +53,7 @@ def write_stored(file: Path, value: Mapping[str, Any]) -> None:
     text = json.dumps(value, indent=2, allow_nan=False)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(file, lambda opened: opened.write(f"{text}\n".encode()))
+        atomic_files.replace_file(file, lambda opened: opened.write(f"{text}\n".encode()))
     except OSError as error:
         raise StoredFileError(
             f"{str(file)!r} cannot be written: {error.strerror or error}; set NNADAPTER_CACHE_DIR to a folder that can "
@@ -201,7 +195,9 @@ def find_calibration(
     requested_options, notes = speed_options(table, options, isolated=isolated), list[str]()
     for name in _names(device):
         try:
-            calibration = read_calibration(calibration_file(name, requested_options), name, requested_options)
+            calibration = read_calibration(
+                atomic_files.calibration_file(name, requested_options), name, requested_options
+            )
         except FileNotFoundError:
             continue
         except StoredFileError as error:
@@ -252,7 +248,7 @@ def _names(device: str) -> Iterator[str]:
     if inside(device) != device:
         yield from _names(inside(device))
     driver = device.partition(":")[0]
-    if not calibrations_of_driver(driver):
+    if not atomic_files.calibrations_of_driver(driver):
         return
     listed = canonical(device_info(driver).name)
     if device in (driver, listed):
@@ -272,7 +268,7 @@ def keep_calibration(calibration: Calibration) -> Path:
     Raises:
         StoredFileError: it cannot be written.
     """
-    file = calibration_file(calibration.device, calibration.options)
+    file = atomic_files.calibration_file(calibration.device, calibration.options)
     write_stored(file, contents_of(calibration))
     return file
 
@@ -295,7 +291,7 @@ def driver_version(device: str) -> str:
 
 
 def _other_options_text(device: str, requested_options: Mapping[str, OptionValue]) -> str:
-    settings, files = [], [(name, file) for name in _names(device) for file in calibrations_of(name)]
+    settings, files = [], [(name, file) for name in _names(device) for file in atomic_files.calibrations_of(name)]
     for whose, file in files:
         with suppress(FileNotFoundError, StoredFileError):  # only files of the requested options may raise
             options = {ISOLATE: False, **read_calibration(file, whose).options}
@@ -492,4 +488,4 @@ def _read(file: Path, key: str) -> MeasuredChoice:
 
 
 def _file(key: str) -> Path:
-    return cache_folder() / "measured" / f"{key}.json"
+    return atomic_files.cache_folder() / "measured" / f"{key}.json"

@@ -1,4 +1,4 @@
-"""Reports as self-contained HTML pages, and as graphs for Graphviz and Google's Model Explorer."""
+"""Reports as self-contained HTML pages."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import hashlib
 import html
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from html import escape
 from importlib import resources
@@ -16,22 +16,9 @@ from typing import Any
 from nnadapter.drivers.selection import HOSTS
 from nnadapter.onnx.domains import op_name
 from nnadapter.process.resources import memoize
+from nnadapter.report import sections
 from nnadapter.report.difference import DifferenceFacts
 from nnadapter.report.facts import CostFacts, NodeFacts, PlanFileFacts, ReportFacts, SegmentFacts, TensorFacts, plain
-from nnadapter.report.sections import (
-    RefusedGroup,
-    boundary_sentences,
-    count,
-    duration,
-    guess_words,
-    incident_lines,
-    lost_groups,
-    prediction_words,
-    quantity,
-    refused_groups,
-    verdict,
-    work,
-)
 
 _STATES = ("folded", "unused")
 
@@ -49,7 +36,7 @@ def page_data(report: ReportFacts, title: str, difference: DifferenceFacts | Non
     return {
         **_plan(report),
         "title": title,
-        "verdict": plain(verdict(report)),
+        "verdict": plain(sections.verdict(report)),
         "made": _circumstances(report),
         "policy": report.policy,
         "inputs": [[name, list(shape)] for name, shape in report.input_shapes.items()],
@@ -57,24 +44,29 @@ def page_data(report: ReportFacts, title: str, difference: DifferenceFacts | Non
         "coverage": plain(report.coverage),
         "switches": report.switches,
         "fewest": report.fewest,
-        "notes": [*report.notes, *incident_lines(report)],
-        "borders": boundary_sentences(report),
+        "notes": [*report.notes, *sections.incident_lines(report)],
+        "borders": sections.boundary_sentences(report),
         "weights": plain(report.weights),
         "cost": None if report.cost is None else _cost(report.cost),
         "rules": plain(report.rules),
         "plan_file": None if report.plan_file is None else _plan_file(report.plan_file),
         **_nodes(report),
-        "groups": [_group(group) for group in refused_groups(report)],
+        "groups": [_group(group) for group in sections.refused_groups(report)],
         "difference": None if difference is None else difference.to_dict(),
         "before": None if difference is None else _plan(difference.old_report),
     }
 
 
 def _cost(cost: CostFacts) -> dict[str, Any]:
-    return {**plain(cost), "word": cost.word, "resting": prediction_words(cost), "guess": guess_words(cost)}
+    return {
+        **plain(cost),
+        "word": cost.word,
+        "resting": sections.prediction_words(cost),
+        "guess": sections.guess_words(cost),
+    }
 
 
-def _group(group: RefusedGroup) -> dict[str, Any]:
+def _group(group: sections.RefusedGroup) -> dict[str, Any]:
     return {**plain(group), "between": group.between, "switching": group.switching}
 
 
@@ -95,7 +87,7 @@ def _plan_file(plan: PlanFileFacts) -> dict[str, Any]:
         "path": plan.path,
         "bound": plan.matched_nodes,
         "lost": len(plan.unmatched_entries),
-        "groups": plain(lost_groups(plan)),
+        "groups": plain(sections.lost_groups(plan)),
     }
 
 
@@ -291,123 +283,3 @@ def bars(parts: Mapping[str, int], total: int) -> str:
 
 def _color(place: int, name: str) -> str:
     return "at-host" if name in HOSTS else f"at-{place % _DEVICES}"
-
-
-HOST = "#d5d9df"
-"""Gray for devices that do not accelerate."""
-_PALETTE = ("#9cc7f0", "#f3c27b", "#a9d8a0", "#e3a9cf", "#c4b5ee", "#8fd6d2", "#eeb1a0", "#d8d388")
-"""Distinguishable in grayscale, readable with black text."""
-
-
-def colors(devices: Sequence[str]) -> dict[str, str]:
-    """Return a color per device."""
-    accelerators = [name for name in devices if name not in HOSTS]
-    accelerator_colors = {name: _PALETTE[index % len(_PALETTE)] for index, name in enumerate(accelerators)}
-    return {name: accelerator_colors.get(name, HOST) for name in devices}
-
-
-Ends = tuple[int | None, int | None]
-"""Source and target segment; None for the model's inputs or outputs."""
-
-
-def crossings(report: ReportFacts) -> Mapping[Ends, tuple[TensorFacts, ...]]:
-    """Return the tensors between pairs of segments, in reading order."""
-    home = {tensor.name: segment.index for segment in report.segments for tensor in segment.outputs}
-    tensors_by_ends: dict[Ends, list[TensorFacts]] = {}
-    read: set[str] = set()
-    for segment in report.segments:
-        for tensor in segment.inputs:
-            tensors_by_ends.setdefault((home.get(tensor.name), segment.index), []).append(tensor)
-            read.add(tensor.name)
-    for segment in report.segments:
-        unread = [tensor for tensor in segment.outputs if tensor.name not in read]
-        if unread:
-            tensors_by_ends[segment.index, None] = unread
-    return {ends: tuple(tensors) for ends, tensors in tensors_by_ends.items()}
-
-
-_SHOWN_NAMES = 3
-_LONGEST_NAME = 60
-_INPUTS, _OUTPUTS = "inputs", "outputs"
-
-
-def to_dot(report: ReportFacts) -> str:
-    """Return a Graphviz graph of segments and tensors.
-
-    Source: the grammar of Graphviz, https://graphviz.org/doc/info/lang.html.
-    """
-    return "\n".join(["digraph plan {", *(f"  {line}" for line in _lines(report)), "}"])
-
-
-def _lines(report: ReportFacts) -> Iterator[str]:
-    yield "rankdir=TB;"
-    yield 'node [shape=box, style=filled, fontname="Helvetica"];'
-    yield 'edge [fontname="Helvetica", fontsize=10];'
-    fill = colors(report.devices)
-    edges = crossings(report)
-    for segment in report.segments:
-        label = _quoted(_label(segment, segment.device in report.guesses))
-        yield f"s{segment.index} [label={label}, fillcolor={_quoted(fill[segment.device])}];"
-    for end, name in ((0, _INPUTS), (1, _OUTPUTS)):
-        if any(ends[end] is None for ends in edges):
-            yield f"{name} [label={_quoted(name)}, shape=ellipse, style=solid];"
-    for (source, target), tensors in edges.items():
-        start = _INPUTS if source is None else f"s{source}"
-        stop = _OUTPUTS if target is None else f"s{target}"
-        yield f"{start} -> {stop} [label={_quoted(_tensors(tensors))}];"
-
-
-def _label(segment: SegmentFacts, guessed: bool) -> list[str]:
-    lines = [
-        f"{segment.index}: {segment.device}",
-        f"{count(len(segment.nodes), 'node')}, {work(segment.flops, segment.unknown_flops_nodes)}",
-    ]
-    if segment.predicted_seconds is not None:
-        lines.append(f"{duration(segment.predicted_seconds)} {'guessed' if guessed else 'predicted'}")
-    if segment.seconds is not None:
-        lines.append(f"{duration(segment.seconds)} measured")
-    return lines
-
-
-def _tensors(tensors: Sequence[TensorFacts]) -> list[str]:
-    lines = [
-        f"{_short(tensor.name)} {'?' if tensor.nbytes is None else quantity(tensor.nbytes, 'B')}"
-        for tensor in tensors[:_SHOWN_NAMES]
-    ]
-    more = tensors[_SHOWN_NAMES:]
-    if more:
-        nbytes = sum(tensor.nbytes or 0 for tensor in more)
-        lines.append(f"and {len(more)} more, {quantity(nbytes, 'B')}")
-    return lines
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= _LONGEST_NAME else f"...{name[3 - _LONGEST_NAME :]}"
-
-
-def _quoted(lines: str | Sequence[str]) -> str:
-    parts = [lines] if isinstance(lines, str) else lines
-    plain = ("".join(char if char.isprintable() else " " for char in part) for part in parts)
-    return '"' + "\\n".join(part.replace("\\", "\\\\").replace('"', '\\"') for part in plain) + '"'
-
-
-_NOWHERE = "#ffffff"
-_TEXT = "#000000"
-
-
-def to_model_explorer(report: ReportFacts) -> str:
-    """Return JSON text with the device of each node, by name: Model Explorer's ONNX adapter uses names as ids.
-
-    Source: `GraphNodeData` of `model_explorer.node_data_builder`, `NodeDataProviderGraphData` of its user interface.
-    """
-    fill = colors(report.devices)
-    results = {
-        node.name: {
-            "value": node.device or node.state,
-            "bgColor": fill.get(node.device, _NOWHERE),
-            "textColor": _TEXT,
-        }
-        for node in report.nodes
-    }
-    data = {"name": "device", "results": results, "showExpandedSummaryOnGroupNode": True}
-    return json.dumps(data, indent=2)

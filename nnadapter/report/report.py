@@ -24,7 +24,8 @@ from nnadapter.report.difference import (
     is_other_model,
 )
 from nnadapter.report.facts import SCHEMA_VERSION, NodeFacts, ReportFacts, to_lines
-from nnadapter.report.html import to_dot, to_html, to_model_explorer
+from nnadapter.report.graphs import to_dot, to_model_explorer
+from nnadapter.report.html import to_html
 from nnadapter.report.sections import duration
 from nnadapter.report.text import to_markdown, to_text
 

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
+from nnadapter import errors
 from nnadapter.accuracy.checks import with_checks
 from nnadapter.candidates.conversions import random_feed
 from nnadapter.costs.calibration import driver_version
@@ -24,14 +25,6 @@ from nnadapter.engine.measuring import EARLIER, PastChoices
 from nnadapter.engine.model_source import ModelPlanSource, loaded
 from nnadapter.engine.observed import KeptReport, Observed, looked_up
 from nnadapter.engine.saving import save
-from nnadapter.errors import (
-    CompilationError,
-    InvalidInputError,
-    InvalidModelError,
-    InvalidOptionError,
-    ModelFileError,
-    NNAdapterError,
-)
 from nnadapter.exporting import export_model
 from nnadapter.files.atomic_files import check_writable, is_special
 from nnadapter.files.source_kind import SourceKind, kind_of
@@ -93,7 +86,7 @@ def partition_report(
     if kind_of(model) is SourceKind.COMPILED:
         assert isinstance(model, (str, os.PathLike, bytes)), "nothing else is"
         if save_segments is not None:
-            raise InvalidOptionError("segments cannot be written from a compiled model; give the original model")
+            raise errors.InvalidOptionError("segments cannot be written from a compiled model; give the original model")
         _refuse_asking(options_from(options), devices=devices, input_shapes=input_shapes, save_plan=save_plan)
         file = CompiledFile(model)
         note = f"the file is for {served_shapes_text(file, dynamic_shape_sets(file))}" if file.message.order else ""
@@ -124,7 +117,7 @@ def _refuse_asking(options: Options, **arguments: Any) -> None:
     placing = {name: getattr(options, name) != getattr(usual, name) for name in ("policy", "rules", "plan")}
     named = [name for name, value in (arguments | placing).items() if value]
     if named:
-        raise InvalidOptionError(
+        raise errors.InvalidOptionError(
             f"a compiled model contains its report, fixed when it was compiled; leave {', '.join(named)} "
             "out, or give the original model"
         )
@@ -202,7 +195,9 @@ def write_segments(folder: str | os.PathLike[str], partitioning: Partitioning) -
     try:
         place.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ModelFileError(f"{str(place)!r} is not a folder: {error.strerror or error}; give another path") from error
+        raise errors.ModelFileError(
+            f"{str(place)!r} is not a folder: {error.strerror or error}; give another path"
+        ) from error
     paths = []
     for number, (step, piece) in enumerate(zip(partitioning.plan.steps, partitioning.pieces, strict=True)):
         device = re.sub(r"[^\w.-]", "_", step.device)  # device names may contain any character, such as `:` or `/`
@@ -264,11 +259,11 @@ def compile(  # noqa: A001  public name: nnadapter.compile
     """
     chosen, target = options_from(options), Path(out)
     if is_special(target):
-        raise InvalidOptionError(f"{str(target)!r} is a device or a pipe; give the path of a regular file")
+        raise errors.InvalidOptionError(f"{str(target)!r} is a device or a pipe; give the path of a regular file")
     check_writable(target)
     _check_apart(model, target)
     if kind_of(model) is SourceKind.COMPILED:
-        raise InvalidOptionError("the model is already compiled; give the original ONNX model")
+        raise errors.InvalidOptionError("the model is already compiled; give the original ONNX model")
     model = optional_part("paddle_model_as_onnx")(model, chosen)
     shape_sets = [] if input_shapes is None else list(read_shapes(input_shapes))
     most = max(chosen.max_plans, len(shape_sets), _MOST_PLANS)
@@ -299,19 +294,21 @@ def compile(  # noqa: A001  public name: nnadapter.compile
 
 def _check_apart(model: str | os.PathLike[str] | bytes | onnx.ModelProto, target: Path) -> None:
     if isinstance(model, (str, os.PathLike)) and target.exists() and Path(model).exists() and target.samefile(model):
-        raise InvalidOptionError(f"{str(target)!r} is the model itself, which would be overwritten; give another path")
+        raise errors.InvalidOptionError(
+            f"{str(target)!r} is the model itself, which would be overwritten; give another path"
+        )
 
 
 def _plan_each(source: ModelPlanSource, plan: Callable[[BranchSelection | None], None]) -> None:
     """Plan each branch decision, of which some may be impossible."""
-    errors = list[NNAdapterError]()
+    failures = list[errors.NNAdapterError]()
     for chosen in source.planned_ahead:
         try:
             plan(chosen)
-        except (InvalidInputError, InvalidModelError, CompilationError) as error:
-            errors.append(error)
-    if errors and not source.plans_kept:
-        raise errors[0]
+        except (errors.InvalidInputError, errors.InvalidModelError, errors.CompilationError) as error:
+            failures.append(error)
+    if failures and not source.plans_kept:
+        raise failures[0]
 
 
 def _prepare(source: ModelPlanSource, shape_sets: Sequence[Shapes], chosen: BranchSelection | None) -> None:
@@ -329,7 +326,7 @@ def _compile_dynamic(source: ModelPlanSource, shape_sets: Sequence[Shapes], chos
         if not source.make_dynamic(complete, chosen):
             source.prepare_selection(complete, chosen)
     for count, shapes in enumerate(() if shape_sets else further_shapes(prepared, usual)):
-        with suppress(NNAdapterError):  # not requested explicitly
+        with suppress(errors.NNAdapterError):  # not requested explicitly
             source.make_dynamic(shapes, chosen)
         if count == _TRIES and _count_open(source) == initial_count:
             return

@@ -15,18 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nnadapter.accuracy.localization import (
-    Cutting,
-    HostValues,
-    SavedFindings,
-    Search,
-    Stretch,
-    Trials,
-    Values,
-    cut,
-    first_true,
-    save_stretch,
-)
+from nnadapter.accuracy import localization
 from nnadapter.accuracy.tolerances import Deviation, Tolerance, Tolerances, deviation, quantized_values, shapes_of
 from nnadapter.candidates.conversions import prepare, random_feed
 from nnadapter.drivers.onnxruntime.failures import FEWER_OPTIMIZATIONS, unoptimized
@@ -62,8 +51,8 @@ class ComparedRun:
     requests: Sequence[DeviceRequest]
     options: Options
     tolerances: Tolerances
-    feed: Values
-    expected: Values
+    feed: localization.Values
+    expected: localization.Values
     agrees: bool
     report: PartitionReport
 
@@ -120,7 +109,7 @@ class LayerReport:
     """Nodes that the device could not run separately."""
     compilations: int
     """Models compiled for devices, without those for `saved` and `ruled_out`."""
-    saved: SavedFindings | None = None
+    saved: localization.SavedFindings | None = None
     ruled_out: RuledOut | None = None
     unwritten: str = ""
 
@@ -227,7 +216,7 @@ def _fewest(suspects: Sequence[Group], agrees: Callable[[Sequence[Group]], bool]
     while high < len(suspects) and not agrees(suspects[:high]):
         low, high = high, 2 * high
     high = min(high, len(suspects))
-    return list(suspects[: first_true(low, high, lambda number: agrees(suspects[:number]))])
+    return list(suspects[: localization.first_true(low, high, lambda number: agrees(suspects[:number]))])
 
 
 class _Trying:
@@ -272,7 +261,7 @@ def search_layers(
 
 def _look(
     compared: ComparedRun,
-    search: Search,
+    search: localization.Search,
     save: str | os.PathLike[str] | None,
     rules_out: str | os.PathLike[str] | None,
 ) -> LayerReport:
@@ -302,7 +291,9 @@ def _look(
         if save is not None and shown is not None:
             report = replace(
                 report,
-                saved=save_stretch(Path(save), shown, compared.requests, tolerances.relative, tolerances.absolute),
+                saved=localization.save_stretch(
+                    Path(save), shown, compared.requests, tolerances.relative, tolerances.absolute
+                ),
             )
         if rules_out is not None:
             report = replace(report, ruled_out=rule_out(Path(rules_out), compared, _pins(cutting, [*suspects])))
@@ -311,18 +302,20 @@ def _look(
     return report
 
 
-def _search(compared: ComparedRun, setting: Setting) -> Search:
+def _search(compared: ComparedRun, setting: Setting) -> localization.Search:
     homes = {node.name: node.device for node in compared.report.nodes if node.device not in ("", *HOSTS)}
-    cutting, defaults = cut(load_model(compared.model), shapes_of(compared.feed), homes)
+    cutting, defaults = localization.cut(load_model(compared.model), shapes_of(compared.feed), homes)
     base_tolerances = compared.tolerances
     tolerances = replace(
         base_tolerances, quantized=base_tolerances.quantized | quantized_values(cutting.graph) - base_tolerances.outputs
     )
-    trials = Trials(setting)
-    return Search(cutting, tolerances, trials, HostValues(cutting, trials, {**defaults, **compared.feed}))
+    trials = localization.Trials(setting)
+    return localization.Search(
+        cutting, tolerances, trials, localization.HostValues(cutting, trials, {**defaults, **compared.feed})
+    )
 
 
-def _verified(search: Search, atoms: Sequence[int]) -> tuple[Sequence[int], Stretch | None]:
+def _verified(search: localization.Search, atoms: Sequence[int]) -> tuple[Sequence[int], localization.Stretch | None]:
     """Check the nodes by running each alone, until one is wrong.
 
     Returns the atoms without the ones found correct, and the run of the wrong one, or None if none of the first is
@@ -335,7 +328,7 @@ def _verified(search: Search, atoms: Sequence[int]) -> tuple[Sequence[int], Stre
     return atoms[_MOST_VERIFIED:], None
 
 
-def _finding(cutting: Cutting, atoms: Sequence[int], error: Deviation) -> Finding:
+def _finding(cutting: localization.Cutting, atoms: Sequence[int], error: Deviation) -> Finding:
     return Finding(
         nodes=cutting.model_node_names(atoms),
         op_types=tuple(node.op_type for node in cutting.nodes(atoms)),
@@ -344,7 +337,7 @@ def _finding(cutting: Cutting, atoms: Sequence[int], error: Deviation) -> Findin
     )
 
 
-def _pins(cutting: Cutting, atoms: Sequence[int]) -> Sequence[Sequence[str]]:
+def _pins(cutting: localization.Cutting, atoms: Sequence[int]) -> Sequence[Sequence[str]]:
     """Return the node names to pin for each atom, if possible without nodes that other atoms contain too."""
     return [cutting.model_node_names([atom], unshared=True) or cutting.model_node_names([atom]) for atom in atoms]
 

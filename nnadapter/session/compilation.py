@@ -13,16 +13,7 @@ from typing import Any, Self
 import numpy as np
 
 from nnadapter import errors
-from nnadapter.drivers import Admission, DeviceTensor, Program, Supported, Threading, Unsupported, Verdict
-from nnadapter.drivers.boundary import (
-    ask_admission,
-    ask_supported,
-    check_results,
-    check_tensors,
-    checked_program,
-    create_execution,
-    read_only,
-)
+from nnadapter.drivers import Admission, DeviceTensor, Program, Supported, Threading, Unsupported, Verdict, boundary
 from nnadapter.drivers.envelope import ADVICE, Envelope
 from nnadapter.drivers.failures import named_call
 from nnadapter.drivers.interface import Execution as DriverExecution
@@ -126,7 +117,7 @@ class Compilation(Handle):
         compilation._begin(context, None, signature)
         try:
             compilation._set_program(
-                checked_program(compilation._call("deserialize")(context.driver_context.deserialize, contents))
+                boundary.checked_program(compilation._call("deserialize")(context.driver_context.deserialize, contents))
             )
         except errors.IncompatibleProgramError:
             raise
@@ -157,7 +148,9 @@ class Compilation(Handle):
         with self._lock:
             self.check_open()
             count = len(self._model.operations)
-            return tuple(self._call("supported")(ask_supported, self._context.driver_context, self._model, count))
+            return tuple(
+                self._call("supported")(boundary.ask_supported, self._context.driver_context, self._model, count)
+            )
 
     @cached_property
     def admission(self) -> Admission:
@@ -167,7 +160,9 @@ class Compilation(Handle):
             return Admission() if refused is None else Admission(verdict=refused)
         with self._lock:
             self.check_open()
-            admission: Admission = self._call("admit")(ask_admission, self._context.driver_context, self._model)
+            admission: Admission = self._call("admit")(
+                boundary.ask_admission, self._context.driver_context, self._model
+            )
             return admission
 
     def compile(self) -> Self:
@@ -239,7 +234,7 @@ class Compilation(Handle):
 
     def _compiled(self, model: Model) -> Program:
         try:
-            return checked_program(self._call("compile")(self._context.driver_context.compile, model))
+            return boundary.checked_program(self._call("compile")(self._context.driver_context.compile, model))
         except errors.FAILURES as error:
             name = self._context.device.name
             raise errors.CompilationError(
@@ -300,7 +295,9 @@ class Execution(Handle):
             device_lock(device.name) if device.capability.threading is Threading.SERIAL else nullcontext()
         )
         try:
-            self._execution: DriverExecution = named_call(device.name, "create_execution")(create_execution, program)
+            self._execution: DriverExecution = named_call(device.name, "create_execution")(
+                boundary.create_execution, program
+            )
         except errors.FAILURES as error:
             raise self._failed("failed to create an execution", error) from error
         super().__init__(compilation, self._execution)
@@ -324,7 +321,7 @@ class Execution(Handle):
         _check(self._inputs[position], array)
         with self._lock:
             self.check_open()
-            self._arrays[position] = read_only(array)
+            self._arrays[position] = boundary.read_only(array)
             self._results = None
 
     def set_inputs(self, arrays: Mapping[str, Array] | Sequence[Array]) -> None:
@@ -367,7 +364,9 @@ class Execution(Handle):
             try:
                 with self._turn:
                     computed = self._call(self._execution.compute_on_device, inputs)
-                return None if computed is None else check_tensors(computed, self._names, self._expected, inputs)
+                return (
+                    None if computed is None else boundary.check_tensors(computed, self._names, self._expected, inputs)
+                )
             except errors.FAILURES as error:
                 raise self._failed("failed while computing", error) from error
 
@@ -392,7 +391,10 @@ class Execution(Handle):
         try:
             with self._turn:
                 results = self._call(self._execution.compute, inputs)
-            return [_copy_if_shared(result, inputs) for result in check_results(results, self._names, self._expected)]
+            return [
+                _copy_if_shared(result, inputs)
+                for result in boundary.check_results(results, self._names, self._expected)
+            ]
         except errors.FAILURES as error:
             raise self._failed("failed while computing", error) from error
 

@@ -8,6 +8,7 @@ from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Self
 from weakref import WeakKeyDictionary
 
+from nnadapter import errors
 from nnadapter.drivers.boundary import blamed_nodes, open_context
 from nnadapter.drivers.capability import Capability, DeviceInfo, MemoryStatistics, ModelForm, OptionValue, Profile
 from nnadapter.drivers.interface import Admission, Compatibility, Program, SegmentModel
@@ -16,15 +17,6 @@ from nnadapter.drivers.registry import devices as _registered
 from nnadapter.drivers.registry import open_device, open_isolated
 from nnadapter.drivers.selection import canonical, select_one
 from nnadapter.drivers.tensor_copies import TENSORS
-from nnadapter.errors import (
-    FAILURES,
-    ClosedError,
-    CompilationError,
-    DriverError,
-    InvalidOptionError,
-    NNAdapterError,
-    describe,
-)
 from nnadapter.ir.model import Model
 from nnadapter.kernels import calling_kernels
 from nnadapter.options import default_devices, set_default_devices
@@ -54,7 +46,9 @@ class ExportingContext(DriverContext):
         count = len(exported.model.graph.node)
         by_node = list(self.inner.supported(exported.model))
         if len(by_node) != count:
-            raise DriverError(f"the driver returned {len(by_node)} verdicts for {count} nodes, expected one for each")
+            raise errors.DriverError(
+                f"the driver returned {len(by_node)} verdicts for {count} nodes, expected one for each"
+            )
         return [
             exported.refusals.get(position) or _joined([by_node[node] for node in nodes])
             for position, nodes in enumerate(exported.nodes)
@@ -122,12 +116,12 @@ class ExportingContext(DriverContext):
             return program
         exported = self._exported(model)
         for refusal in exported.refusals.values():
-            raise CompilationError(f"the model has an operation that ONNX cannot express: {refusal.detail}")
+            raise errors.CompilationError(f"the model has an operation that ONNX cannot express: {refusal.detail}")
         try:
             program = compile_model(exported.model)
-        except CompilationError as error:
+        except errors.CompilationError as error:
             refused = _by_operation(blamed_nodes(error, len(exported.model.graph.node)), exported)
-            raise CompilationError(str(error), refused=refused) from error
+            raise errors.CompilationError(str(error), refused=refused) from error
         return program
 
 
@@ -171,7 +165,7 @@ class Handle:
 
     def check_open(self) -> None:
         if self._closed:
-            raise ClosedError(f"{self} is closed; create another one")
+            raise errors.ClosedError(f"{self} is closed; create another one")
 
     def close(self) -> None:
         """Close everything created from it, then free its resources."""
@@ -240,11 +234,12 @@ class Device(Handle):
         try:
             TENSORS.free_orphans()
             return self._device.memory_statistics()
-        except NNAdapterError:
+        except errors.NNAdapterError:
             raise
-        except FAILURES as error:
-            raise DriverError(
-                (f"device {self._name!r} did not report its memory use: {describe(error)}; report it to the vendor"),
+        except errors.FAILURES as error:
+            raise errors.DriverError(
+                f"device {self._name!r} did not report its memory use: {errors.describe(error)}; "
+                "report it to the vendor",
                 device=self._name,
             ) from error
 
@@ -267,7 +262,7 @@ class Context(Handle):
 
     def __init__(self, device: Device, **options: Any) -> None:
         if not isinstance(device, Device):
-            raise InvalidOptionError(f"a context needs an nnadapter.Device, got {device!r}; use Device.acquire")
+            raise errors.InvalidOptionError(f"a context needs an nnadapter.Device, got {device!r}; use Device.acquire")
         device.check_open()
         selected = select_one(device.name, options, device.is_isolated)
         self._device = device
