@@ -176,10 +176,8 @@ def sizes_left(
     read = [dimensions_of(name) if name else None for name in node.inputs]
     sizes_by_name = dict[str, Sizes]()
     for position, name in enumerate(node.outputs):
-        inferred, output_rule = (
-            values[name].shape if name in values else None,
-            rule if position or first is None else first,
-        )
+        inferred = values[name].shape if name in values else None
+        output_rule = rule if position or first is None else first
         sizes = None if inferred is None or output_rule is None else output_rule(node, read, inferred)
         if sizes is not None and agree(sizes, inferred):
             sizes_by_name[name] = sizes
@@ -306,39 +304,22 @@ _NAME = "traced size "
 _FIRST_RULES: Mapping[tuple[str, str], _Rule] = {(MICROSOFT, "GroupQueryAttention"): _attended}
 """Rules for the first result only."""
 _RULES: Mapping[tuple[str, str], _Rule] = {
-    **dict.fromkeys(
-        [
-            (_MACHINE_LEARNING, op_type)
-            for op_type in ("Binarizer", "CategoryMapper", "Imputer", "LabelEncoder", "Normalizer", "Scaler")
-        ],
-        _like_first_input,
-    ),
-    **dict.fromkeys([(MICROSOFT, "MoE"), (MICROSOFT, "QMoE")], _like_first_input),
-    # Scatter whose data arguments decide the result, as image features inserted among token embeddings.
-    **dict.fromkeys([("", "Scatter"), ("", "ScatterElements"), ("", "ScatterND")], _like_first_input),
-    **dict.fromkeys(
-        [
-            (_MACHINE_LEARNING, op_type)
-            for op_type in (
-                "LinearClassifier",
-                "SVMClassifier",
-                "TreeEnsemble",
-                "TreeEnsembleClassifier",
-                "TreeEnsembleRegressor",
-            )
-        ],
-        _rows_of_the_first,
-    ),
-    **dict.fromkeys(
-        [("", op_type) for op_type in ("Bernoulli", "RandomNormalLike", "RandomUniformLike")], _like_first_input
-    ),
-    # with training_mode, which drops elements
-    ("", "Dropout"): _like_first_input,
-    ("", "Multinomial"): _sampled,
-    (_MACHINE_LEARNING, "ArrayFeatureExtractor"): _picked,
-    (_MACHINE_LEARNING, "LinearRegressor"): _targets_of_rows,
-    (_MACHINE_LEARNING, "OneHotEncoder"): _one_hot,
-    (_MACHINE_LEARNING, "SVMRegressor"): _targets_of_rows,
+    (domain, op_type): rule
+    for domain, op_types, rule in (
+        (_MACHINE_LEARNING, "Binarizer CategoryMapper Imputer LabelEncoder Normalizer Scaler", _like_first_input),
+        (MICROSOFT, "MoE QMoE", _like_first_input),
+        # Scatter whose data arguments decide the result, as image features inserted among token embeddings.
+        ("", "Scatter ScatterElements ScatterND", _like_first_input),
+        # Dropout with training_mode, which drops elements
+        ("", "Bernoulli RandomNormalLike RandomUniformLike Dropout", _like_first_input),
+        (_MACHINE_LEARNING, "LinearClassifier SVMClassifier", _rows_of_the_first),
+        (_MACHINE_LEARNING, "TreeEnsemble TreeEnsembleClassifier TreeEnsembleRegressor", _rows_of_the_first),
+        ("", "Multinomial", _sampled),
+        (_MACHINE_LEARNING, "ArrayFeatureExtractor", _picked),
+        (_MACHINE_LEARNING, "LinearRegressor SVMRegressor", _targets_of_rows),
+        (_MACHINE_LEARNING, "OneHotEncoder", _one_hot),
+    )
+    for op_type in op_types.split()
 }
 
 
@@ -423,17 +404,20 @@ class ConversionTracing:
             nodes_by_position.setdefault(position, []).append(node)
         groups = groups_of(self._specialized, visible_values)
         growing = GrowingConversion(self._context, nodes, graph.outputs, groups, self._calls)
-        evaluated_positions = self._behind(nodes_by_position.keys())
-        if self._reads_remaining(evaluated_positions, nodes_by_position.keys()):
+        remaining, model_graph = nodes_by_position.keys(), self._specialized.model_nodes
+        read = (name for index in remaining for name in model_graph.nodes[index].reads)
+        evaluated_positions = self._evaluated_producers([*read, *model_graph.outputs], remaining, sized=False)
+        if self._reads_remaining(evaluated_positions, remaining):
             return None
-        measured = self._measured(evaluated_positions, nodes_by_position.keys()) if self._is_open else frozenset[int]()
-        run = self._run_dependent(measured, nodes_by_position.keys())
+        sized = [name for index in evaluated_positions for name in self._sized_by(index)] if self._is_open else []
+        measured = self._evaluated_producers(sized, remaining | evaluated_positions, sized=True)
+        run = self._run_dependent(measured, remaining)
         evaluated_positions |= measured - run
         self._known = ChainMap(self._evaluated(evaluated_positions), self._specialized.constants)  # type: ignore[arg-type]
         self._values.update((value.name, value) for value in self._evaluated_types(evaluated_positions))
         self._values.update((value.name, value) for value in self._inferred_types(run))
         try:
-            for index in sorted(nodes_by_position.keys() | evaluated_positions | run):
+            for index in sorted(remaining | evaluated_positions | run):
                 for node in nodes_by_position.get(index, ()):
                     growing.add(node)
                     self._size_unconverted(nodes[node], index)
@@ -459,21 +443,24 @@ class ConversionTracing:
     def _input(self, name: str) -> Value:
         return replace(self._specialized.graph.value(name), shape=self._shapes[name])
 
-    def _behind(self, remaining_positions: Set[int]) -> set[int]:
-        """Return nodes that were evaluated for these shapes and have results that are still read."""
+    def _evaluated_producers(self, names: Iterable[str], other_positions: Set[int], *, sized: bool) -> set[int]:
+        """Return the nodes, evaluated for these shapes, that `names` follow from, except `other_positions`.
+
+        Of a Shape or Size only the dimensions of its input are needed; if `sized`, nodes that these follow from are
+        included.
+        """
         model_graph, constants = self._specialized.model_nodes, self._prepared.constants
-        pending = [name for index in remaining_positions for name in model_graph.nodes[index].reads] + list(
-            model_graph.outputs
-        )
-        positions: set[int] = set()
+        pending, positions = list(names), set[int]()
         while pending:
             name = pending.pop()
             index = model_graph.producer.get(name)
-            if index is None or index in remaining_positions or index in positions or name in constants:
+            if index is None or index in other_positions or index in positions or name in constants:
                 continue
             positions.add(index)
-            if not _measures(self._prepared.nodes[index]):  # only the dimensions of its input are needed
+            if not _measures(self._prepared.nodes[index]):
                 pending.extend(model_graph.nodes[index].reads)
+            elif sized:
+                pending.extend(self._sized_by(index))
         return positions
 
     def _reads_remaining(self, evaluated_positions: Set[int], remaining_positions: Set[int]) -> bool:
@@ -486,27 +473,6 @@ class ConversionTracing:
             for name in model_graph.nodes[index].reads
         )
         return any(name not in constants and model_graph.producer.get(name) in remaining_positions for name in read)
-
-    def _measured(self, evaluated_positions: Set[int], remaining_positions: Set[int]) -> Set[int]:
-        model_graph, constants = self._specialized.model_nodes, self._prepared.constants
-        pending = [name for index in evaluated_positions for name in self._sized_by(index)]
-        positions: set[int] = set()
-        while pending:
-            name = pending.pop()
-            index = model_graph.producer.get(name)
-            if (
-                index is None
-                or index in remaining_positions
-                or index in evaluated_positions
-                or index in positions
-                or name in constants
-            ):
-                continue
-            positions.add(index)
-            pending.extend(
-                self._sized_by(index) if _measures(self._prepared.nodes[index]) else model_graph.nodes[index].reads
-            )
-        return positions
 
     def _sized_by(self, index: int) -> list[str]:
         node = self._prepared.nodes[index]

@@ -69,7 +69,12 @@ def with_calls(model: onnx.ModelProto, nodes: Sequence[int], graph: Graph, calls
             model.graph.node[at].CopyFrom(call_node(model.graph.node[at], graph.nodes[node].name, *calls[node]))
     stated = {info.name for info in (*model.graph.output, *model.graph.input)}
     result_names = (name for node in nodes for name in graph.nodes[node].outputs if name and name not in stated)
-    model.graph.value_info.extend(info_of(graph.value(name)) for name in result_names if graph.value(name).dtype)
+    return _declared(model, map(graph.value, result_names))
+
+
+def _declared(model: onnx.ModelProto, values: Iterable[Value]) -> onnx.ModelProto:
+    """Declare the types of intermediate values in place, if known, and return the model."""
+    model.graph.value_info.extend(info_of(value) for value in values if value.dtype)
     return model
 
 
@@ -127,9 +132,9 @@ class OnnxParts:
         input_names = (
             name for node in graph.nodes if is_old or plain_domain(node.domain) for name in node.inputs if name
         )
-        declared_values = (graph.value(name) for name in dict.fromkeys(input_names) if name not in graph.constants)
-        model.graph.value_info.extend(info_of(value) for value in declared_values if value.dtype)
-        return model
+        return _declared(
+            model, (graph.value(name) for name in dict.fromkeys(input_names) if name not in graph.constants)
+        )
 
     def remaining_model(self) -> onnx.ModelProto:
         """Return the remaining graph with the types that ONNX shape inference may not know."""
@@ -138,9 +143,7 @@ class OnnxParts:
         output_names = [name for name in dict.fromkeys(graph.outputs) if name in graph.producer]
         model = self._extract(self._placed(range(len(graph.nodes))), graph, graph.inputs, list(read), output_names)
         result_names = (name for node in graph.nodes if plain_domain(node.domain) for name in node.outputs)
-        declared_values = (graph.value(name) for name in result_names if name and name not in output_names)
-        model.graph.value_info.extend(info_of(value) for value in declared_values if value.dtype)
-        return model
+        return _declared(model, (graph.value(name) for name in result_names if name and name not in output_names))
 
     def _placed(self, nodes: Sequence[int]) -> list[Placed]:
         return [(self.specialized.positions[node], self.graph.nodes[node]) for node in nodes]
@@ -281,11 +284,8 @@ class DynamicParts(OnnxParts):
         return tuple(self._needed(step)[1])
 
     def _needed(self, step: Step) -> tuple[list[Placed], list[str], list[str]]:
-        model_graph, always, remaining_positions = (
-            self.specialized.model_nodes,
-            self.prepared.constants,
-            frozenset(self.specialized.positions),
-        )
+        model_graph, always = self.specialized.model_nodes, self.prepared.constants
+        remaining_positions = frozenset(self.specialized.positions)
         nodes = self._placed(step.nodes)
         result_names = {name for _, node in nodes for name in node.outputs}
         pending = [*(name for _, node in nodes for name in node.reads), *step.outputs]

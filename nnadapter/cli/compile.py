@@ -51,7 +51,7 @@ from nnadapter.store.keys import PLAN
 def compile(  # noqa: A001  the command's name
     model: str | None,
     devices: tuple[str, ...],
-    options: Mapping[str, Mapping[str, str]],
+    options: parameters.DeviceOptions,
     shape_sets: tuple[parameters.Shapes, ...],
     settings: Options,
     output: str | None,
@@ -226,7 +226,7 @@ def purge(folder: Path | None, max_bytes: int, only_bans: bool) -> None:
 def explain(
     model: str,
     devices: tuple[str, ...],
-    options: Mapping[str, Mapping[str, str]],
+    options: parameters.DeviceOptions,
     shapes: parameters.Shapes,
     fallback: str,
     folder: Path | None,
@@ -286,7 +286,7 @@ def _line(row: Mapping[str, Any]) -> str:
     return f"{row['used']}  {row['bytes'] / 1e6:8.1f} MB  {row['name'][:12]}  {description}"
 
 
-def _of_model(kind: str, key: Mapping[str, Mapping[str, str]]) -> tuple[str, str]:
+def _of_model(kind: str, key: parameters.DeviceOptions) -> tuple[str, str]:
     if kind == PLAN:
         constants = key["constants"]
         return (

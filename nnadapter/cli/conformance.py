@@ -9,15 +9,15 @@ from typing import BinaryIO
 
 import click
 
+from nnadapter.cli import parameters
 from nnadapter.cli.command import NO, Failure, ModelCommand
-from nnadapter.cli.parameters import OneOf, make_folder, progress, requests, takes_options, to_json, write_output
 from nnadapter.drivers.isolation.isolated_device import TIME_LIMIT_S
 from nnadapter.testing.kit import ScoreCard, cases_of, keep_failure, run_cases, score_to_text, to_markdown
 from nnadapter.testing.subjects import Bench, Case, FailedOutcome, Outcome, Precision, Settings
 
 _FORMATS: Mapping[str, Callable[[ScoreCard], str]] = {
     "text": score_to_text,
-    "json": lambda card: to_json(card.to_dict()),
+    "json": lambda card: parameters.to_json(card.to_dict()),
     "md": to_markdown,
 }
 
@@ -26,7 +26,7 @@ _SUFFIXES = {"text": "txt"}
 
 @click.command(cls=ModelCommand)
 @click.argument("device")
-@takes_options
+@parameters.takes_options
 @click.option(
     "-k",
     "pattern",
@@ -37,7 +37,7 @@ _SUFFIXES = {"text": "txt"}
 @click.option("--limit", type=click.IntRange(min=1), help="Maximum number of cases per group.")
 @click.option("--short", is_flag=True, help="Run fewer cases of each kind, as a quick check.")
 @click.option(
-    "--precision", type=OneOf([member.value for member in Precision]), default=Precision.FLOAT32.value,
+    "--precision", type=parameters.OneOf([member.value for member in Precision]), default=Precision.FLOAT32.value,
     show_default=True,
     help="Precision in which the device computes float32; results are compared accordingly.",
 )  # fmt: skip
@@ -47,7 +47,12 @@ _SUFFIXES = {"text": "txt"}
     help="Maximum seconds for one request to the driver.",
 )  # fmt: skip
 @click.option(
-    "--format", "form", type=OneOf(list(_FORMATS)), default="text", show_default=True, help="Format of the score card."
+    "--format",
+    "form",
+    type=parameters.OneOf(list(_FORMATS)),
+    default="text",
+    show_default=True,
+    help="Format of the score card.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Same as --format json.")
 @click.option(
@@ -57,7 +62,7 @@ _SUFFIXES = {"text": "txt"}
 )  # fmt: skip
 def conformance(
     device: str,
-    options: Mapping[str, Mapping[str, str]],
+    options: parameters.DeviceOptions,
     pattern: str,
     limit: int | None,
     short: bool,
@@ -74,7 +79,7 @@ def conformance(
     tests, random graphs, invalid models, contexts, threads, stored programs and memory. Cases that the device does not
     claim to support are left out. The exit code is 1 unless all cases pass.
     """
-    requests((device,), options)
+    parameters.requests((device,), options)
     settings = Settings(
         device=device,
         options=options.get(device, {}),
@@ -98,8 +103,8 @@ def _run(bench: Bench, pattern: str, limit: int | None, folder: Path | None) -> 
     if not cases:
         raise Failure(f"no case has {pattern!r} in its name; names start with operations/, boundary/, onnx/ and so on")
     if folder is not None:
-        make_folder(folder)
-    with progress("conformance", len(cases)) as advance:
+        parameters.make_folder(folder)
+    with parameters.progress("conformance", len(cases)) as advance:
 
         def on_outcome(case: Case, outcome: Outcome) -> None:
             advance()
@@ -110,7 +115,7 @@ def _run(bench: Bench, pattern: str, limit: int | None, folder: Path | None) -> 
     if folder is not None:
         for form, render in _FORMATS.items():
             text = render(card).rstrip("\n") + "\n"
-            write_output(folder / f"score.{_SUFFIXES.get(form, form)}", partial(_write, text))
+            parameters.write_output(folder / f"score.{_SUFFIXES.get(form, form)}", partial(_write, text))
     return card
 
 

@@ -17,8 +17,8 @@ import click
 import numpy as np
 
 import nnadapter
+from nnadapter.cli import parameters
 from nnadapter.cli.command import NO, Command, option_row
-from nnadapter.cli.parameters import OneOf, device_options, progress, requests, takes_json, to_json, write_output
 from nnadapter.converters.registry import problems_of_packages
 from nnadapter.costs.calibration import Calibration, contents_of, is_calibrated, keep_calibration
 from nnadapter.costs.calibrator import ROUNDS
@@ -103,7 +103,7 @@ _WIDTH = 100
 
 @click.command(cls=Command)
 @click.argument("name", required=False)
-@takes_json
+@parameters.takes_json
 def devices(name: str | None, as_json: bool) -> None:
     """List all devices, available or not, or NAME with its options.
 
@@ -115,7 +115,7 @@ def devices(name: str | None, as_json: bool) -> None:
             known_devices = _called(name, known_devices)
         rows = [_plain(device) for device in known_devices] if as_json else []
     if as_json:
-        click.echo(to_json(rows))
+        click.echo(parameters.to_json(rows))
         return
     width = max((len(device.name) for device in known_devices), default=0)
     for device in known_devices:
@@ -170,7 +170,7 @@ _GOOD = frozenset({"works", "refuses", "limited", "needs options"})
 
 
 @click.command(cls=Command)
-@takes_json
+@parameters.takes_json
 @click.pass_context
 def doctor(context: click.Context, as_json: bool) -> None:
     """Test every device, and report what is missing and how to get it.
@@ -186,7 +186,7 @@ def doctor(context: click.Context, as_json: bool) -> None:
     if as_json:
         rows = [{**device.to_dict(), "health": health} for device, health in checked_devices]
         click.echo(
-            to_json(
+            parameters.to_json(
                 {
                     "versions": versions,
                     "system": platform.platform(),
@@ -246,7 +246,7 @@ _HOSTS = {
 @click.command(cls=Command)
 @click.argument("device", required=False)
 @click.option("--describe", metavar="OPERATION", help="Describe an operation of the adapter IR, such as CONV_2D.")
-@takes_json
+@parameters.takes_json
 def ops(device: str | None, describe: str | None, as_json: bool) -> None:
     """List the operations that DEVICE supports, with limits, or describe one operation.
 
@@ -270,7 +270,7 @@ def _described(type_: str, as_json: bool) -> str:
     )
 
     entry = entry_of(operation_called(type_))
-    return to_json(to_dict(entry)) if as_json else to_text(entry)
+    return parameters.to_json(to_dict(entry)) if as_json else to_text(entry)
 
 
 def _list_operations(device: str, as_json: bool) -> None:
@@ -280,7 +280,7 @@ def _list_operations(device: str, as_json: bool) -> None:
     if as_json:
         operations = [_operation_row(operation) for operation in capability.operations]
         about = {"device": device, "form": capability.form.value, "note": note, "limits": capability.limits}
-        click.echo(to_json({**about, "operations": operations}))
+        click.echo(parameters.to_json({**about, "operations": operations}))
         return
     for line in [note] if note else _lines(capability):
         click.echo(line)
@@ -334,20 +334,20 @@ def _operation_row(operation: OperationSupport) -> dict[str, Any]:
 @click.command(cls=Command)
 @click.argument("device")
 @click.option(
-    "--option", "options", multiple=True, metavar="DEVICE.NAME=VALUE", callback=device_options,
+    "--option", "options", multiple=True, metavar="DEVICE.NAME=VALUE", callback=parameters.device_options,
     help=("An option of the device. A calibration applies only to the options that it was measured "
 "with."),
 )  # fmt: skip
 @click.option("-o", "--output", metavar="FILE", help="Write a copy of the calibration to FILE.")
 @click.option("--json", "as_json", is_flag=True, help="Print the contents of the calibration file as JSON.")
-def calibrate(device: str, options: Mapping[str, Mapping[str, str]], output: str | None, as_json: bool) -> None:
+def calibrate(device: str, options: parameters.DeviceOptions, output: str | None, as_json: bool) -> None:
     """Measure launches, transfers and operations of DEVICE, in about 30 seconds.
 
     The CPU is measured too if it was not yet, because devices are compared with it. Results are stored in the folder
     calibrations of NNADAPTER_CACHE_DIR, for this driver version and the options that change the speed. Do not use the
     machine meanwhile.
     """
-    requests((device,), options)  # reports options for other devices
+    parameters.requests((device,), options)  # reports options for other devices
     check_writable(cache_folder(), "set NNADAPTER_CACHE_DIR to a writable folder", folder=True)
     if output is not None:
         check_writable(Path(output))
@@ -359,12 +359,12 @@ def calibrate(device: str, options: Mapping[str, Mapping[str, str]], output: str
         )
     if output is not None:
         text = json.dumps(contents_of(measured), indent=2, allow_nan=False)
-        write_output(output, lambda opened: opened.write(f"{text}\n".encode()))
-    click.echo(to_json(contents_of(measured)) if as_json else f"{measured}\nkept in    {file}")
+        parameters.write_output(output, lambda opened: opened.write(f"{text}\n".encode()))
+    click.echo(parameters.to_json(contents_of(measured)) if as_json else f"{measured}\nkept in    {file}")
 
 
 def _measure_and_store(device: str, options: Mapping[str, str] | None) -> tuple[Calibration, Path]:
-    with prints_to_stderr(), progress(f"calibrating {device}", ROUNDS) as advance:
+    with prints_to_stderr(), parameters.progress(f"calibrating {device}", ROUNDS) as advance:
         measured = measure(device, options, advance=advance)
     return measured, keep_calibration(measured)
 
@@ -372,7 +372,12 @@ def _measure_and_store(device: str, options: Mapping[str, str] | None) -> tuple[
 @click.command("new-driver", cls=Command)
 @click.argument("name")
 @click.option(
-    "--lang", "language", type=OneOf(LANGUAGES), default="python", show_default=True, help="Language of the driver."
+    "--lang",
+    "language",
+    type=parameters.OneOf(LANGUAGES),
+    default="python",
+    show_default=True,
+    help="Language of the driver.",
 )
 @click.option(
     "--paddle",

@@ -17,7 +17,8 @@ import click
 import numpy as np
 
 from nnadapter import limits
-from nnadapter.candidates.conversions import SEED, Maker, feed_for, prepare, random_array
+from nnadapter.candidates.conversions import prepare
+from nnadapter.candidates.random_feeds import SEED, Maker, feed_for, random_array
 from nnadapter.cli.command import Failure
 from nnadapter.drivers.selection import DeviceRequest
 from nnadapter.engine.compiled_file import CompiledFile
@@ -121,6 +122,8 @@ def to_json(data: object) -> str:
 
 
 Shapes = Mapping[str, tuple[int, ...]]
+DeviceOptions = Mapping[str, Mapping[str, str]]
+"""Device -> option -> text."""
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 if TYPE_CHECKING:  # click's class is generic only from 8.2 on
@@ -162,7 +165,7 @@ def takes_placing(command: Decorated) -> Decorated:
     return cast("Decorated", _PLACING(with_settings))
 
 
-def requests(devices: tuple[str, ...], options: Mapping[str, Mapping[str, str]]) -> list[DeviceRequest]:
+def requests(devices: tuple[str, ...], options: DeviceOptions) -> list[DeviceRequest]:
     """Return the named or default devices with their options. Raises BadParameter for other devices' options."""
     chosen = devices or tuple(default_devices())
     for device, own_options in options.items():
@@ -175,9 +178,7 @@ def requests(devices: tuple[str, ...], options: Mapping[str, Mapping[str, str]])
     return [(name, options.get(name, {})) for name in chosen]
 
 
-def requests_for(
-    model: Any, devices: tuple[str, ...], options: Mapping[str, Mapping[str, str]]
-) -> list[DeviceRequest] | None:
+def requests_for(model: Any, devices: tuple[str, ...], options: DeviceOptions) -> list[DeviceRequest] | None:
     """Return the result of `requests`; None for a compiled model if no device is named, since it has its own."""
     is_ready = kind_of(model) is SourceKind.COMPILED and not (devices or options)
     return None if is_ready else requests(devices, options)
@@ -223,10 +224,8 @@ def _shape(value: str) -> tuple[str, tuple[int, ...]]:
     return name, shape
 
 
-def device_options(
-    ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
-) -> Mapping[str, Mapping[str, str]]:
-    """Parse --option into device -> option -> text."""
+def device_options(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> DeviceOptions:
+    """Parse --option."""
     options_by_device: dict[str, dict[str, str]] = {}
     for value in values:
         target, separator, text = value.partition("=")

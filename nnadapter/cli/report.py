@@ -143,7 +143,7 @@ f"Default: the format for the file name of --output ({', '.join(_ENDINGS)}), oth
 def report(
     models: tuple[str, ...],
     devices: tuple[str, ...],
-    options: Mapping[str, Mapping[str, str]],
+    options: parameters.DeviceOptions,
     shapes: parameters.Shapes,
     settings: Options,
     sources: Mapping[str, str],
@@ -256,7 +256,7 @@ def _write(text: str, output: str | None) -> None:
 def compare(
     model: str,
     devices: tuple[str, ...],
-    options: Mapping[str, Mapping[str, str]],
+    options: parameters.DeviceOptions,
     shapes: parameters.Shapes,
     settings: Options,
     sources: Mapping[str, str],

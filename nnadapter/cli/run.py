@@ -241,14 +241,22 @@ class RunFacts:
 
 def to_text(facts: RunFacts) -> str:
     """Return the facts as text."""
-    return "\n".join(line for part in _PARTS for line in part(facts))
+    return "\n".join(_lines(facts))
 
 
-def _head(facts: RunFacts) -> Iterator[str]:
+def _lines(facts: RunFacts) -> Iterator[str]:
     yield f"model     {facts.model}"
     yield f"devices   {', '.join(facts.devices)}"
     for name, array in facts.feed.arrays.items():
         yield f"input     {name}  {dtype_name(array)}{list(array.shape)}  {facts.feed.sources[name]}"
+    yield from _outputs(facts)
+    yield from _times(facts)
+    yield from _where(facts)
+    yield from facts.costs.lines()
+    for path in facts.saved:
+        yield f"saved     {path}"
+    if facts.profile is not None:
+        yield f"profile   {facts.profile}; open it in https://ui.perfetto.dev or chrome://tracing"
 
 
 def _outputs(facts: RunFacts) -> Iterator[str]:
@@ -289,22 +297,6 @@ def _where(facts: RunFacts) -> Iterator[str]:
             yield f"fell back segment {step.segment} ran on {step.device}: {step.failure}"
 
 
-def _costs(facts: RunFacts) -> Iterator[str]:
-    yield from facts.costs.lines()
-
-
-def _saved(facts: RunFacts) -> Iterator[str]:
-    yield from (f"saved     {path}" for path in facts.saved)
-
-
-def _profile(facts: RunFacts) -> Iterator[str]:
-    if facts.profile is not None:
-        yield f"profile   {facts.profile}; open it in https://ui.perfetto.dev or chrome://tracing"
-
-
-_PARTS = (_head, _outputs, _times, _where, _costs, _saved, _profile)
-
-
 @click.command(cls=ModelCommand)
 @parameters.takes_model
 @parameters.takes_placing
@@ -330,7 +322,7 @@ _PARTS = (_head, _outputs, _times, _where, _costs, _saved, _profile)
 def run(
     model: str,
     devices: tuple[str, ...],
-    options: Mapping[str, Mapping[str, str]],
+    options: parameters.DeviceOptions,
     shapes: parameters.Shapes,
     settings: Options,
     sources: Mapping[str, str],
@@ -419,7 +411,7 @@ def _against(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
 def bench(
     model: str,
     devices: tuple[str, ...],
-    options: Mapping[str, Mapping[str, str]],
+    options: parameters.DeviceOptions,
     shapes: parameters.Shapes,
     settings: Options,
     against: tuple[str, ...] | None,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -68,7 +67,7 @@ from nnadapter.process.terminal import StopRequested, prints_to_stderr, report
 def serve(
     model: str,
     devices: tuple[str, ...],
-    options: Mapping[str, Mapping[str, str]],
+    options: parameters.DeviceOptions,
     shape_sets: tuple[parameters.Shapes, ...],
     settings: Options,
     name: str | None,

@@ -114,44 +114,32 @@ class Calibration(
         return spread(log(network.quotient) for network in self.networks.values() if network.predicted)
 
     def __str__(self) -> str:
-        head = [
-            f"device     {self.device} {self.driver_version}".rstrip(),
-            *(f"option     {name} = {value}" for name, value in self.options.items()),
-            *(
-                ["crowded    other programs used the processors meanwhile; measure again on an idle machine"]
-                * self.crowded
-            ),
-            *([] if self.processors is None else [f"processors {self.processors:.2g} of the host's are in use"]),
-            f"launch     {1e6 * self.launch_seconds:.1f} us per segment, "
-            f"{1e6 * self.sole_launch_seconds:.1f} us as sole segment",
-            f"transfer   {1e6 * self.transfer_seconds:.1f} us per tensor"
-            + _rate(", ", self.transfer_seconds_per_byte, "GB/s"),
-        ]
-        if self.lines and all(line.per_operation(_EVERYDAY) < _NOTHING for line in self.lines.values()):
-            head.append("work       takes no time: this device computes nothing")
-            return "\n".join(head)
-        head.append(f"networks   off by {100 * self.off_by:.0f} %")
-        return "\n".join(
-            (
-                *head,
-                *(
-                    self._row(operation_class)
-                    for operation_class in OperationClass
-                    if operation_class in {*self.lines, *self.unmeasured_classes}
-                ),
-                *(
-                    _line_text(f"{operation_class} after {carrier}", line)
-                    for carrier in self.fused_lines
-                    for operation_class, line in self.fused_lines[carrier].items()
-                ),
-            )
-        )
+        return "\n".join(self._lines())
 
-    def _row(self, operation_class: OperationClass) -> str:
-        line = self.lines.get(operation_class)
-        if line is None:
-            return f"{operation_class.value:<14} not measured: {self.unmeasured_classes[operation_class]}"
-        return _line_text(operation_class.value, line)
+    def _lines(self) -> Iterator[str]:
+        yield f"device     {self.device} {self.driver_version}".rstrip()
+        for name, value in self.options.items():
+            yield f"option     {name} = {value}"
+        if self.crowded:
+            yield "crowded    other programs used the processors meanwhile; measure again on an idle machine"
+        if self.processors is not None:
+            yield f"processors {self.processors:.2g} of the host's are in use"
+        per_segment, alone = 1e6 * self.launch_seconds, 1e6 * self.sole_launch_seconds
+        yield f"launch     {per_segment:.1f} us per segment, {alone:.1f} us as sole segment"
+        rate = _rate(", ", self.transfer_seconds_per_byte, "GB/s")
+        yield f"transfer   {1e6 * self.transfer_seconds:.1f} us per tensor{rate}"
+        if self.lines and all(line.per_operation(_EVERYDAY) < _NOTHING for line in self.lines.values()):
+            yield "work       takes no time: this device computes nothing"
+            return
+        yield f"networks   off by {100 * self.off_by:.0f} %"
+        for operation_class in OperationClass:
+            if operation_class in self.lines:
+                yield _line_text(operation_class.value, self.lines[operation_class])
+            elif operation_class in self.unmeasured_classes:
+                yield f"{operation_class.value:<14} not measured: {self.unmeasured_classes[operation_class]}"
+        for carrier, lines in self.fused_lines.items():
+            for operation_class, line in lines.items():
+                yield _line_text(f"{operation_class} after {carrier}", line)
 
 
 def spread(logarithms: Iterable[float]) -> float:
@@ -221,11 +209,8 @@ def _crowding_warning(calibration: Calibration) -> str:
 
 def _mismatch_text(calibration: Calibration, device: str) -> str:
     """Return why a calibration does not fit the driver or machine, or an empty text."""
-    recorded_versions, current_versions = (
-        (calibration.driver_version, calibration.interface_version),
-        (driver_version(device), INTERFACE_VERSION),
-    )
-    if recorded_versions == current_versions:
+    current_version = driver_version(device)
+    if (calibration.driver_version, calibration.interface_version) == (current_version, INTERFACE_VERSION):
         if calibration.machine == machine_description():
             return ""
         return (
@@ -236,8 +221,8 @@ def _mismatch_text(calibration: Calibration, device: str) -> str:
     return (
         f"the calibration of device {calibration.device!r} was made with version "
         f"{calibration.driver_version or 'unknown'} of its "
-        f"driver and interface {_dotted(recorded_versions[1])}, now {current_versions[0] or 'unknown'} and "
-        f"{_dotted(current_versions[1])}, and is not used; "
+        f"driver and interface {_dotted(calibration.interface_version)}, now {current_version or 'unknown'} and "
+        f"{_dotted(INTERFACE_VERSION)}, and is not used; "
         f"run `nnadapter calibrate {device}`"
     )
 
@@ -345,14 +330,9 @@ def _check_options(
     file: Path, stored_options: Mapping[str, OptionValue], requested_options: Mapping[str, OptionValue]
 ) -> None:
     for name in sorted({*stored_options, *requested_options}):
-        if (type(stored_options.get(name)), stored_options.get(name)) != (
-            type(requested_options.get(name)),
-            requested_options.get(name),
-        ):
-            actual, expected = (
-                _shown(options[name]) if name in options else "nothing"
-                for options in (stored_options, requested_options)
-            )
+        stored, requested = stored_options.get(name), requested_options.get(name)
+        if (type(stored), stored) != (type(requested), requested):
+            actual, expected = ("nothing" if value is None else _shown(value) for value in (stored, requested))
             problem = f"it is {actual}, and the file's name is that of {expected}; {_FILE.advice}"
             _FILE.refuse(problem, str(file), ("options", name))
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import proxy
 
-from nnadapter.candidates.conversions import feed_for
+from nnadapter.candidates.random_feeds import feed_for
 from nnadapter.drivers.onnxruntime.program import not_counting, pools_held
 from nnadapter.drivers.tensor_copies import on_host
 from nnadapter.engine.compilation import Compiler

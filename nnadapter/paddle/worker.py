@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from nnadapter.candidates.conversions import random_feed
+from nnadapter.candidates.random_feeds import random_feed
 from nnadapter.errors import InvalidModelError, NNAdapterError
 from nnadapter.ir.operand import Array
 from nnadapter.records import dataclass

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from nnadapter import errors
 from nnadapter.accuracy.checks import with_checks
-from nnadapter.candidates.conversions import random_feed
+from nnadapter.candidates.random_feeds import random_feed
 from nnadapter.costs.calibration import driver_version
 from nnadapter.drivers.selection import DeviceRequest
 from nnadapter.engine.branches import partition_selected, plan_of_file
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     import onnxruntime
 
     from nnadapter.engine.branches import BranchSelection
+    from nnadapter.session.session import ModelSource
 
 
 @paused_collection
@@ -292,7 +293,7 @@ def compile(  # noqa: A001  public name: nnadapter.compile
         setting.trace.finish()
 
 
-def _check_apart(model: str | os.PathLike[str] | bytes | onnx.ModelProto, target: Path) -> None:
+def _check_apart(model: ModelSource, target: Path) -> None:
     if isinstance(model, (str, os.PathLike)) and target.exists() and Path(model).exists() and target.samefile(model):
         raise errors.InvalidOptionError(
             f"{str(target)!r} is the model itself, which would be overwritten; give another path"
@@ -341,7 +342,7 @@ def _prepared(source: ModelPlanSource, chosen: BranchSelection | None) -> Prepar
 
 
 def _plan_source(
-    model: str | os.PathLike[str] | bytes | onnx.ModelProto,
+    model: ModelSource,
     setting: Setting,
     options: Options,
     session_options: onnxruntime.SessionOptions | None,

@@ -17,7 +17,7 @@ from statistics import median, quantiles
 from typing import TYPE_CHECKING, Any
 
 from nnadapter.accuracy.tolerances import Tolerance, deviation
-from nnadapter.candidates.conversions import random_feed
+from nnadapter.candidates.random_feeds import random_feed
 from nnadapter.costs.calibrator import Stopwatch
 from nnadapter.drivers.onnxruntime import baseline
 from nnadapter.drivers.onnxruntime.values import declared
@@ -37,6 +37,8 @@ from nnadapter.session.session import InferenceSession
 
 if TYPE_CHECKING:
     import onnx
+
+    from nnadapter.session.session import ModelSource
 
 
 PEERS = ("ort", "openvino")
@@ -277,9 +279,7 @@ def bench(
         )
 
 
-def _check(
-    model: str | os.PathLike[str] | bytes | onnx.ModelProto, feed: object, against: Sequence[str], rounds: int
-) -> None:
+def _check(model: ModelSource, feed: object, against: Sequence[str], rounds: int) -> None:
     if isinstance(rounds, bool) or not isinstance(rounds, Integral) or rounds < 1:
         raise InvalidOptionError(f"rounds must be an integer of at least 1, got {rounds!r}")
     is_compiled = kind_of(model) is SourceKind.COMPILED

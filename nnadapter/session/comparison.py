@@ -17,7 +17,8 @@ import numpy as np
 
 from nnadapter.accuracy import localization
 from nnadapter.accuracy.tolerances import Deviation, Tolerance, Tolerances, deviation, quantized_values, shapes_of
-from nnadapter.candidates.conversions import prepare, random_feed
+from nnadapter.candidates.conversions import prepare
+from nnadapter.candidates.random_feeds import random_feed
 from nnadapter.drivers.onnxruntime.failures import FEWER_OPTIMIZATIONS, unoptimized
 from nnadapter.drivers.onnxruntime.values import declared
 from nnadapter.drivers.selection import CPU, HOSTS, DeviceRequest, requests_of
@@ -42,12 +43,14 @@ from nnadapter.session.session import InferenceSession
 if TYPE_CHECKING:
     import onnx
 
+    from nnadapter.session.session import ModelSource
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ComparedRun:
     """Model, devices and feed of a comparison, with the CPU's outputs."""
 
-    model: str | os.PathLike[str] | bytes | onnx.ModelProto
+    model: ModelSource
     requests: Sequence[DeviceRequest]
     options: Options
     tolerances: Tolerances
@@ -518,9 +521,7 @@ class _ReferenceValues:
                 self.expected[at] = cpu[at]
 
 
-def _unoptimized_results(
-    model: str | os.PathLike[str] | bytes | onnx.ModelProto, feed: Mapping[str, Any]
-) -> list[Any] | None:
+def _unoptimized_results(model: ModelSource, feed: Mapping[str, Any]) -> list[Any] | None:
     """Return ONNX Runtime's results without optimizations; None if it fails."""
     try:
         with InferenceSession(model, unoptimized(), devices=CPU) as session:
@@ -589,7 +590,7 @@ def _check_paths(layers: bool, save: str | os.PathLike[str] | None, rules_out: s
 
 def _each_feed(
     feeds: Mapping[str, Array] | Iterable[Mapping[str, Array]] | None,
-    model: str | os.PathLike[str] | bytes | onnx.ModelProto,
+    model: ModelSource,
     input_shapes: Mapping[str, Sequence[int]] | None,
 ) -> Iterable[Mapping[str, Array]]:
     if feeds is None:
@@ -598,7 +599,7 @@ def _each_feed(
 
 
 def _tolerances(
-    source: str | os.PathLike[str] | bytes | onnx.ModelProto,
+    source: ModelSource,
     session: InferenceSession,
     feed: Mapping[str, Any],
     relative: float,

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 
 if TYPE_CHECKING:
+    ModelSource = str | os.PathLike[str] | bytes | onnx.ModelProto
     Requests = DeviceRequest | Sequence[DeviceRequest]
     Opened = tuple[Engine, tuple[str, ...]]
 
@@ -45,7 +46,7 @@ CPU = "cpu"
 
 @paused_collection
 def open_engine(
-    source: str | os.PathLike[str] | bytes | onnx.ModelProto,
+    source: ModelSource,
     session_options: onnxruntime.SessionOptions | None,
     providers: tuple[Sequence[Any] | None, Sequence[Mapping[str, Any]] | None],
     devices: Requests | None,
@@ -109,7 +110,7 @@ def _with_checks(make: Callable[..., ModelPlanSource], options: Options) -> Call
 
 
 def _of_onnx(
-    source: str | os.PathLike[str] | bytes | onnx.ModelProto,
+    source: ModelSource,
     requests: Requests,
     options: Options | Mapping[str, Any] | None,
     session_options: onnxruntime.SessionOptions | None,
