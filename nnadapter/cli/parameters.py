@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from functools import partial, wraps
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
 
 import click
 import numpy as np
@@ -36,18 +36,11 @@ from nnadapter.records import dataclass, replace
 from nnadapter.report.facts import plain
 from partition.graph import Value
 
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
 PATIENCE_S = 1.0
 """Seconds before a progress bar appears."""
-
-
-class Display(Protocol):
-    """Display that can start late and be removed."""
-
-    def start(self) -> None:
-        pass
-
-    def stop(self) -> None:
-        pass
 
 
 @contextmanager
@@ -73,7 +66,7 @@ def progress(description: str, total: int | None = None) -> Iterator[Callable[[]
 
 
 @contextmanager
-def delayed_display(display: Display) -> Iterator[None]:
+def delayed_display(display: Progress) -> Iterator[None]:
     """Show `display` if the block takes longer than `PATIENCE_S`."""
     lock = threading.Lock()
     is_finished = started = False

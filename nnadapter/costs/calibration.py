@@ -281,7 +281,7 @@ def _other_options_text(device: str, requested_options: Mapping[str, OptionValue
         with suppress(FileNotFoundError, StoredFileError):  # only files of the requested options may raise
             options = {ISOLATE: False, **read_calibration(file, whose).options}
             differing = {name: value for name, value in options.items() if value != requested_options.get(name, False)}
-            settings.append(", ".join(f"{name}={_shown(value)}" for name, value in differing.items()))
+            settings.append(", ".join(f"{name}={option_text(value)}" for name, value in differing.items()))
     if not any(settings):
         return ""
     command = (
@@ -332,12 +332,13 @@ def _check_options(
     for name in sorted({*stored_options, *requested_options}):
         stored, requested = stored_options.get(name), requested_options.get(name)
         if (type(stored), stored) != (type(requested), requested):
-            actual, expected = ("nothing" if value is None else _shown(value) for value in (stored, requested))
+            actual, expected = ("nothing" if value is None else option_text(value) for value in (stored, requested))
             problem = f"it is {actual}, and the file's name is that of {expected}; {_FILE.advice}"
             _FILE.refuse(problem, str(file), ("options", name))
 
 
-def _shown(value: OptionValue) -> str:
+def option_text(value: OptionValue) -> str:
+    """Return the value of an option as on the command line."""
     return ",".join(value) if isinstance(value, tuple) else str(value)
 
 

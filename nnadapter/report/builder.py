@@ -13,8 +13,7 @@ from operator import eq
 from typing import TYPE_CHECKING
 
 from nnadapter.costs import Source
-from nnadapter.costs.calibration import driver_version
-from nnadapter.drivers.capability import OptionValue
+from nnadapter.costs.calibration import driver_version, option_text
 from nnadapter.drivers.interface import NO_OPERATION
 from nnadapter.drivers.selection import CPU
 from nnadapter.engine.observed import Observed
@@ -76,6 +75,7 @@ _BOUNDS = {
     BoundKind.DECOMPOSITION: "a minimum cut for each device",
     BoundKind.ONE_DEVICE: "there is only one placement",
 }
+_LIMITED = "devices or limits refused the cheapest placements; they are listed as if accepted"
 _ALL_CPU = all_on(CPU)
 _RUNS = 3
 
@@ -115,7 +115,7 @@ def cost_facts(partitioning: Partitioning) -> CostFacts:
                 placement.note,
                 _uneven(price.table.sources),
                 _repeats(placed),
-                _limited(partitioning),
+                "" if partitioning.weighed is None else _LIMITED,
             )
         ),
     )
@@ -125,8 +125,8 @@ def timed_facts(partitioning: Partitioning, timed: Sequence[TimedPlacement], how
     """Return the costs of a plan chosen by timing; `timed` has the fastest candidate first."""
     price, costs_are_known = partitioning.price, not unknown_costs(partitioning)
     candidates = [
-        (timed_placement.origin, seconds, timed_placement.measured)
-        for timed_placement, seconds in zip(timed, _predictions(partitioning, timed), strict=True)
+        (candidate.origin, seconds, candidate.measured)
+        for candidate, seconds in zip(timed, _predictions(partitioning, timed), strict=True)
     ]
     return CostFacts(
         seconds=timed[0].measured,
@@ -134,9 +134,7 @@ def timed_facts(partitioning: Partitioning, timed: Sequence[TimedPlacement], how
         sources=dict.fromkeys(partitioning.plan.devices, str(Source.MEASURED)),
         prediction_sources={name: str(source) for name, source in price.table.sources.items()},
         candidates=_candidates(candidates, price.on_cpu if costs_are_known else None),
-        all_cpu_seconds=next(
-            (timed_placement.measured for timed_placement in timed if timed_placement.origin == _ALL_CPU), None
-        ),
+        all_cpu_seconds=next((candidate.measured for candidate in timed if candidate.origin == _ALL_CPU), None),
         all_cpu_predicted_seconds=price.on_cpu if costs_are_known else None,
         note=_sentences([how]),
     )
@@ -144,16 +142,14 @@ def timed_facts(partitioning: Partitioning, timed: Sequence[TimedPlacement], how
 
 def _predictions(partitioning: Partitioning, timed: Sequence[TimedPlacement]) -> list[float | None]:
     """Return the prediction of each timed candidate; those that an earlier session stored without are priced again."""
-    if (
-        all(timed_placement.predicted is not None for timed_placement in timed)
-        or partitioning.judgment.demands.complete_placement is None
-    ):
-        return [timed_placement.predicted for timed_placement in timed]
+    predictions = [candidate.predicted for candidate in timed]
+    if None not in predictions or partitioning.judgment.demands.complete_placement is None:
+        return predictions
     free = place(placed_as(partitioning.judgment, None), partitioning.setting)
     priced = {candidate.origin: candidate.cost for candidate in free.candidates()}
     return [
-        priced.get(timed_placement.origin) if timed_placement.predicted is None else timed_placement.predicted
-        for timed_placement in timed
+        priced.get(candidate.origin) if predicted is None else predicted
+        for candidate, predicted in zip(timed, predictions, strict=True)
     ]
 
 
@@ -196,12 +192,6 @@ def _repeats(placed: CheapestPlacement | None) -> str:
     if not runs:
         return ""
     return f"placement solved a few of {' and of '.join(map(str, runs[:_RUNS]))} identical repeats, and priced all"
-
-
-def _limited(partitioning: Partitioning) -> str:
-    if partitioning.weighed is None:
-        return ""
-    return "devices or limits refused the cheapest placements; they are listed as if accepted"
 
 
 def _sentences(notes: Iterable[str]) -> str:
@@ -308,7 +298,7 @@ def report_of(observed: Observed) -> PartitionReport:
         model=observed.model,
         fallback=fallback_text(constraints.fallback),
         device_options={
-            name: {option: _option(value) for option, value in devices[name].options.items()}
+            name: {option: option_text(value) for option, value in devices[name].options.items()}
             for name in partitioning.judgment.support.devices
             if devices[name].options
         },
@@ -468,21 +458,14 @@ def _rules(partitioning: Partitioning) -> tuple[facts.RuleFacts, ...]:
     )
 
 
-def _option(value: OptionValue) -> str:
-    return ",".join(value) if isinstance(value, tuple) else str(value)
-
-
 def _search(plan: Plan, halvings: Sequence[str] = ()) -> str:
     devices = [step.device for step in plan.steps]
     few = len(set(devices)) < _SEARCHED
     if plan.exact:
         return "optimal for two devices" if few else "an exact search"
     if any(map(eq, devices, devices[1:])):  # an optimal cut never has two consecutive segments of one device
-        return (
-            f"a segment was cut in two: {halvings[0]}"
-            if halvings
-            else "a segment was cut in two, because its device refuses it as a whole"
-        )
+        reason = f": {halvings[0]}" if halvings else ", because its device refuses it as a whole"
+        return f"a segment was cut in two{reason}"
     return "a bounded beam search"
 
 

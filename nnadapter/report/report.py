@@ -264,29 +264,23 @@ def _refusals_of_nodes(old_report: ReportFacts, new_report: ReportFacts) -> tupl
 
 
 def _compared_figures(old_report: ReportFacts, new_report: ReportFacts) -> tuple[Figure, ...]:
-    def seconds(report: ReportFacts) -> float | None:
+    def cost(report: ReportFacts) -> float | None:
         return report.cost.seconds if report.cost is not None else None
 
-    rows: tuple[tuple[str, float | None, float | None, str, int], ...] = (
-        ("nodes off the CPU", old_report.coverage.nodes, new_report.coverage.nodes, "share", 1),
-        ("FLOPs off the CPU", old_report.coverage.flops, new_report.coverage.flops, "share", 1),
-        ("bytes off the CPU", old_report.coverage.bytes, new_report.coverage.bytes, "share", 1),
-        ("nodes", len(old_report.nodes), len(new_report.nodes), "", 0),
-        ("segments", len(old_report.segments), len(new_report.segments), "", -1),
-        ("switches", old_report.switches, new_report.switches, "", -1),
-        ("weights", old_report.weights.total, new_report.weights.total, "B", 0),
-        (
-            _cost_name(old_report, new_report),
-            seconds(old_report),
-            seconds(new_report),
-            "s",
-            -1 if _same_costs(old_report, new_report) else 0,
-        ),
+    rows: tuple[tuple[str, Callable[[ReportFacts], float | None], str, int], ...] = (
+        ("nodes off the CPU", lambda report: report.coverage.nodes, "share", 1),
+        ("FLOPs off the CPU", lambda report: report.coverage.flops, "share", 1),
+        ("bytes off the CPU", lambda report: report.coverage.bytes, "share", 1),
+        ("nodes", lambda report: len(report.nodes), "", 0),
+        ("segments", lambda report: len(report.segments), "", -1),
+        ("switches", lambda report: report.switches, "", -1),
+        ("weights", lambda report: report.weights.total, "B", 0),
+        (_cost_name(old_report, new_report), cost, "s", -1 if _same_costs(old_report, new_report) else 0),
     )
     alike = old_report.input_shapes == new_report.input_shapes and not is_other_model(old_report, new_report)
     return tuple(
-        Figure(name=name, old_value=old_value, new_value=new_value, unit=unit, better=better if alike else 0)
-        for name, old_value, new_value, unit, better in rows
+        Figure(name=name, old_value=of(old_report), new_value=of(new_report), unit=unit, better=better if alike else 0)
+        for name, of, unit, better in rows
     )
 
 

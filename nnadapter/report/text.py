@@ -107,8 +107,7 @@ def to_text(report: ReportFacts) -> str:
 
 
 def _summary(report: ReportFacts) -> Iterator[str]:
-    states = [node.state for node in report.nodes]
-    running, folded, unused = (states.count(state) for state in ("runs", "folded", "unused"))
+    states = Counter(node.state for node in report.nodes)
     shapes = ", ".join(f"{name}{list(shape)}" for name, shape in report.input_shapes.items())
     names = [f"{name} (isolated)" if name in report.isolated else name for name in report.devices]
     yield f"devices    {', '.join(names)} (policy {report.policy})"
@@ -117,7 +116,10 @@ def _summary(report: ReportFacts) -> Iterator[str]:
         yield from wrapped(
             f"where {report.branch_decisions_text}; other inputs choose other branches, with other plans", "chosen     "
         )
-    yield f"nodes      {len(states)}: {running} run, {folded} folded before the run, {unused} unused"
+    yield (
+        f"nodes      {states.total()}: {states['runs']} run, {states['folded']} folded before the run, "
+        f"{states['unused']} unused"
+    )
     yield from _groups(report)
     yield (
         f"coverage   {report.coverage.nodes:.1%} of nodes, {flops_off_the_cpu(report)}, "
