@@ -2,30 +2,7 @@
 
 from __future__ import annotations
 
-from nnadapter.costs.cost_model import (
-    CostTable,
-    DeviceCosts,
-    FusedGraph,
-    Fusion,
-    Source,
-    cost_table,
-    device_costs,
-    fuse_atoms,
-    fused_groups,
-)
 from nnadapter.process.lazily import lazily
-
-__all__ = [
-    "CostTable",
-    "DeviceCosts",
-    "FusedGraph",
-    "Fusion",
-    "Source",
-    "cost_table",
-    "device_costs",
-    "fuse_atoms",
-    "fused_groups",
-]
 
 __getattr__ = lazily(
     __name__,
@@ -36,7 +13,10 @@ __getattr__ = lazily(
             "speed_options write_stored"
         ),
         ".calibrator": "Launches ProgramTiming ROUNDS Stopwatch calibrate fit scale_to_networks seconds_by_kind",
-        ".cost_model": "AROUND_A_DEVICE AROUND_THE_HOST CONVERSION_BANDWIDTH calibrated fusion_of",
+        ".cost_model": (
+            "AROUND_A_DEVICE AROUND_THE_HOST CONVERSION_BANDWIDTH CostTable DeviceCosts FusedGraph Fusion Source "
+            "calibrated cost_table device_costs fuse_atoms fused_groups fusion_of"
+        ),
         ".probes": "networks onnx_form work_of",
         ".work": (
             "CLASSES CLASS_OF_TYPE Kind Line MeasuredWork OperationClass Reading UNKNOWN_DIMENSION UnitWork "

@@ -15,9 +15,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nnadapter.converters.convert import Conversion
-from nnadapter.costs import CostTable, DeviceCosts, FusedGraph, Fusion, Source, cost_table, fuse_atoms
 from nnadapter.costs.calibration import spread
-from nnadapter.costs.cost_model import fusion_of
+from nnadapter.costs.cost_model import (
+    CostTable,
+    DeviceCosts,
+    FusedGraph,
+    Fusion,
+    Source,
+    cost_table,
+    fuse_atoms,
+    fusion_of,
+)
 from nnadapter.drivers.interface import NO_OPERATION
 from nnadapter.records import dataclass, replace
 from partition import Graph, Plan, Segment, Verdict

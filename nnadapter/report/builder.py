@@ -12,8 +12,8 @@ from math import isfinite
 from operator import eq
 from typing import TYPE_CHECKING
 
-from nnadapter.costs import Source
 from nnadapter.costs.calibration import driver_version, option_text
+from nnadapter.costs.cost_model import Source
 from nnadapter.drivers.interface import NO_OPERATION
 from nnadapter.drivers.selection import CPU
 from nnadapter.engine.observed import Observed
