@@ -495,7 +495,7 @@ def _run(work: GraphWork, graph: FusedGraph, costs: DeviceCosts, fusion: Fusion 
 
 
 def _on_host(work: GraphWork, costs: DeviceCosts) -> Numbers:
-    seconds = costs.seconds(work.per_node(company=costs.is_measured), work.dtypes)
+    seconds = costs.seconds(work.per_node(with_fusion_context=costs.is_measured), work.dtypes)
     seconds[list(work.conversion.per_node.copies)] = 0.0
     return seconds
 

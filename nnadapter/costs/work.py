@@ -362,7 +362,7 @@ class GraphWork:
     def _channels(self) -> Numbers:
         return _channels(self.conversion)
 
-    def per_node(self, *, company: bool) -> UnitWork:
+    def per_node(self, *, with_fusion_context: bool) -> UnitWork:
         """Return the work of every node by itself."""
         standalone = self.conversion.per_node
         members = np.array(standalone.nodes, dtype=np.int64)
@@ -376,7 +376,7 @@ class GraphWork:
             classes[members] = _classes(standalone.conversion)[like]
         nbytes = self._boundary_bytes(np.arange(len(classes)), len(classes))
         nbytes[classes == _RANK[OperationClass.VIEW]] = 0.0
-        if not company:
+        if not with_fusion_context:
             return UnitWork(flops, nbytes, classes, dtypes)
         channels = self._channels.copy()
         if standalone.nodes:

@@ -116,8 +116,8 @@ class Compilation(Handle):
         compilation = cls.__new__(cls)
         compilation._begin(context, None, signature)
         try:
-            compilation._set_program(
-                boundary.checked_program(compilation._call("deserialize")(context.driver_context.deserialize, contents))
+            compilation._owned = boundary.checked_program(
+                compilation._call("deserialize")(context.driver_context.deserialize, contents)
             )
         except errors.IncompatibleProgramError:
             raise
@@ -182,7 +182,7 @@ class Compilation(Handle):
             if self._owned is None:
                 assert self._model is not None, "a deserialized compilation has its program"
                 self._refuse(self._model)
-                self._set_program(self._compiled(self._model))
+                self._owned = self._compiled(self._model)
             assert isinstance(self._owned, Program)
             return self._owned
 
@@ -244,9 +244,6 @@ class Compilation(Handle):
                 ),
                 device=name,
             ) from error
-
-    def _set_program(self, program: Program) -> None:
-        self._owned = program
 
 
 def _check_context(context: object) -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 from nnadapter import errors
 from nnadapter.drivers.boundary import blamed_nodes, open_context
@@ -155,7 +154,7 @@ class Handle:
         self._lock = new_re_lock()
         self._closed = False
         self._owned = owned
-        self._children: weakref.WeakSet[Handle] = weakref.WeakSet()
+        self._children: WeakSet[Handle] = WeakSet()
         if parent is not None:
             parent._adopt(self)
 
@@ -183,9 +182,7 @@ class Handle:
         self.check_open()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _adopt(self, child: Handle) -> None:

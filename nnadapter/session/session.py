@@ -8,7 +8,6 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from nnadapter.errors import CancelledError, ClosedError, InvalidOptionError, MissingInputError, NNAdapterError
@@ -384,7 +383,7 @@ class InferenceSession:
             )
 
     def _serves(self, devices: Sequence[str]) -> bool:
-        return not devices or {*devices, "cpu"} == {*self._devices, "cpu"}
+        return not devices or {*devices, CPU} == {*self._devices, CPU}
 
     def get_session_options(self) -> onnxruntime.SessionOptions:
         """Return the session options of the session, or default ones."""
@@ -409,7 +408,6 @@ class InferenceSession:
     ) -> list[Any]:
         """Run on OrtValues or device-resident values, and return OrtValues in host memory."""
         from nnadapter.drivers.onnxruntime.values import ort_value_of
-        from nnadapter.drivers.selection import CPU
         from nnadapter.engine.device_value import DeviceValue
 
         _refuse_missing(self.get_inputs(), input_dict_ort_values)
@@ -448,7 +446,6 @@ class InferenceSession:
         self, shape: Sequence[int], element_type: Any, device_type: str, device_id: int = 0, vendor_id: int = -1
     ) -> Any:
         """Return an uninitialized OrtValue, or a DeviceValue of zeros."""
-        from nnadapter.drivers.selection import CPU
         from nnadapter.engine.device_value import DeviceValue
         from nnadapter.process.real_onnxruntime import onnxruntime
 
@@ -519,9 +516,7 @@ class InferenceSession:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __getstate__(self) -> NoReturn:

@@ -15,7 +15,6 @@ from concurrent.futures import Future
 from contextlib import suppress
 from queue import SimpleQueue
 from threading import Lock, Thread, get_ident
-from types import TracebackType
 from typing import Any, Self
 
 from nnadapter.engine.control import RunControl, Turns
@@ -158,9 +157,7 @@ class Stream(Iterator[list[Any]]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __del__(self) -> None:
