@@ -120,19 +120,19 @@ def _silence_onnxruntime() -> None:
 
 _COMMANDS = {
     "devices": "List devices, or one device with its options.",
-    "ops": "List supported operations, or describe one.",
+    "ops": "List the operations that a device supports, or describe one.",
     "report": "Report which device would run each node, and why.",
-    "run": "Run a model; print its outputs, times and devices.",
+    "run": "Run a model, and print its outputs, times and devices.",
     "serve": "Serve a model over HTTP.",
     "compile": "Compile a model ahead of time into one file.",
-    "export": "Convert a model of the adapter IR to ONNX.",
-    "cache": "List, verify, explain and remove cached programs.",
-    "bench": "Compare the speed of a model with other engines.",
+    "export": "Convert a model in adapter IR, the format of drivers, to ONNX.",
+    "cache": "List, check, explain and remove compiled programs in the cache.",
+    "bench": "Compare the speed of devices with other inference engines.",
     "compare": "Compare the outputs of devices with the CPU.",
-    "calibrate": "Measure the speed of a device, for predictions.",
-    "conformance": "Test whether a driver keeps its promises.",
-    "new-driver": "Create a package with a driver for a device.",
-    "doctor": "Test every device, and report what is missing.",
+    "calibrate": "Measure the speed of a device, to predict run times.",
+    "conformance": "Test whether a driver does what it claims.",
+    "new-driver": "Create a Python package with a driver for a new device.",
+    "doctor": "Test every device, and report what is missing and how to get it.",
 }
 """Commands with their summaries, in the order of the help."""
 _MODULES = {
@@ -189,8 +189,9 @@ def _print_version(ctx: click.Context, param: click.Parameter, value: bool) -> N
 def main() -> None:
     """Run ONNX models on accelerators that support only part of them, and explain every decision.
 
-    Results go to stdout, notes and progress to stderr.
+    Begin with `nnadapter devices`, then `nnadapter report MODEL -d DEVICE`. Results go to stdout, notes and progress to
+    stderr.
 
-    Exit codes: 0 success, 1 negative result, 2 wrong usage or input. After a signal: 130 Ctrl-C, 143 SIGTERM,
-    129 SIGHUP.
+    Exit codes: 0 success, 1 negative result (such as outputs that differ), 2 wrong usage or input. After a signal: 130
+    Ctrl-C, 143 SIGTERM, 129 SIGHUP.
     """

@@ -34,13 +34,17 @@ from nnadapter.store.keys import PLAN
 @parameters.takes_settings_of_many
 @parameters.takes_placing
 @click.option("-o", "--output", metavar="FILE", help="Compiled file to write.")
-@click.option("--keep-model", is_flag=True, help="Also store the model, so that the CPU can run shapes without a plan.")
+@click.option(
+    "--keep-model",
+    is_flag=True,
+    help="Also store the model, so that the CPU can run input shapes that were not compiled.",
+)
 @click.option(
     "--dynamic-shapes/--static-shapes",
     default=None,
     help=(
-        "Compile plans for dynamic shapes, which serve more than the given shapes, or for static "
-        "shapes only. Default: dynamic, if the model has dynamic shapes and no --shape is given."
+        "Compile for dynamic shapes, so that the file also runs other input shapes, or for the shapes of --shape "
+        "only. Default: dynamic, if the model has dynamic shapes and there is no --shape."
     ),
 )
 @click.option(
@@ -59,7 +63,7 @@ def compile(  # noqa: A001  the command's name
     dynamic_shapes: bool | None,
     check: str | None,
 ) -> None:
-    """Compile MODEL for devices into one FILE.
+    """Compile MODEL for devices into one FILE, which starts faster and needs no MODEL.
 
     `nnadapter run` and InferenceSession accept the file in place of the model.
     """
@@ -120,10 +124,10 @@ def _check(path: str) -> None:
 @click.argument("model")
 @click.option("-o", "--output", required=True, metavar="FILE", help="ONNX file to write.")
 def export(model: str, output: str) -> None:
-    """Convert MODEL, a file of the adapter IR, to ONNX.
+    """Convert MODEL, a file in adapter IR (the model format of drivers), to ONNX.
 
-    MODEL is written by nnadapter.ir.protobuf.save. Operations that ONNX lacks become several ops. Weights of models of
-    2 GiB and more are in FILE.data.
+    MODEL is a file that nnadapter.ir.protobuf.save wrote. Operations that ONNX lacks become several ops. Weights of
+    models of 2 GiB and more are written to FILE.data.
     """
     from nnadapter.exporting import to_onnx  # lazily: the help needs neither
     from nnadapter.ir.protobuf import load
@@ -148,16 +152,16 @@ _takes_folder = click.option(
 
 @click.group("cache")
 def cache() -> None:
-    """List, verify, explain and remove cached programs and plans."""
+    """List, check, explain and remove the entries of the cache: compiled programs, and plans for models."""
 
 
 @cache.command("ls", cls=Command)
 @_takes_folder
 @parameters.takes_json
 def list_(folder: Path | None, as_json: bool) -> None:
-    """List entries and bans.
+    """List the entries of the cache (compiled programs and plans), and bans.
 
-    The most recently used entry is first. Bans are operations that a device no longer gets.
+    The most recently used entry is first. A ban is an operation that a device does not get again, because it failed.
     """
     opened = _opened(folder)
     rows = [_row(entry) for entry in reversed(opened.entries())]
@@ -180,9 +184,9 @@ def list_(folder: Path | None, as_json: bool) -> None:
 @_takes_folder
 @parameters.takes_json
 def verify(folder: Path | None, as_json: bool) -> None:
-    """Check every entry.
+    """Read every entry of the cache, and report damaged ones.
 
-    The exit code is 1 if an entry is damaged.
+    The exit code is 1 if an entry cannot be used.
     """
     opened = _opened(folder)
     wrong = {entry.path.name: problem for entry in opened.entries() if (problem := _problem(entry))}
@@ -206,7 +210,7 @@ def verify(folder: Path | None, as_json: bool) -> None:
 )
 @click.option("--bans", "only_bans", is_flag=True, help="Remove only bans, so that devices are tried again.")
 def purge(folder: Path | None, max_bytes: int, only_bans: bool) -> None:
-    """Remove entries and bans.
+    """Remove the entries of the cache, and bans (operations that a device does not get again, because it failed).
 
     With --max-bytes, only the least recently used entries are removed, and no bans.
     """
@@ -232,9 +236,9 @@ def explain(
     folder: Path | None,
     as_json: bool,
 ) -> None:
-    """Show which parts of MODEL are cached.
+    """Show for which segments of MODEL (parts that one device runs) the cache has a compiled program.
 
-    For each part that is not, it shows the difference from the nearest cached entry.
+    For each other segment, it shows the difference from the nearest entry of the cache.
     """
     opened = _opened(folder)
     with prints_to_stderr():

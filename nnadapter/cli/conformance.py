@@ -32,9 +32,11 @@ _SUFFIXES = {"text": "txt"}
     "pattern",
     default="",
     metavar="NAME",
-    help="Run only cases with this text in their name; wildcards are allowed.",
+    help="Run only test cases with this text in their name, such as operations/ADD; wildcards are allowed.",
 )
-@click.option("--limit", type=click.IntRange(min=1), help="Maximum number of cases per group.")
+@click.option(
+    "--limit", type=click.IntRange(min=1), help="Maximum number of cases per group, such as operations or onnx."
+)
 @click.option("--short", is_flag=True, help="Run fewer cases of each kind, as a quick check.")
 @click.option(
     "--precision", type=parameters.OneOf([member.value for member in Precision]), default=Precision.FLOAT32.value,
@@ -73,7 +75,7 @@ def conformance(
     as_json: bool,
     folder: str | None,
 ) -> None:
-    """Test whether the driver of DEVICE keeps its promises.
+    """Test whether the driver of DEVICE does what it claims.
 
     Each case runs in a process of its own: operations of the adapter IR with usual and unusual shapes, onnx's operator
     tests, random graphs, invalid models, contexts, threads, stored programs and memory. Cases that the device does not

@@ -107,7 +107,8 @@ _WIDTH = 100
 def devices(name: str | None, as_json: bool) -> None:
     """List all devices, available or not, or NAME with its options.
 
-    With --json, all devices have their options, their use of memory, and the result of a test: an addition.
+    With --json, the options and the memory use of every device are included, and the result of a test that adds two
+    vectors on it.
     """
     with prints_to_stderr():
         known_devices = nnadapter.devices()
@@ -175,8 +176,8 @@ _GOOD = frozenset({"works", "refuses", "limited", "needs options"})
 def doctor(context: click.Context, as_json: bool) -> None:
     """Test every device, and report what is missing and how to get it.
 
-    Devices that this machine cannot have share one line. Unusable operations and converters of installed packages take
-    one line each. The exit code is 1 if an available device does not work.
+    Devices that this machine cannot have are listed in one line, and operations and converters of installed packages
+    that cannot be used in one line each. The exit code is 1 if an available device does not work.
     """
     with prints_to_stderr():
         checked_devices = [(device, check_health(device)) for device in nnadapter.devices()]
@@ -250,8 +251,8 @@ _HOSTS = {
 def ops(device: str | None, describe: str | None, as_json: bool) -> None:
     """List the operations that DEVICE supports, with limits, or describe one operation.
 
-    Operations are those in the adapter IR, or domain::op_type for devices that run ONNX. Data types and ranks are for
-    the first input.
+    Operations are those of the adapter IR, the model format of drivers, or domain::op_type for devices that run ONNX.
+    Data types and ranks are those of the first input.
     """
     if (device is None) is (describe is None):
         raise click.UsageError("Give either DEVICE, such as fake_npu, or --describe OPERATION, such as CONV_2D.")
@@ -335,17 +336,18 @@ def _operation_row(operation: OperationSupport) -> dict[str, Any]:
 @click.argument("device")
 @click.option(
     "--option", "options", multiple=True, metavar="DEVICE.NAME=VALUE", callback=parameters.device_options,
-    help=("An option of the device. A calibration applies only to the options that it was measured "
-"with."),
+    help=("Set an option of the device; `nnadapter devices DEVICE` lists them. A calibration applies only to the "
+"options that it was measured with."),
 )  # fmt: skip
 @click.option("-o", "--output", metavar="FILE", help="Write a copy of the calibration to FILE.")
 @click.option("--json", "as_json", is_flag=True, help="Print the contents of the calibration file as JSON.")
 def calibrate(device: str, options: parameters.DeviceOptions, output: str | None, as_json: bool) -> None:
-    """Measure launches, transfers and operations of DEVICE, in about 30 seconds.
+    """Measure how long DEVICE takes to start programs, to transfer tensors, and to compute, in about 30 seconds.
 
-    The CPU is measured too if it was not yet, because devices are compared with it. Results are stored in the folder
-    calibrations of NNADAPTER_CACHE_DIR, for this driver version and the options that change the speed. Do not use the
-    machine meanwhile.
+    The policies latency and throughput and the times in reports are based on the result. The CPU is measured too if it
+    was not yet, because devices are compared with it. Results are stored in the folder calibrations of
+    NNADAPTER_CACHE_DIR, for this driver version and the options that change the speed. Do not use the machine
+    meanwhile.
     """
     parameters.requests((device,), options)  # reports options for other devices
     check_writable(cache_folder(), "set NNADAPTER_CACHE_DIR to a writable folder", folder=True)
@@ -377,7 +379,7 @@ def _measure_and_store(device: str, options: Mapping[str, str] | None) -> tuple[
     type=parameters.OneOf(LANGUAGES),
     default="python",
     show_default=True,
-    help="Language of the driver.",
+    help="Language in which the driver is written.",
 )
 @click.option(
     "--paddle",
@@ -389,9 +391,9 @@ def _measure_and_store(device: str, options: Mapping[str, str] | None) -> tuple[
 )
 @click.option("-o", "folder", type=click.Path(path_type=Path), help="Folder to create. Default: NAME.")
 def new_driver(name: str, language: str, paddle: bool, folder: Path | None) -> None:
-    """Create a package with a driver for a new device NAME.
+    """Create a Python package with a driver for a new device NAME.
 
-    It is ready to install, and includes tests.
+    It is ready to install, and includes tests. Its driver supports a few operations, as an example to extend.
     """
     if paddle and name in sources():
         folder = folder or Path(f"paddle_{name}")

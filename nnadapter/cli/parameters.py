@@ -256,7 +256,7 @@ takes_device = click.option(
 )  # fmt: skip
 takes_options = click.option(
     "--option", "options", multiple=True, metavar="DEVICE.NAME=VALUE", callback=device_options,
-    help="Option of a device; see the lists below.",
+    help="Set an option of a device; the options of each device are listed below.",
 )  # fmt: skip
 _SHAPES = click.option(
     "--shape", "shapes", multiple=True, metavar="NAME=1,3,224,224", callback=_shapes,
@@ -285,7 +285,7 @@ takes_models = composed(click.argument("models", nargs=-1, required=True), _take
 """Decorator that adds one or more MODELS as `models`, and the options of `takes_model`."""
 takes_cache = click.option(
     "--cache-dir", metavar="DIR",
-    help="Cache compiled programs and plans in DIR, and use those that are already there.",
+    help="Cache compiled programs and plans in the folder DIR, and use those that are already there.",
 )  # fmt: skip
 takes_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 takes_format = click.option(
@@ -295,11 +295,14 @@ takes_format = click.option(
 _PLACING = composed(
     click.option(
         "--policy", type=OneOf(tuple(POLICIES)), default="priority", show_default=True,
-        help=("How nodes are placed. "
-f"{'; '.join(f'{policy.name}: {policy.description}' for policy in POLICIES.values())}."),
+        help=("Rule by which a device is chosen for each node. "
+f"{'; '.join(f'{policy.name}: {policy.description}' for policy in POLICIES.values())}. "
+"`nnadapter calibrate` measures costs."),
     ),
     click.option(
-        "--rules", metavar="FILE", help="TOML file with pins, bans and limits: what must or must not run on a device."
+        "--rules", metavar="FILE",
+        help=("TOML file with pins (nodes that must run on a device), bans (nodes that must not) and limits "
+"(such as a maximum number of segments)."),
     ),
     click.option(
         "--plan", metavar="FILE",
@@ -309,8 +312,8 @@ f"{'; '.join(f'{policy.name}: {policy.description}' for policy in POLICIES.value
 )  # fmt: skip
 takes_inputs = click.option(
     "--input", "sources", multiple=True, metavar="NAME=FILE|NUMBER|random", callback=inputs,
-    help=("Contents of an input: FILE.npy, a picture (see `nnadapter run --help`), a number or true or "
-"false for all elements, or random, which is the default."),
+    help=("Contents of an input: FILE.npy, a picture (see `nnadapter run --help`), one number, true or false "
+"for all elements, or random numbers, which are the default."),
 )  # fmt: skip
 
 

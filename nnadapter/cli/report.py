@@ -53,16 +53,17 @@ def _number(text: str) -> float:
 takes_gates = parameters.composed(
     click.option(
         "--min-coverage", metavar="X", callback=_share,
-        help="Exit with 1 if a smaller share of the nodes runs off the CPU, such as 0.95 or 95%.",
+        help=("Exit with code 1 if less than this share of the nodes, such as 0.95 or 95%, runs on devices other "
+"than the CPU."),
     ),
     click.option(
         "--max-segments", type=click.IntRange(min=0), metavar="N",
-        help="Exit with 1 if the plan has more segments, including those on the CPU.",
+        help="Exit with code 1 if the plan has more segments, including those on the CPU.",
     ),
     click.option(
         "--max-latency", metavar="MS", callback=_seconds,
-        help=("Exit with 1 if a run costs more milliseconds: measured with --policy measured, otherwise "
-"predicted. Unknown costs are an error."),
+        help=("Exit with code 1 if a run takes more milliseconds: measured with --policy measured, otherwise "
+"predicted. It is an error if the costs of a device are not known."),
     ),
 )  # fmt: skip
 
@@ -122,7 +123,7 @@ _ENDINGS = dict.fromkeys(form.endings[0] for form in FORMATS.values())
 @click.option(
     "--save-segments",
     metavar="DIR",
-    help="Write each segment to DIR as an ONNX file that runs on its own.",
+    help="Write each segment to the folder DIR, as an ONNX file that runs on its own.",
 )
 @takes_gates
 @click.option(
@@ -136,8 +137,8 @@ f"Default: the format for the file name of --output ({', '.join(_ENDINGS)}), oth
 )
 @click.option(
     "--what-if", "what_if", is_flag=True,
-    help=("Rank the features that the first device lacks for one or more MODELS, or folders with "
-"models, by the time and the segments that each would save."),
+    help=("Report instead which operations, data types and other features the first device lacks for one or more "
+"MODELS, or folders with models, ranked by the time and the segments that each would save."),
 )  # fmt: skip
 @click.option("-o", "--output", metavar="FILE", help="File for the report. Default: - for standard output.")
 def report(
@@ -159,7 +160,8 @@ def report(
 ) -> None:
     """Report which device would run each node of a model, and why. Nothing is compiled or run.
 
-    With --cache-dir, it also shows which parts are cached.
+    A segment is a part of the model that one device runs as one program. With --cache-dir, the report also shows which
+    segments are cached.
 
     The exit code is 1 if a limit is exceeded, or if --fallback forbid is set and nodes would fall back to the CPU.
     """
@@ -240,7 +242,7 @@ def _write(text: str, output: str | None) -> None:
 @click.option(
     "--layers",
     is_flag=True,
-    help="Find the nodes that are wrong, and save the first as a small model with its tensors.",
+    help="Find the nodes that compute wrong values on a device, and save the first as a small model with its tensors.",
 )
 @click.option(
     "--save",
@@ -249,8 +251,8 @@ def _write(text: str, output: str | None) -> None:
 )
 @click.option(
     "--rules-out", metavar="FILE",
-    help=("With --layers, write a rules file, for --rules, with the smallest set of pins found that "
-"makes the outputs agree."),
+    help=("With --layers, write a rules file for --rules, which pins as few nodes to the CPU as were found "
+"necessary to make the outputs agree."),
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; non-finite differences are null.")
 def compare(

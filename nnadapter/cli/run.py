@@ -303,8 +303,8 @@ def _where(facts: RunFacts) -> Iterator[str]:
 @parameters.takes_cache
 @click.option(
     "--input", "sources", multiple=True, metavar="NAME=FILE|NUMBER|random", callback=parameters.inputs,
-    help=("Contents of an input: FILE.npy, a picture, a number or true or false for all elements, or "
-"random, which is the default (the same numbers in every run)."),
+    help=("Contents of an input: FILE.npy, a picture, one number, true or false for all elements, or random "
+"numbers, which are the default (the same in every run)."),
 )  # fmt: skip
 @click.option(
     "--repeat",
@@ -331,7 +331,7 @@ def run(
     profile: str | None,
     form: str,
 ) -> None:
-    """Run MODEL, and print statistics of its outputs, times and devices.
+    """Run MODEL, and print statistics of its outputs, the run times, and the devices that ran it.
 
     A picture (PNG, JPEG, ...; requires Pillow) is rotated upright, converted to RGB, or to gray for an input with one
     channel, resized to the input's height and width regardless of its proportions, scaled to 0..1 (except for uint8),
@@ -397,7 +397,7 @@ def _against(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
 @parameters.takes_cache
 @click.option(
     "--against", multiple=True, metavar="ENGINE,...", callback=_against,
-    help=f"Engines to compare with, running on the CPU: {', '.join(PEERS)}.  [default: ort]",
+    help=f"Engines to compare with: {', '.join(PEERS)} (ort is ONNX Runtime).  [default: ort]",
 )  # fmt: skip
 @parameters.takes_inputs
 @click.option(
@@ -419,10 +419,10 @@ def bench(
     rounds: int,
     form: str,
 ) -> None:
-    """Compare the speed of MODEL on devices with other engines.
+    """Compare the speed of MODEL on devices with other inference engines, which run it on the CPU.
 
-    All engines run in turns, and medians are compared. The exit code is 1 if no node ran on the devices, or if a device
-    fell back to the CPU, because the times are then not those of the devices.
+    All engines run in turns, and their median times are compared. The exit code is 1 if no node ran on the devices, or
+    if a device fell back to the CPU, because the times are then not those of the devices.
     """
     chosen = parameters.requests_for(model, devices, options)
     source = parameters.converted(model, settings)

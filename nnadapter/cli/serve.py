@@ -21,7 +21,7 @@ from nnadapter.process.terminal import StopRequested, prints_to_stderr, report
 @parameters.takes_settings_of_many
 @parameters.takes_placing
 @parameters.takes_cache
-@click.option("--name", help="Name of the model in addresses. Default: the name of its file.")
+@click.option("--name", help="Name of the model in URLs. Default: the name of its file.")
 @click.option(
     "--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 for all network interfaces."
 )
@@ -37,31 +37,34 @@ from nnadapter.process.terminal import StopRequested, prints_to_stderr, report
     type=click.IntRange(min=1),
     default=1,
     show_default=True,
-    help="Number of sessions, each in a process of its own.",
+    help="Number of copies of the model that run concurrently, each in a process of its own.",
 )
 @click.option(
     "--max-batch-size",
     type=click.IntRange(min=1),
     default=32,
     show_default=True,
-    help="Maximum number of rows in one run.",
+    help="Maximum number of rows (first dimension of the inputs) that waiting requests are joined to for one run.",
 )
 @click.option(
-    "--deadline", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS", help="Maximum time of a request."
+    "--deadline",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    help="Time after which a request fails.",
 )
 @click.option(
     "--max-queue",
     type=click.IntRange(min=1),
     default=256,
     show_default=True,
-    help="Maximum number of waiting requests.",
+    help="Number of waiting requests above which further ones are refused.",
 )
 @click.option(
     "--max-request-bytes",
     type=click.IntRange(min=1),
     default=64 << 20,
     show_default=True,
-    help="Maximum size of a request.",
+    help="Maximum size of a request in bytes.",
 )
 @click.option("--threads", type=click.IntRange(min=0), help="Threads per session; 0 lets devices decide. Default: 1.")
 def serve(
@@ -83,7 +86,7 @@ def serve(
     """Serve MODEL over HTTP, by the Open Inference Protocol v2, until Ctrl-C or SIGTERM.
 
     The address is printed when the server is ready. After a signal, the server finishes its current requests; a second
-    signal ends it at once. Requires the extra ray.
+    signal ends it at once. Requires `pip install 'nnadapter[ray]'`.
     """
     from nnadapter.ray.serving.application import serve_until_stopped
 
