@@ -23,12 +23,12 @@ _INTO_PRODUCTS = ("fuse_batch_normalization", "fuse_activation")
 
 
 def captured_names(graph: Graph) -> tuple[str, ...]:
-    """Return the outer values that subgraphs read."""
+    """Return the names of outer values that subgraphs of nodes read."""
     return tuple(dict.fromkeys(name for node in graph.nodes for name in node.captured))
 
 
 def groups_of(specialized: Specialized, visible_values: Collection[str] = ()) -> tuple[Group, ...]:
-    """Return the groups of nodes that convert to one operation."""
+    """Return the groups of nodes that convert to one operation, such as DequantizeLinear, Conv, QuantizeLinear."""
     graph = specialized.graph
     return find_groups(specialized.nodes, {*graph.outputs, *captured_names(graph)}, visible_values)
 
@@ -116,13 +116,13 @@ def _per_node_conversions(specialized: Specialized, groups: Sequence[tuple[int, 
 
 
 def commonly_fused_groups(conversion: Conversion) -> tuple[tuple[int, ...], ...]:
-    """Return the groups of nodes that drivers most often fuse, such as products with their activation."""
+    """Return the groups of nodes that drivers often run as one operation, such as products with their activation."""
     fused = run_passes(conversion.model, (*FUSIONS, *_INTO_PRODUCTS))
     return tuple(group for group in _groups(conversion, fused) if len(group) > 1)
 
 
 def inside(graph: Graph, atom: int) -> frozenset[str]:
-    """Return the values that only nodes of the atom read."""
+    """Return the names of values that only nodes of this atom read."""
     members = graph.atoms[atom]
     results = [name for node in members for name in graph.nodes[node].outputs if name and name not in graph.outputs]
     return frozenset(name for name in results if set(graph.consumers.get(name, ())) <= set(members))
@@ -136,7 +136,7 @@ def _with_visible_outputs(conversion: Conversion, visible_values: Collection[str
 
 
 def _groups(conversion: Conversion, fused: Model) -> list[tuple[int, ...]]:
-    """Return the source nodes of each fused operation; shape-derived tables have none."""
+    """Return the nodes that each fused operation comes from. Operations that compute shape-derived tables have none."""
     operations = conversion.model.operations
     node_of = {
         operations[index].origins[0]: node for node, indices in enumerate(conversion.operations) for index in indices
@@ -201,7 +201,7 @@ Answers = Sequence[Sequence[Verdict]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """Multi-node atom that the most preferred device refused."""
+    """Atom of several nodes that the most preferred device refused, so that its nodes may be offered one by one."""
 
     nodes: tuple[str, ...]
     inside: frozenset[str]
@@ -210,7 +210,7 @@ class Offer:
 
 
 def atoms_to_split(graph: Graph, answers: Answers) -> Iterator[Offer]:
-    """Yield the atoms to offer node by node."""
+    """Yield the atoms of several nodes that the most preferred device refused."""
     for atom, nodes in enumerate(graph.atoms if answers else ()):
         if len(nodes) == 1:  # most atoms
             continue
@@ -221,7 +221,10 @@ def atoms_to_split(graph: Graph, answers: Answers) -> Iterator[Offer]:
 
 
 def accepted_splits(offered: Sequence[Offer], graph: Graph, answers: Answers) -> list[Offer]:
-    """Return the offers to split: no device takes the atom, or one preferred to its taker takes a node of it."""
+    """Return the atoms of `offered` that are worth splitting, by the verdicts on their single nodes.
+
+    They are those that no device supports, and those of which a more preferred device supports a node.
+    """
     atom_of = {graph.nodes[node].name: atom for atom, nodes in enumerate(graph.atoms) for node in nodes}
     return [
         offer
@@ -272,7 +275,7 @@ ASSUMED_PERMANENT = AT_ALL_SHAPES | {
 def bodies_to_try(
     prepared: Prepared, specialized: Specialized, answers: Answers, tried_names: Collection[str] = ()
 ) -> Bodies:
-    """Return the refused function nodes by name with their bodies, except `tried_names`."""
+    """Return the bodies of ONNX function ops that devices refused and that may be expanded, by node name."""
     graph = specialized.graph
     refused = (
         [node for node in _refused(graph, answers) if graph.nodes[node].name not in tried_names] if answers else []
@@ -292,14 +295,14 @@ def _refused(graph: Graph, answers: Answers) -> Iterator[int]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trial:
-    """Outcome of expanding some nodes."""
+    """Outcome of expanding refused ONNX function ops into their bodies."""
 
     worthwhile: Bodies
-    """Expanded nodes for which devices take every part."""
+    """Expanded nodes for which devices support every node of the body."""
     hopeless: frozenset[str]
-    """Nodes that could not be expanded, or have a part that is refused at all shapes."""
+    """Nodes that could not be expanded, or with a body of which a node is refused at all shapes."""
     lasting: frozenset[str]
-    """`hopeless`, and nodes with a part that is assumed to be refused at all shapes."""
+    """The nodes in `hopeless`, and those with a body of which a node is assumed to be refused at all shapes."""
 
 
 def trial_of(
@@ -310,14 +313,14 @@ def trial_of(
     unplaceable: Collection[str] = (),
     of_all: Answers = (),
 ) -> Trial:
-    """Return the outcome of an expansion.
+    """Judge an expansion of function ops by the verdicts on the nodes of their bodies.
 
     Args:
-        bodies: nodes to be expanded.
-        wholes: per node of `graph`, the original node.
+        bodies: nodes that were expanded.
+        wholes: original node of each node of `graph`.
         graph: the expanded graph.
-        answers: per accelerator, a verdict on every atom of `graph`.
-        unplaceable: nodes that no device takes unexpanded; any device may take their parts.
+        answers: verdict of each accelerator on every atom of `graph`.
+        unplaceable: nodes that no device supports unexpanded; the CPU may run their bodies, too.
         of_all: verdicts of all devices.
     """
     is_taken: dict[str, bool] = {}
@@ -339,13 +342,13 @@ def trial_of(
 
 
 def unplaceable_nodes(graph: Graph, of_all: Answers) -> frozenset[str]:
-    """Return the nodes that no device takes, hosts included."""
+    """Return the names of nodes that no device supports, hosts included."""
     atoms = (nodes for atom, nodes in enumerate(graph.atoms) if not any(verdicts[atom] for verdicts in of_all))
     return frozenset(graph.nodes[node].name for nodes in atoms for node in nodes)
 
 
 def permanently_refused_nodes(graph: Graph, answers: Answers) -> set[str]:
-    """Return the nodes that every device refuses at all shapes."""
+    """Return the names of nodes that every device refuses at all shapes."""
     return {
         graph.nodes[node].name
         for atom, nodes in enumerate(graph.atoms)

@@ -41,7 +41,7 @@ Converted = tuple[Specialized, Conversion]
 
 @dataclass(frozen=True, eq=False)
 class ConversionTemplate:
-    """Converted model with symbolic dimensions and the trace that guards it."""
+    """Conversion of a model with symbolic dimensions, valid for all shapes for which the guards of its trace hold."""
 
     shapes: Mapping[str, tuple[Any, ...]]
     """Dimensions by input; symbolic if dynamic."""
@@ -57,7 +57,7 @@ class ConversionTemplate:
         return DynamicDimensions(self.shapes)
 
     def specialize(self, shapes: Shapes) -> Converted | None:
-        """Return the model at other input shapes; None if guards fail."""
+        """Put other input shapes in place of the symbolic dimensions; None if guards fail."""
         variables = self._dimensions.variables(shapes)
         replayed = None if variables is None else self.trace.replay(variables)
         if replayed is None:
@@ -82,7 +82,7 @@ class ConversionTemplate:
 
 @dataclass(frozen=True, eq=False)
 class DynamicConversion:
-    """Model converted for all sizes: no guard depends on the contents of shape-derived values."""
+    """Conversion of a model that holds for all sizes: no guard depends on the contents of shape-derived values."""
 
     shapes: Mapping[str, tuple[Any, ...]]
     """Dimensions by input; symbolic if dynamic."""
@@ -93,7 +93,7 @@ class DynamicConversion:
 
     @cached_property
     def tables(self) -> Mapping[str, int]:
-        """Shape-derived tables: value name -> operand."""
+        """Operands of tables that operations compute from sizes, by value name."""
         conversion = self.conversion
         table_operands = {
             operand for table in conversion.tables for operand in conversion.model.operations[table].outputs
@@ -101,7 +101,7 @@ class DynamicConversion:
         return {name: operand for name, operand in conversion.operand_of.items() if operand in table_operands}
 
     def given_sizes(self, operands: set[int]) -> Iterator[str]:
-        """Return the names in `sizes` that are model inputs among `operands`; the others are constants."""
+        """Return the names in `sizes` that are model inputs among `operands`. Other sizes are constants."""
         input_operands = operands.intersection(self.conversion.model.inputs)
         return (name for name in self.sizes if self.conversion.operand_of.get(name) in input_operands)
 
@@ -118,7 +118,7 @@ class DynamicConversion:
 
 
 class _FilledValues(Mapping[str, Value]):
-    """Values at the sizes of a replay, computed lazily."""
+    """Types of values with the sizes of a replay in place of symbolic ones, computed on access."""
 
     def __init__(
         self, values: Mapping[str, Value], traced: Mapping[str, tuple[Any, ...]], replayed: Sequence[Any]
@@ -139,7 +139,7 @@ class _FilledValues(Mapping[str, Value]):
 
 
 def shape_derived_values_of(opening: DynamicConversion, names: Iterable[str]) -> ShapeDerivedValues:
-    """Return shape-derived values by name, to be computed from the sizes of a replay."""
+    """Return the shape-derived values called `names`, to be computed from the sizes of a replay."""
     requested_names = tuple(names)
     tables = [name for name in requested_names if name not in opening.sizes]
     sizes = {name: opening.sizes[name] for name in requested_names if name in opening.sizes}
@@ -190,7 +190,7 @@ def runs_graphs(node: OnnxNode) -> bool:
 
 
 def resizes(node: OnnxNode) -> bool:
-    """Return True for Resize: its converter can infer the result's sizes even if it refuses the node."""
+    """Return True for Resize, because its converter can infer the result's sizes even if it refuses the node."""
     return (
         not node.domain and node.op_type == "Resize" and node.since_version > _OLDER_RESIZE and not node.contradiction
     )
@@ -229,7 +229,7 @@ def _traced(shape: Sizes | None, names: Mapping[str, Any]) -> Sizes | None:
 
 
 def _named(sizes: Sizes | None, names: dict[str, Any]) -> tuple[int | str, ...] | None:
-    """Replace symbolic sizes in a shape by names, recorded in `names`."""
+    """Replace the symbolic sizes of a shape by dimension names, and record the names in `names`."""
     if sizes is None:
         return None
     named = list[int | str]()
@@ -369,7 +369,7 @@ class ConversionTracing:
         return any(isinstance(size, SymbolicNumber) for shape in self._shapes.values() for size in shape)
 
     def template(self, visible_values: frozenset[str]) -> ConversionTemplate | None:
-        """Return the template; None if a dimension is known only for these shapes."""
+        """Convert, and return the template; None if a dimension is known only for these shapes."""
         conversion = self._converted(visible_values)
         if conversion is None:
             return None
@@ -387,7 +387,7 @@ class ConversionTracing:
         )
 
     def opened(self, visible_values: frozenset[str]) -> DynamicConversion | None:
-        """Return the model for all sizes; None if a dimension is known only for these shapes.
+        """Convert for all sizes, and return the conversion; None if a dimension is known only for these shapes.
 
         Nodes that cannot be converted are left out, unless the sizes of their results are needed.
         """
@@ -575,7 +575,7 @@ class ConversionTracing:
         return self._values[name].shape if is_known else None
 
     def _follow(self, node: OnnxNode, growing: GrowingConversion) -> None:
-        """Record a node's shape-derived result, symbolically if a rule exists."""
+        """Record the result of a node that follows from shapes: symbolically if a rule exists for the node."""
         contents = self._known
         if _measures(node):
             self._sizes[node.outputs[0]] = shape_of(node, self._context.dimensions(node.inputs[0]))

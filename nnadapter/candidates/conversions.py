@@ -1,4 +1,4 @@
-"""Prepared models with conversions cached for many input shapes."""
+"""Conversions of a prepared model to adapter IR, cached for many input shapes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OPERATORS = Operators(has_converter, contradiction, output_types)
 
 
 def offered_ops(model: onnx.ModelProto, domains: frozenset[str]) -> set[tuple[str, str]]:
-    """Return domain and op type of the nodes in `domains` without a converter."""
+    """Return the ops (domain, op type) of the model's nodes in `domains` that have neither a schema nor a converter."""
     from nnadapter.onnx.schemas import external_versions, further_schema
 
     ops = {(node.domain, node.op_type) for node in model.graph.node if node.domain in domains}
@@ -50,11 +50,11 @@ def prepare(model: onnx.ModelProto, rules: Rules = NO_RULES) -> Prepared:
 
 _TEMPLATES = 8
 _MOST_IN_VAIN = 8
-"""Consecutive templates without reuse after which a model is no longer traced."""
+"""Number of consecutive templates without reuse after which a model is no longer traced."""
 
 
 class Conversions:
-    """Conversions of one prepared model, specialized per set of input shapes. Thread-safe.
+    """Conversions of one prepared model to adapter IR, one per set of input shapes. Thread-safe.
 
     `calls` are nodes that custom kernels compute, if any.
     """
@@ -70,11 +70,11 @@ class Conversions:
 
     @property
     def visible_values(self) -> frozenset[str]:
-        """Values that must stay visible outside of atoms."""
+        """Names of values that no atom may hide, because they are compared or returned."""
         return self._visible_values
 
     def keep_visible(self, values: frozenset[str]) -> None:
-        """Replace `visible_values`."""
+        """Set `visible_values`, and drop cached conversions if they change."""
         if values != self._visible_values:
             self._visible_values = values
             self.clear()
@@ -92,7 +92,7 @@ class Conversions:
 
     @property
     def templates(self) -> tuple[ConversionTemplate, ...]:
-        """The most recent first."""
+        """Cached conversions with symbolic sizes, the most recently used first."""
         return self._templates
 
     def of(self, shapes: Shapes) -> Converted:
@@ -152,7 +152,7 @@ class Conversions:
 def converted(
     specialized: Specialized, visible_values: Collection[str] = (), calls: KernelCalls | None = None
 ) -> Conversion:
-    """Return the conversion for concrete shapes, without tracing."""
+    """Convert a model to adapter IR for its concrete shapes."""
     graph = specialized.graph
     return convert_graph(
         specialized.nodes,
@@ -166,7 +166,7 @@ def converted(
 
 
 def convert_dynamic(model: ShapedModel) -> DynamicConversion | None:
-    """Return the model converted for all sizes; None if something holds only at these shapes."""
+    """Convert a model for all sizes; None if something holds only at these shapes."""
     if CUSTOM in model.conversion.model.operation_types:
         return None  # kernels are bound to types
     specialized = model.specialized
@@ -177,9 +177,9 @@ def convert_dynamic(model: ShapedModel) -> DynamicConversion | None:
 
 
 def dynamic_ir_part(opening: DynamicConversion, step: Step, *, with_tables: bool = True) -> Part:
-    """Return the operations of `step` with the shape-derived values that they read.
+    """Return the operations of `step` in adapter IR for all sizes, with the shape-derived values that they read.
 
-    `with_tables` computes tables from sizes that are inputs; otherwise the tables are inputs.
+    If `with_tables`, the part computes tables from sizes that are inputs; otherwise the tables are inputs.
     """
     conversion = opening.conversion
     step_operations = [operation for node in step.nodes for operation in conversion.operations[node]]

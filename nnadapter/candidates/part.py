@@ -15,14 +15,14 @@ from nnadapter.records import dataclass
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """Model of one step, and the values that its inputs stand for."""
+    """Segment as a model, in the form of its device, and the names of the values that are its inputs."""
 
     model: SegmentModel
     inputs: tuple[str, ...]
 
 
 class SpecializablePart:
-    """Segment with symbolic sizes; its shape-derived inputs become constants on specialization."""
+    """Segment with symbolic sizes. Specialization turns its shape-derived inputs into constants."""
 
     def __init__(self, part: Part, shape_derived_values: structure.ShapeDerivedValues) -> None:
         self.part, self.given = part, shape_derived_values
@@ -36,11 +36,11 @@ class SpecializablePart:
         self._key = slot_reader(sorted(part_numbers | shape_derived_values.numbers))
 
     def key(self, replayed: Sequence[Any]) -> tuple[Any, ...]:
-        """Return the cache key: equal for equal specialized segments."""
+        """Return a cache key, which is equal for segments that specialization makes equal."""
         return self._key(replayed)
 
     def specialize(self, replayed: Sequence[Any]) -> Part:
-        """Return the segment for the sizes of a replay."""
+        """Return the segment for the sizes of a replay of the trace."""
         contents = {}
         if self._given:
             values = self.given.at(replayed)
@@ -49,5 +49,5 @@ class SpecializablePart:
 
 
 def group_specializations(parts: Sequence[SpecializablePart]) -> None:
-    """Let segments of one device share the numbers that a replay computes."""
+    """Let the segments of one device share the numbers that a replay computes."""
     structure.SpecializationGroup([part.model for part in parts])

@@ -30,7 +30,7 @@ def random_feed(
     input_shapes: Mapping[str, Sequence[int]] | None = None,
     seed: int = SEED,
 ) -> dict[str, Array]:
-    """Return an array for every input without default.
+    """Return a random array for every input that has no default.
 
     Floats are uniform in [0, 1). Integers are 0 or 1, as they may be indices; sub-byte ones are uniform.
 
@@ -49,7 +49,10 @@ def feed_for(
     make: Maker | None = None,
     besides: Collection[str] = (),
 ) -> dict[str, Array]:
-    """Return an array for every input that has no default or is in `besides`; see `random_feed`."""
+    """Return an array for every input that has no default or is in `besides`, as `random_feed` does.
+
+    `make` makes an array for an input and its shape; the default is `random_array`.
+    """
     make = make or random_array
     shapes = default_shapes(prepared, requested_shapes)
     generator = np.random.default_rng(seed)

@@ -1,4 +1,4 @@
-"""Calibration files, and the cache of placements chosen by measuring."""
+"""Files of calibrations, which are measured costs of a device, and of placements that were chosen by measuring."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _NO_SUCH_PLACE = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
 
 
 def read_stored(kind: FileKind[Contents], file: Path) -> Contents:
-    """Return the contents of a file.
+    """Return the contents of a stored file of this kind.
 
     Raises:
         FileNotFoundError: it does not exist.
@@ -63,7 +63,7 @@ def write_stored(file: Path, value: Mapping[str, Any]) -> None:
 
 
 class MeasuredNetwork(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Small mixed network that ran entirely on the device."""
+    """Small mixed network that ran entirely on the device, with the seconds that the calibration predicts."""
 
     seconds: Seconds
     predicted: Seconds
@@ -80,7 +80,7 @@ class Calibration(
     forbid_unknown_fields=True,
     rename={"sole_launch_seconds": "alone_seconds", "fused_lines": "riding", "unmeasured_classes": "left_out"},
 ):
-    """Measurements of one device, driver version and set of options; schema of its file."""
+    """Measured costs of one device, for one driver version and set of options; schema of its file."""
 
     device: str
     driver_version: str
@@ -104,7 +104,7 @@ class Calibration(
     fused_lines: Mapping[OperationClass, Mapping[OperationClass, Line]]
     """Fused operations, by their producer's class, then their own."""
     unmeasured_classes: Mapping[OperationClass, str]
-    """Reasons by class."""
+    """Reason why a class of operations could not be measured, by class."""
 
     @property
     def off_by(self) -> float:
@@ -143,7 +143,7 @@ class Calibration(
 
 
 def spread(logarithms: Iterable[float]) -> float:
-    """Return the root mean square of logarithms, as a share; 0 if there are none."""
+    """Return the root mean square of logarithms of ratios, as a relative error (0.1 is 10 %); 0 if there are none."""
     squares = [logarithm * logarithm for logarithm in logarithms]
     return exp(sqrt(sum(squares) / len(squares))) - 1 if squares else 0.0
 
@@ -154,7 +154,7 @@ def _line_text(name: str, line: Line) -> str:
 
 
 _EVERYDAY, _NOTHING = 1e6, 1e-6
-"""FLOPs or bytes of a medium operation, and a time too short for it on any device."""
+"""FLOPs or bytes of a medium operation, and seconds that are too few for it on any device."""
 
 
 def _rate(prefix: str, seconds: float, unit: str) -> str:
@@ -166,11 +166,11 @@ FORMAT_VERSION = 6
 
 @dataclass(frozen=True, slots=True)
 class StoredCalibration:
-    """Usable calibration of a device, if any."""
+    """Result of looking for the calibration of a device: the calibration, or None."""
 
     calibration: Calibration | None
     note: str = ""
-    """Reason why none is usable, or a warning."""
+    """Reason why no calibration can be used, or a warning about it."""
 
 
 def find_calibration(
@@ -228,7 +228,10 @@ def _mismatch_text(calibration: Calibration, device: str) -> str:
 
 
 def _names(device: str) -> Iterator[str]:
-    """Yield the names of a device: a driver's first device has two. The driver is queried only if calibrated."""
+    """Yield the names under which a device may be calibrated: the first device of a driver also has the driver's name.
+
+    The driver is queried only if it has a calibration.
+    """
     yield device
     if inside(device) != device:
         yield from _names(inside(device))
@@ -259,18 +262,18 @@ def keep_calibration(calibration: Calibration) -> Path:
 
 
 def contents_of(calibration: Calibration) -> dict[str, object]:
-    """Return the contents of a calibration's file."""
+    """Return the contents of a calibration's file as JSON data."""
     return {**_FILE.header, **to_builtins(calibration)}
 
 
 def speed_options(table: Sequence[Option], options: OptionValues, *, isolated: bool = False) -> dict[str, OptionValue]:
-    """Return the options that affect speed, such as isolation, which sends messages per launch."""
+    """Return the options that affect the speed of a device. Isolation is one, because each launch sends messages."""
     relevant_options = {option.name: options[option.name] for option in table if option.affects_speed}
     return {**relevant_options, ISOLATE: True} if isolated else relevant_options
 
 
 def driver_version(device: str) -> str:
-    """Return the version of a device's driver, otherwise of its distribution."""
+    """Return the version of a device's driver; if it has none, that of its Python distribution."""
     info = device_info(device)
     return info.version or info.distribution
 
@@ -351,7 +354,7 @@ CHOICES_FORMAT_VERSION = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredDevice:
-    """Device at the time of a measurement."""
+    """Device with the version and options that a placement was measured with."""
 
     name: str
     version: str
@@ -359,7 +362,7 @@ class MeasuredDevice:
 
 
 class MeasuredCandidate(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Timed placement."""
+    """Placement that was timed, with its seconds per run."""
 
     origin: Origin
     seconds: Seconds
@@ -367,7 +370,7 @@ class MeasuredCandidate(Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredChoice:
-    """Chosen placement, with all timed candidates."""
+    """Placement that was chosen by timing several, with all timed ones."""
 
     placement: Mapping[str, str]
     timed: tuple[MeasuredCandidate, ...]
@@ -382,13 +385,13 @@ def choice_key(
     constraints: str = "",
     machine: str = "",
 ) -> str:
-    """Return the cache key of a choice.
+    """Return the key under which a placement chosen by timing is cached.
 
     Args:
-        model_digest: of the model's bytes, weights included.
-        devices: in the user's order.
+        model_digest: digest of the model's bytes, weights included.
+        devices: devices in the user's order.
         shapes: input name -> dimensions.
-        version: of nnadapter.
+        version: version of nnadapter.
         constraints: further constraints, as text.
         machine: machine and threads, as text.
     """
@@ -404,7 +407,7 @@ def choice_key(
 
 
 def remember(key: str, choice: MeasuredChoice) -> Path:
-    """Write a choice to the cache atomically and return its file.
+    """Store a placement chosen by timing under `key`, atomically, and return its file.
 
     Raises:
         StoredFileError: it cannot be written.
@@ -423,7 +426,7 @@ def remember(key: str, choice: MeasuredChoice) -> Path:
 
 
 def recall(key: str) -> tuple[MeasuredChoice | None, str]:
-    """Return the cached choice, and a note why an existing file is unusable."""
+    """Return the placement stored under `key`, or None with a note why an existing file cannot be used."""
     try:
         return _read(_file(key), key), ""
     except FileNotFoundError:
@@ -433,7 +436,7 @@ def recall(key: str) -> tuple[MeasuredChoice | None, str]:
 
 
 def forget(key: str) -> None:
-    """Delete a cached choice if possible."""
+    """Delete the placement stored under `key`, if possible."""
     with suppress(OSError):
         _file(key).unlink(missing_ok=True)
 

@@ -31,7 +31,7 @@ Link = Callable[["_Builder", int, int], int]
 
 @dataclass(frozen=True, slots=True)
 class OperationWork:
-    """Work of one operation."""
+    """FLOPs and bytes of one operation, and the kind of line that predicts its time."""
 
     kind: Kind
     flops: float
@@ -41,14 +41,14 @@ class OperationWork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """Chain of one operation at one size."""
+    """Chain of one repeated operation at one size, to be timed."""
 
     kind: Kind
     dimensions: tuple[int, ...]
     link: Link
 
     def model(self, length: int) -> Model:
-        """Return the chain of `length` links."""
+        """Return the chain with `length` repetitions as a model."""
         builder = _Builder()
         value = builder.add_input("x", OperandType(DataType.FLOAT32, self.dimensions))
         for number in range(length):
@@ -57,7 +57,7 @@ class Probe:
 
 
 def probes() -> tuple[Probe, ...]:
-    """Return every probe, small ones first, and kinds after the kinds that they depend on."""
+    """Return every chain to time: small ones first, and kinds after the kinds that they depend on."""
     convolution, matrix, light = OperationClass.CONVOLUTION, OperationClass.MATRIX, OperationClass.ELEMENTWISE
     tables, images = ((16, 64), (256, 64), (1024, 256)), ((1, 16, 14, 14), (1, 32, 28, 28), (1, 64, 56, 56))
     products = ((16, 64), (256, 64), (1024, 128))
@@ -123,7 +123,7 @@ def tensors_model(tensors: int) -> Model:
 
 
 def work_of(model: Model) -> tuple[OperationWork, ...]:
-    """Return the work of every operation with its fusion, then that of layout changes."""
+    """Return the work of every operation of a model, and then of the layout changes between them."""
     classes = [class_of(model, operation) for operation in model.operations]
     readings = _readings(model)
     carriers = producers_of(classes, readings, frozenset(model.outputs))
@@ -160,7 +160,7 @@ def _sizes(kind: Kind, link: Link, sizes: tuple[tuple[int, ...], ...]) -> tuple[
 
 
 class _Builder(ModelBuilder):
-    """Builder of float32 programs that names constants and results itself."""
+    """Builder of float32 programs that chooses the names of constants and results."""
 
     def dimensions(self, operand: int) -> tuple[int, ...]:
         return self.type_of(operand).dimensions
@@ -274,7 +274,7 @@ def _recurrent(builder: _Builder, value: int, number: int) -> int:
 
 
 def networks() -> Mapping[str, Model]:
-    """Return the mixed networks by name, each a repeated block."""
+    """Return the small mixed networks by name, each a repeated block."""
     return {name: _network(block, dimensions, repeats) for name, block, dimensions, repeats in _TABLE}
 
 
@@ -454,7 +454,7 @@ OPSET = 17
 
 
 def onnx_form(model: Model) -> onnx.ModelProto:
-    """Return a model in opset 17, constants as initializers."""
+    """Convert a program of this file to ONNX, in opset 17, for devices that take ONNX."""
     names = [operand.name.replace("%", "v") for operand in model.operands]
     values = [
         Value(name, operand.type.dtype.value, tuple(operand.type.dimensions))

@@ -1,4 +1,4 @@
-"""Reports on plans as facts and text, and estimates of the worth of missing device features."""
+"""Reports on where each node of a model runs and why, and estimates of what missing device features are worth."""
 
 from __future__ import annotations
 

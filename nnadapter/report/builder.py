@@ -1,4 +1,4 @@
-"""Construction of a report from an analyzed or compiled model."""
+"""Construction of a PartitionReport from a planned or compiled model."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 def versions_of(devices: Iterable[str]) -> dict[str, str]:
-    """Return the known versions of nnadapter, ONNX, ONNX Runtime and drivers."""
+    """Return the versions of nnadapter, ONNX, ONNX Runtime and the drivers of `devices`, as far as known."""
     versions = {"nnadapter": own_version(), **_packages(), **{name: driver_version(name) for name in devices}}
     return {name: package_version for name, package_version in versions.items() if package_version}
 
@@ -59,7 +59,7 @@ def _packages() -> dict[str, str]:
 
 
 def boundary_facts(partitioning: Partitioning) -> Boundaries:
-    """Return the boundary operations of a plan, and its asynchronous segments."""
+    """Return the transfers, casts and layout changes between the segments of a plan, and its asynchronous segments."""
     setting, overlap = partitioning.setting, overlap_of(partitioning, {})
     return replace(
         boundaries_of(partitioning.plan, setting.costs, setting.host.name),
@@ -91,7 +91,7 @@ def unknown_costs(partitioning: Partitioning) -> str:
 
 
 def cost_facts(partitioning: Partitioning) -> CostFacts:
-    """Return the predicted costs of a plan."""
+    """Return the predicted cost of a plan, with its lower bound, its sources and the other candidates."""
     price, placement = partitioning.price, partitioning.weighed or partitioning.placement
     placed = placement.placed
     bound = None if placed is None else min(placed.bound, price.seconds)
@@ -122,7 +122,10 @@ def cost_facts(partitioning: Partitioning) -> CostFacts:
 
 
 def timed_facts(partitioning: Partitioning, timed: Sequence[TimedPlacement], how: str) -> CostFacts:
-    """Return the costs of a plan chosen by timing; `timed` has the fastest candidate first."""
+    """Return the costs of a plan that was chosen by timing placements; the first of `timed` is the fastest.
+
+    `how` describes the choice.
+    """
     price, costs_are_known = partitioning.price, not unknown_costs(partitioning)
     candidates = [
         (candidate.origin, seconds, candidate.measured)
@@ -141,7 +144,10 @@ def timed_facts(partitioning: Partitioning, timed: Sequence[TimedPlacement], how
 
 
 def _predictions(partitioning: Partitioning, timed: Sequence[TimedPlacement]) -> list[float | None]:
-    """Return the prediction of each timed candidate; those that an earlier session stored without are priced again."""
+    """Return the predicted seconds of each timed placement.
+
+    A placement that an earlier session stored without a prediction is priced again.
+    """
     predictions = [candidate.predicted for candidate in timed]
     if None not in predictions or partitioning.judgment.demands.complete_placement is None:
         return predictions
@@ -156,7 +162,7 @@ def _predictions(partitioning: Partitioning, timed: Sequence[TimedPlacement]) ->
 def _candidates(
     weighed: Sequence[tuple[Origin, float | None, float | None]], on_cpu: float | None
 ) -> tuple[CandidateFacts, ...]:
-    """Return the candidates. The CPU alone is added for comparison if constraints exclude it."""
+    """Return the placements that were compared. The CPU alone is added if constraints exclude it, as not eligible."""
     candidates = tuple(
         CandidateFacts(name=str(origin), seconds=predicted, measured_seconds=measured)
         for origin, predicted, measured in weighed
@@ -203,7 +209,7 @@ _Group = tuple[str, str, str]
 
 
 def refusal_costs(plan: Plan, price: PlanPrice | None) -> tuple[RefusalCost, ...]:
-    """Return what the most frequent refusals cost: the switches and seconds saved if the device took the nodes.
+    """Estimate for the most frequent refusals how many device switches and seconds acceptance would save.
 
     Only refusals by devices earlier in the order than the node's device count. For each device, op type and reason, the
     nodes move to the refusing device, and the graph is cut and priced again.
@@ -237,7 +243,10 @@ def refusal_costs(plan: Plan, price: PlanPrice | None) -> tuple[RefusalCost, ...
 
 
 def _groups(plan: Plan) -> Mapping[_Group, set[int]]:
-    """Return the refused atoms by device, op type and reason; only devices before the atom's own in the order count."""
+    """Return the refused atoms by device, op type and reason.
+
+    Only refusals by devices that precede the atom's own in the order count.
+    """
     preceding_devices = {device: plan.devices[:place] for place, device in enumerate(plan.devices)}
     atoms_by_group: dict[_Group, set[int]] = {}
     for atom, home in enumerate(plan.placement):
@@ -265,7 +274,7 @@ _SEARCHED = 3
 
 @paused_collection
 def report_of(observed: Observed) -> PartitionReport:
-    """Return the report of a placed and cut model."""
+    """Return the report of a model that was placed and cut into segments, with observations of its runs."""
     partitioning = observed.partitioning
     constraints, devices = partitioning.setting.constraints, partitioning.setting.by_name
     unknown = unknown_costs(partitioning)
@@ -440,7 +449,7 @@ def _cost(partitioning: Partitioning, observed: Observed, unknown: str) -> CostF
 
 
 def weight_facts(plan: Plan) -> facts.WeightFacts:
-    """Return the bytes of the constants that segments read."""
+    """Return the bytes of the constants that segments read, per device and in total."""
     nbytes = {name: plan.graph.value(name).nbytes or 0 for step in plan.steps for name in step.constants}
     names_by_device: dict[str, set[str]] = {}
     for step in plan.steps:

@@ -1,4 +1,4 @@
-"""Facts of a report as frozen values, and their JSON form. docs/reports.md describes the keys."""
+"""Facts of a report as immutable values, and their JSON form. docs/reports.md describes the keys."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ def _names(kind: Any) -> tuple[str, ...]:
 
 
 GUESSES = frozenset({"modeled", "assumed"})
-"""Cost sources that are not measurements."""
+"""Cost sources that rest on no measurement."""
 NOTHING = 1e-9
-"""Seconds below which differences are rounding errors."""
+"""Seconds below which a difference of costs is a rounding error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CandidateFacts:
-    """Plan that was considered."""
+    """Placement that was compared with others, with its cost."""
 
     name: str
     seconds: float | None
@@ -73,12 +73,12 @@ class CostFacts:
     seconds: float
     """Measured if the plan was chosen by timing, otherwise predicted."""
     bound_seconds: float | None = None
-    """Lower bound of the plans that `bound_of` names."""
+    """Lower bound of the cost of the placements that `bound_of` names."""
     bound_of: str = "any placement"
-    """Any placement, or any that obeys the plan file and rules."""
+    """The placements to which the lower bound applies, in words: all, or those that obey the plan file and rules."""
     bound_kind: str = ""
     gap: float | None = None
-    """0.05 is 5 % above the bound."""
+    """Relative distance to the lower bound: 0.05 is 5 % above it."""
     sources: Mapping[str, str] = field(default_factory=dict)
     """Device -> source of `seconds`: `measured`, `calibrated`, `simulated`, `modeled` or `assumed`."""
     predicted_seconds: float | None = None
@@ -95,7 +95,7 @@ class CostFacts:
 
     @property
     def word(self) -> str:
-        """`measured`, `predicted`, or `guessed` if costs of a device are not measured."""
+        """Kind of `seconds`: `measured`, `predicted`, or `guessed` if the costs of a device are not measured."""
         return "measured" if self.is_measured else self.predicted_word
 
     @property
@@ -112,7 +112,7 @@ class CostFacts:
 
     @property
     def against_cpu(self) -> tuple[float, float, str] | None:
-        """Seconds of this plan and of the CPU alone, and the `word` for both."""
+        """Seconds of this plan and with everything on the CPU, and their kind as in `word`; None if unknown."""
         if self.all_cpu_seconds is not None:
             return self.seconds, self.all_cpu_seconds, self.word
         if self.predicted_seconds is None or self.all_cpu_predicted_seconds is None:
@@ -131,7 +131,7 @@ def predicted_word(sources: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefusalCost:
-    """Cost of a device's refusals of one op type for one reason."""
+    """Estimated effect of a device's refusals of one op type for one reason."""
 
     device: str
     op_type: str
@@ -143,7 +143,7 @@ class RefusalCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleFacts:
-    """Rule of the user, and its effect."""
+    """Rule of the user (pin, ban or limit), and how many nodes it applies to."""
 
     text: str
     source: str = ""
@@ -154,7 +154,7 @@ class RuleFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanFileFacts:
-    """Plan file that placed nodes."""
+    """Plan file that the user supplied, and how much of it was applied."""
 
     path: str
     matched_nodes: int
@@ -194,7 +194,7 @@ class BodyFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFacts:
-    """One of the model's own nodes."""
+    """Node of the original model, and where it runs."""
 
     name: str
     op_type: str
@@ -226,11 +226,11 @@ class TensorFacts:
 
 @dataclass(frozen=True, slots=True)
 class CacheFacts:
-    """Result of looking up a segment's program in the session's cache."""
+    """Result of looking for a segment's compiled program in the session's cache."""
 
     hit: bool
     miss_reason: str
-    """Part of the key that differs from the nearest entry."""
+    """Part of the cache key that differs from the nearest entry; empty for a hit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,13 +256,13 @@ class SegmentFacts:
     """Predicted saving compared with the CPU."""
     compile_seconds: float | None = None
     program_of: int | None = None
-    """Index of the segment whose program it runs with its own constants."""
+    """Index of the segment whose compiled program this one runs with its own constants."""
     cache: CacheFacts | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BranchDecisionFacts:
-    """Condition of `If` nodes that depends on the inputs, with its value."""
+    """Condition of `If` nodes that depends on inputs, and its value in this plan."""
 
     condition: str
     value: bool
@@ -361,7 +361,7 @@ class ReportFacts:
         return {"schema_version": SCHEMA_VERSION, **plain(self)}
 
     def refusals(self) -> Mapping[tuple[str, str, str], tuple[NodeFacts, ...]]:
-        """Return refused nodes by device, op type and reason, most frequent first."""
+        """Group the refused nodes by device, op type and reason, most frequent first."""
         nodes_by_refusal: dict[tuple[str, str, str], list[NodeFacts]] = {}
         for node in self.nodes:
             for refusal in node.refusals:
@@ -371,7 +371,7 @@ class ReportFacts:
 
 
 def transfer_facts(transfers: Sequence[Transfer] | None) -> TransferFacts | None:
-    """Return the copies of a run."""
+    """Summarize the transfers of a run between host and devices."""
     if transfers is None:
         return None
     into = [transfer for transfer in transfers if transfer.target != HOST]
@@ -388,7 +388,7 @@ def transfer_facts(transfers: Sequence[Transfer] | None) -> TransferFacts | None
 
 
 def incident_facts(incidents: Incidents | None) -> Mapping[str, Any]:
-    """Return the report's fields about incidents."""
+    """Return the report's fields about incidents (failures of devices), by name."""
     if incidents is None:
         return {}
     counts: dict[str, dict[str, int]] = {}

@@ -32,7 +32,7 @@ class _Positions(dict[Any, int]):
 
 
 def page_data(report: ReportFacts, title: str, difference: DifferenceFacts | None) -> dict[str, Any]:
-    """Return the data of the page: columns of nodes, with indices into tables."""
+    """Return the data that the scripts of the page display. Nodes are columns, with indices into tables of texts."""
     return {
         **_plan(report),
         "title": title,
@@ -189,7 +189,7 @@ def to_html(report: ReportFacts, title: str, difference: DifferenceFacts | None)
 
 
 def filled(template: str, parts: Mapping[str, str]) -> str:
-    """Replace each `{{name}}` by its part, without expanding the parts."""
+    """Replace each `{{name}}` in `template` by `parts[name]`, without expanding the parts."""
     return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], template)
 
 
@@ -202,13 +202,13 @@ def _data(report: ReportFacts, title: str, difference: DifferenceFacts | None) -
 
 
 def policy_hash(text: str) -> str:
-    """Return the content security policy's source for one style or script."""
+    """Return the hash by which the page's content security policy allows this style or script."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
 @memoize(1)
 def page_style() -> str:
-    """Return the style of all pages."""
+    """Return the style sheet of all pages."""
     return _file("page.css")
 
 
@@ -258,7 +258,7 @@ def tiles(figures: Sequence[tuple[str, str, str]]) -> str:
 
 
 def table(head: Sequence[tuple[str, bool]], rows: Sequence[Sequence[object]]) -> str:
-    """Return a table; `head` has a name per column, and True for numbers."""
+    """Return an HTML table; `head` has the name of each column, and True for numbers."""
     if not rows:
         return ""
     marks = [' class="number"' if is_number else "" for _, is_number in head]
@@ -271,7 +271,7 @@ def table(head: Sequence[tuple[str, bool]], rows: Sequence[Sequence[object]]) ->
 
 
 def bars(parts: Mapping[str, int], total: int) -> str:
-    """Return bars with numbers, one per device."""
+    """Return horizontal bars, one per device: `parts` has the number of each device, out of `total`."""
     cells = "".join(
         f'<span class="chip"><i class="{_color(place, name)}"></i>{escape(name)}</span>'
         f'<meter min="0" max="{max(total, 1)}" value="{number}"></meter>'

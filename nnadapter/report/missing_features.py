@@ -1,4 +1,4 @@
-"""Missing features of a device, and the hypothetical plan of a model if the device had some of them.
+"""Missing features of a device, and the plan that a model would have if the device had some of them.
 
 A trial places, cuts and prices the model again. New operations are priced alone, except complete common fusion groups
 (`commonly_fused_groups`).
@@ -32,16 +32,16 @@ from partition.by_cost.pricing import Prices, aligned, price
 
 
 class MissingSide(StrEnum):
-    """Component that lacks a feature."""
+    """Component that lacks a feature: the device's driver, or the converter to adapter IR."""
 
     DEVICE = "device"
     CONVERTER = "converter"
-    """No converter offers the operation to IR devices."""
+    """No converter translates the operation for devices that take adapter IR."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feature:
-    """Feature that refused nodes require."""
+    """Feature that a device lacks, such as an operation or a data type, so that it refuses nodes."""
 
     reason: str
     op_type: str
@@ -51,13 +51,13 @@ class Feature:
 
     @property
     def label(self) -> str:
-        """Text such as `Erf`, `Pow of float64`, `Expand of rank 2 -> 7`."""
+        """Feature in words, such as `Erf`, `Pow of float64`, `Expand of rank 2 -> 7`."""
         return _LABELS.get(Reason(self.reason), "{op} {what}").format(op=self.op_type, what=self.qualifier).strip()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Example:
-    """Refused node that requires a feature."""
+    """Refused node that requires a feature, with the text of the refusal."""
 
     node: str
     detail: str
@@ -69,7 +69,7 @@ Needs = tuple[frozenset[Feature] | None, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Missing:
-    """Features that a device lacks for a graph."""
+    """Features that a device lacks for the nodes of a graph."""
 
     needs: Needs
     examples: Mapping[Feature, Example]
@@ -149,7 +149,7 @@ def _attribute(specialized: Specialized, index: int, refusal: Unsupported) -> st
 
 
 def _through(graph: Graph, index: int, tell: Callable[[Value], str]) -> str:
-    """Describe the distinct inputs, and the outputs if they differ: `int64 -> float64`."""
+    """Describe the distinct inputs of a node by `tell`, and the outputs if they differ: `int64 -> float64`."""
     node = graph.nodes[index]
     inputs, outputs = _texts(graph, node.inputs, tell), _texts(graph, node.outputs, tell)
     input_text, output_text = ", ".join(inputs), ", ".join(outputs)
@@ -194,7 +194,7 @@ _LABELS: Mapping[Reason, str] = {
 def groups_if_supported(
     specialized: Specialized, missing: Missing, verdicts: Sequence[Verdict], fusion: Fusion
 ) -> Groups:
-    """Return groups of atoms that would fuse if the device lacked nothing.
+    """Return groups of atoms that the device would run as one operation if it lacked nothing.
 
     1. Atoms that would be one atom with full support.
     2. For devices that fuse: products with their activations, unless they are supported but not fused today.
@@ -233,7 +233,7 @@ def _op_types(graph: Graph, nodes: Sequence[int]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanOutcome:
-    """Result of a hypothetical plan. Results of several models add up."""
+    """Result of planning with some features added. Results of several models add up."""
 
     seconds: float = 0.0
     """Infinite if a value cannot cross a boundary."""

@@ -1,4 +1,4 @@
-"""Report sections shared by all formats, and the formatting of numbers, lines and table cells."""
+"""Parts that all formats of a report share, and the formatting of numbers, lines and table cells."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from nnadapter.report.facts import (
 )
 
 GUESS = "~"
-"""Mark of numbers that rest on unmeasured costs."""
+"""Mark of times that rest on unmeasured costs."""
 _BINARY: tuple[float, tuple[str, ...]] = (1024.0, ("", "Ki", "Mi", "Gi", "Ti"))
 _DECIMAL: tuple[float, tuple[str, ...]] = (1000.0, ("", "k", "M", "G", "T", "P"))
 
@@ -38,7 +38,7 @@ def quantity(number: float, unit: str) -> str:
 
 
 def work(flops: int, uncounted: int) -> str:
-    """Format partly unknown FLOPs: `12.3 MFLOP`, `≥12.3 MFLOP`, `?`."""
+    """Format FLOPs, of which those of `uncounted` nodes are unknown: `12.3 MFLOP`, `≥12.3 MFLOP`, `?`."""
     if not uncounted:
         return quantity(flops, "FLOP")
     return f"≥{quantity(flops, 'FLOP')}" if flops else "?"
@@ -68,7 +68,7 @@ WIDTH = 100
 
 
 def wrapped(text: str, head: str) -> list[str]:
-    """Wrap `text` after `head`, without breaking names."""
+    """Wrap `text` into lines that begin with `head`, without breaking names. Further lines are indented."""
     indent = " " * len(head)
     return textwrap.wrap(
         text, WIDTH, initial_indent=head, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
@@ -79,7 +79,7 @@ _LONGEST = 160
 
 
 def code(text: str) -> str:
-    """Return a Markdown code span without active markup."""
+    """Return `text` as a Markdown code span, shortened, with markup disabled."""
     plain = " ".join("".join(char if char.isprintable() else " " for char in text).split())
     if len(plain) > _LONGEST:
         plain = f"{plain[: _LONGEST - 3]}..."
@@ -93,7 +93,7 @@ def code(text: str) -> str:
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]], total: int | None = None) -> str:
-    """Return a Markdown table, with a line on omitted rows."""
+    """Return a Markdown table. If `total` exceeds the rows, a line reports how many are omitted."""
     lines = [_row(heads), _row(["---"] * len(heads)), *(_row(row) for row in rows)]
     for line in omitted(total or 0, len(rows)):
         lines += ["", line]
@@ -101,7 +101,7 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]], total: int | None
 
 
 def folded(summary: str, body: str) -> str:
-    """Return collapsible details. `summary` must not come from the model."""
+    """Return `body` as collapsible details in Markdown. `summary` must not come from the model."""
     return f"<details>\n<summary>{summary}</summary>\n\n{body}\n\n</details>"
 
 
@@ -118,19 +118,19 @@ def titled(title: str, lines: Iterable[str]) -> Iterator[str]:
 
 
 def omitted(total: int, shown: int, indent: str = "") -> Iterator[str]:
-    """Yield a line on the rows that are not shown, if any."""
+    """Yield a line that reports how many rows are not shown, if any."""
     if total > shown:
         yield f"{indent}... and {total - shown} more; the JSON form has them all"
 
 
 def first_of(names: Sequence[str], most: int) -> str:
-    """Join the first names: `a, b, c and 4 more`."""
+    """Join the first `most` names with commas, and count the others: `a, b, c and 4 more`."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
 
 
 def flops_off_the_cpu(report: ReportFacts) -> str:
-    """Return `97.1% of FLOPs`, `97.1% of known FLOPs`, or `FLOPs not known`."""
+    """Return the share of FLOPs off the CPU: `97.1% of FLOPs`, `97.1% of known FLOPs`, or `FLOPs not known`."""
     if not report.unknown_flops_nodes:
         return f"{report.coverage.flops:.1%} of FLOPs"
     has_flops = any(node.flops for node in report.nodes)
@@ -138,7 +138,7 @@ def flops_off_the_cpu(report: ReportFacts) -> str:
 
 
 def incident_lines(report: ReportFacts) -> Iterator[str]:
-    """Yield a line per device and kind of error."""
+    """Yield a line on device failures per device and class of error, with the most recent one."""
     last = {(incident_facts.device, incident_facts.kind): incident_facts for incident_facts in report.incidents}
     for device, kinds in report.incident_counts.items():
         for kind, number in kinds.items():
@@ -153,7 +153,7 @@ _NAMES = 42
 
 
 def cost_lines(report: ReportFacts) -> Iterator[str]:
-    """Yield lines on the plan's cost."""
+    """Yield text lines on the cost of the plan and of the placements compared with it."""
     cost = report.cost
     if cost is None:
         if report.cost_note:
@@ -199,13 +199,16 @@ def prediction_words(cost: CostFacts) -> str:
 
 
 def guess_words(cost: CostFacts) -> str:
-    """Explain the mark for guesses; empty if there are none."""
+    """Explain the mark `~` of guessed times, and name the devices; empty if no time is a guess."""
     names = ", ".join(name for name in cost.prediction_sources or cost.sources if name in cost.guesses)
     return f"{GUESS} marks a guess: costs of {names} are not measured" if names else ""
 
 
 def run_words(report: ReportFacts, best_seconds: float | None = None) -> str:
-    """Compare the last run with its prediction; empty if close or unknown."""
+    """Compare the measured time of the last run (or `best_seconds`) with its prediction.
+
+    Empty if they are less than a factor of 2 apart, or if one is unknown.
+    """
     pairs = [(segment.seconds, segment.predicted_seconds) for segment in report.segments]
     times_of_segments = [(took, predicted) for took, predicted in pairs if took is not None and predicted is not None]
     last, predicted = (
@@ -222,7 +225,7 @@ def run_words(report: ReportFacts, best_seconds: float | None = None) -> str:
 
 
 def cpu_words(report: ReportFacts, cost: CostFacts) -> str:
-    """Report that the CPU alone is better; empty if it is not."""
+    """Report in words that the CPU alone is better than the plan; empty if it is not."""
     if len(cost.candidates) > 1 and all(segment.device == CPU for segment in report.segments):
         return "the CPU alone is better than every candidate plan"
     if cost.against_cpu is None or not cost.cpu_is_better:
@@ -243,7 +246,7 @@ _KINDS = {
 
 
 def boundary_sentences(report: ReportFacts) -> list[str]:
-    """Describe boundary operations, device-resident values, asynchronous segments, and the last run's copies."""
+    """Describe boundary steps (transfers, casts, layout changes), values that stay on devices, and copies of a run."""
     return [*_planned(report), *_staying(report), *_waiting(report), *_ran(report)]
 
 
@@ -310,12 +313,12 @@ _NAMED = 3
 
 
 def rule_lines(report: ReportFacts) -> Iterator[str]:
-    """Yield every rule with its effect."""
+    """Yield text lines with every rule of the user and its effect."""
     yield from titled("rules", (f"{rule.text}: {rule_words(rule)}" for rule in report.rules))
 
 
 def rule_words(rule: RuleFacts) -> str:
-    """Describe a rule's effect, location and note."""
+    """Describe how many nodes a rule applies to, its location and its note."""
     binds = f"applies to {count(rule.nodes, 'node')}" if rule.nodes else "applies to nothing"
     where = f" ({rule.source})" if rule.source else ""
     return f"{binds}{where}" + (f"; {rule.note}" if rule.note else "")
@@ -330,7 +333,7 @@ def lost_groups(plan: PlanFileFacts) -> tuple[tuple[str, str, str], ...]:
 
 
 def plan_file_lines(report: ReportFacts) -> Iterator[str]:
-    """Describe the plan file and its unmatched entries."""
+    """Yield text lines on the plan file and its entries that were not applied."""
     plan = report.plan_file
     if plan is None:
         return
@@ -353,7 +356,10 @@ HEADS = ("segment", "device", "nodes", "FLOPs", "weights", "in", "out", "predict
 
 
 def segment_cells(segment: SegmentFacts, unknown: str, guessed: bool) -> tuple[str, ...]:
-    """Return the cells under `HEADS` and the measured time."""
+    """Return the table cells of a segment, under `HEADS` and the column of measured times.
+
+    Missing times are shown as `unknown`.
+    """
     predicted = segment.predicted_seconds
     return (
         str(segment.index),
@@ -391,7 +397,7 @@ class RefusedGroup:
 
     @property
     def cost(self) -> str:
-        """Seconds in words if known, otherwise FLOPs."""
+        """Predicted time of the nodes in words if known, otherwise their FLOPs."""
         if self.seconds is not None:
             return foretold(self.seconds, self.guessed)
         return quantity(self.flops, "FLOP") if self.flops else ""
@@ -402,7 +408,7 @@ class RefusedGroup:
 
     @property
     def between(self) -> str:
-        """Costs between devices: `causes 12 switches, 1.20 ms together`."""
+        """Cost of the device switches that the refusal causes: `causes 12 switches, 1.20 ms together`."""
         if self.caused is None or self.caused.switches <= 0:
             return ""
         times = f", {foretold(self.switching, self.guessed)} together" if self.switching else ""
@@ -410,7 +416,7 @@ class RefusedGroup:
 
 
 def refused_groups(report: ReportFacts) -> tuple[RefusedGroup, ...]:
-    """Return refusals by device, op type and reason, most frequent first."""
+    """Group the refused nodes by device, op type and reason, most frequent first."""
     guesses = report.guesses
     caused = {
         (refusal_cost.device, refusal_cost.op_type, refusal_cost.reason): refusal_cost
@@ -450,7 +456,7 @@ _SHOWN_OBSTACLES = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """Summary of a report."""
+    """Judgment on a plan in a few sentences."""
 
     kind: str
     """`good` if the plan is faster than the CPU alone, `bad` if it is slower, otherwise `open`."""

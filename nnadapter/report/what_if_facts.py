@@ -1,4 +1,4 @@
-"""Report of what-if: gains of missing device features as facts, text and Markdown."""
+"""Report of what-if (the gain of each feature that a device lacks) as facts, text and Markdown."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SCHEMA_VERSION = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanTotals:
-    """Totals over the plans of all models."""
+    """Totals over the plans of all models: cost, segments, and shares off the CPU."""
 
     seconds: float | None
     """Predicted seconds for one run of each model."""
@@ -30,7 +30,7 @@ class PlanTotals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureFacts:
-    """Feature that the device lacks, and its gain alone."""
+    """Feature that the device lacks, and the gain if it had this one alone."""
 
     label: str
     reason: str
@@ -39,7 +39,7 @@ class FeatureFacts:
     missing_in: str
     """`device`, or `converter` if nnadapter cannot offer it to devices yet."""
     nodes: int
-    """Number of nodes refused for lack of it, perhaps among others."""
+    """Number of nodes refused for lack of this feature, perhaps among others."""
     models: int
     segments_saved: int
     seconds_saved: float | None
@@ -52,7 +52,7 @@ class FeatureFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoadStep:
-    """One feature, or several that only help together."""
+    """Step of the road map: one feature, or several that only help together."""
 
     labels: tuple[str, ...]
     segments_saved: int
@@ -62,7 +62,7 @@ class RoadStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFacts:
-    """Model of the what-if."""
+    """Model that was analyzed, with the totals of its current plan."""
 
     name: str
     input_shapes: Mapping[str, tuple[int, ...]]
@@ -89,7 +89,7 @@ class WhatIfFacts:
     current_totals: PlanTotals
     features: tuple[FeatureFacts, ...]
     road_map: tuple[RoadStep, ...]
-    """Greedy order; gains in `features` do not add up."""
+    """Best order to add features, found greedily. Gains in `features` do not add up."""
     models: tuple[ModelFacts, ...]
     failed: tuple[FailedModel, ...] = ()
     untried_features: int = 0
@@ -117,7 +117,7 @@ def supporting(facts: WhatIfFacts, feature: FeatureFacts) -> str:
 
 
 def saving(facts: WhatIfFacts, step: RoadStep) -> str:
-    """Describe a step's savings."""
+    """Describe the segments and the time that a step saves."""
     return listed((segments(step.segments_saved), time(facts, step.seconds_saved)))
 
 
@@ -127,14 +127,14 @@ def listed(parts: Iterable[str]) -> str:
 
 
 def segments(saved: int) -> str:
-    """Return `13 segments fewer` or `1 segment more`."""
+    """Describe a change of the number of segments: `13 segments fewer`, `1 segment more`."""
     return (
         f"{count(abs(saved), 'segment')} {'fewer' if saved > 0 else 'more'}" if saved else "the same number of segments"
     )
 
 
 def time(facts: WhatIfFacts, saved: float | None) -> str:
-    """Return `predicted 3.10 ms faster`; empty if times are unknown."""
+    """Describe saved seconds: `predicted 3.10 ms faster`; empty if times are unknown."""
     if not facts.is_timed:
         return ""
     if saved is None:
@@ -145,7 +145,7 @@ def time(facts: WhatIfFacts, saved: float | None) -> str:
 
 
 def predicted(facts: WhatIfFacts, standing: PlanTotals) -> str:
-    """Return `predicted 12.0 ms`; empty if times are unknown."""
+    """Describe the predicted seconds of plans: `predicted 12.0 ms`; empty if times are unknown."""
     if not facts.is_timed:
         return ""
     if standing.seconds is None:
@@ -154,14 +154,14 @@ def predicted(facts: WhatIfFacts, standing: PlanTotals) -> str:
 
 
 def totals_text(facts: WhatIfFacts, then: PlanTotals) -> str:
-    """Return `12 segments, 97.0 % of FLOPs, predicted 12.0 ms`."""
+    """Describe the totals after a step: `12 segments, 97.0 % of FLOPs, predicted 12.0 ms`."""
     return listed(
         (count(then.segments, "segment"), f"{share(then.flops)} of {flops_name(then)}", predicted(facts, then))
     )
 
 
 def coverage(totals: PlanTotals) -> str:
-    """Return `12 segments, 97.0 % of FLOPs and 90.0 % of nodes off the CPU`."""
+    """Describe segments and coverage: `12 segments, 97.0 % of FLOPs and 90.0 % of nodes off the CPU`."""
     shares = f"{share(totals.flops)} of {flops_name(totals)} and {share(totals.nodes)} of nodes"
     return f"{count(totals.segments, 'segment')}, {shares} off the CPU"
 
@@ -172,7 +172,7 @@ def flops_name(of: PlanTotals) -> str:
 
 
 def cpu_words(facts: WhatIfFacts) -> str:
-    """Report that the CPU alone is better, and the first step of the road map that beats it."""
+    """Report in words that the CPU alone is faster, and from which step of the road map on it is not."""
     cpu_seconds, current_seconds = facts.all_cpu_seconds, facts.current_totals.seconds
     if cpu_seconds is None or current_seconds is None or current_seconds - cpu_seconds < NOTHING:
         return ""
