@@ -54,7 +54,7 @@ _replaced: dict[str, ModuleType] = {}
 def use(
     devices: DeviceRequest | Sequence[DeviceRequest], *, options: _Options | Mapping[str, Any] | None = None
 ) -> None:
-    """Put `devices` before the providers that clients request, in sessions opened from now on.
+    """Set the devices of sessions opened from now on; providers that clients request follow them.
 
     Args:
         devices: as in `InferenceSession`; an empty list restores the clients' choice.
@@ -84,7 +84,7 @@ def uninstall() -> None:
 
 
 class SessionOptions(_original.SessionOptions):  # type: ignore[misc]  # a class of pybind11
-    """ONNX Runtime's session options, with a record of overrides for devices."""
+    """ONNX Runtime's session options. Overrides of weights and sizes are also recorded, for sessions on devices."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -113,7 +113,7 @@ class SessionOptions(_original.SessionOptions):  # type: ignore[misc]  # a class
         self.overrides.files.update({name: memoryview(buffer).cast("B")[:length] for name, buffer, length in files})
 
     def use_for_whole_model(self) -> None:
-        """Add external initializers to a session of the entire model."""
+        """Add the external initializers to ONNX Runtime's options, for a session in which it runs the entire model."""
         super().add_external_initializers(list(self._external), list(self._external.values()))
         self._external.clear()
 
@@ -127,7 +127,7 @@ class SessionOptions(_original.SessionOptions):  # type: ignore[misc]  # a class
 
 
 class RunOptions(_original.RunOptions):  # type: ignore[misc]  # a class of pybind11
-    """ONNX Runtime's run options, with a record of entries for copies."""
+    """ONNX Runtime's run options. Configuration entries are also recorded, so that they can be copied."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -139,7 +139,7 @@ class RunOptions(_original.RunOptions):  # type: ignore[misc]  # a class of pybi
 
 
 class InferenceSession(_InferenceSession):
-    """`nnadapter.InferenceSession` on the devices of `use`, followed by the client's providers."""
+    """`nnadapter.InferenceSession` on the devices of `use`, then those of the requested providers."""
 
     def __init__(
         self,
@@ -216,7 +216,7 @@ class InferenceSession(_InferenceSession):
         return {*devices, "cpu"} <= {*self.devices, "cpu"}
 
     def get_providers(self) -> list[str]:
-        """Return ONNX Runtime's provider names, or our names for other devices."""
+        """Return the provider names of ONNX Runtime for its devices, and the names of other devices."""
         return [provider_of_device(name) for name in self.devices]
 
     def get_provider_options(self) -> dict[str, dict[str, str]]:
@@ -224,7 +224,7 @@ class InferenceSession(_InferenceSession):
 
 
 class IOBinding(_IOBinding):
-    """IOBinding that returns results in host memory as OrtValues."""
+    """IOBinding that returns results in host memory as OrtValues, like ONNX Runtime."""
 
     def get_outputs(self) -> list[Any]:
         """Return `nnadapter.DeviceValue` for outputs bound to a device, otherwise OrtValue."""
@@ -255,7 +255,10 @@ def _merge_devices(
 
 @contextmanager
 def _as_theirs(theirs: type[Exception] | None = None, *, cancelled: type[Exception] | None = None) -> Iterator[None]:
-    """Raise errors also as `theirs`, or as `cancelled` after a cancellation; by default as ONNX Runtime would."""
+    """Raise nnadapter's errors also as `theirs`, by default as the exception that ONNX Runtime would raise.
+
+    `cancelled` is for a CancelledError.
+    """
     try:
         yield
     except errors.NNAdapterError as error:
@@ -263,7 +266,7 @@ def _as_theirs(theirs: type[Exception] | None = None, *, cancelled: type[Excepti
 
 
 def _theirs(error: errors.NNAdapterError, theirs: type[Exception] | None = None) -> errors.NNAdapterError:
-    """Return the error as an instance of ONNX Runtime's class too."""
+    """Return the error as an instance of both its own class and ONNX Runtime's."""
     table = next(raised for ours, raised in _THEIRS if isinstance(error, ours))
     both = _both(type(error), *((theirs,) if theirs else _raised_there(error) or (table,)))
     translated = both.__new__(both)

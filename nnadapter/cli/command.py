@@ -1,4 +1,4 @@
-"""Base classes of commands, and the group of sub-commands."""
+"""Base classes of the commands, the reporting of errors, and the main command `nnadapter`."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from nnadapter import __version__, errors
 from nnadapter.process.terminal import prints_to_stderr, report, stop_in
 
 NO = 1
-"""Exit code of a failed check or comparison."""
+"""Exit code of a negative result, such as outputs that differ."""
 BAD_INPUT = 2
 """Exit code of wrong usage or input."""
 
 
 class Failure(click.ClickException):
-    """Error that ends the program with one line on stderr."""
+    """Error that ends the program: one line on stderr, and an exit code."""
 
     def __init__(self, message: str, exit_code: int = BAD_INPUT) -> None:
         super().__init__(" ".join(message.split()))
@@ -29,7 +29,7 @@ class Failure(click.ClickException):
 
 
 class Command(click.Command):
-    """Sub-command that reports errors as one line."""
+    """Base class of commands, which report errors as one line."""
 
     def invoke(self, ctx: click.Context) -> object:
         with report_errors() if ctx.parent is None else nullcontext():  # the group reports errors of its commands
@@ -37,7 +37,7 @@ class Command(click.Command):
 
 
 class ModelCommand(Command):
-    """Sub-command that loads a model; its help lists the options of every available device."""
+    """Base class of commands that load a model; their help lists the options of every available device."""
 
     def invoke(self, ctx: click.Context) -> object:
         _silence_onnxruntime()
@@ -148,7 +148,7 @@ _MODULES = {
 
 
 class CommandGroup(click.Group):
-    """Group that imports sub-commands by module and function name."""
+    """Main command, which imports the module of a command when it is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)

@@ -305,7 +305,7 @@ def _time(seconds: float) -> str:
 
 
 def _problem(listed: Listed) -> str:
-    """Return why an entry is unusable, if it still exists."""
+    """Read an entry of the cache, and return the reason why it cannot be used; empty if it can, or was removed."""
     try:
         read_entry(listed.path).verify()
     except FileNotFoundError:

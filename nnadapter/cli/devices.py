@@ -58,7 +58,7 @@ class Health:
 
 
 def check_health(device: DeviceInfo) -> Health:
-    """Compile and run the sum of two vectors on `device`, without the CPU."""
+    """Test `device` alone: compile and run the sum of two vectors."""
     if not device.available:
         return Health(state="unavailable", detail=device.reason)
     model = parse(_MODEL)
@@ -126,7 +126,7 @@ def devices(name: str | None, as_json: bool) -> None:
 
 
 def _called(name: str, known_devices: Sequence[nnadapter.DeviceInfo]) -> tuple[nnadapter.DeviceInfo, ...]:
-    """Return the devices of a device name or driver name. Raises DeviceNotFoundError."""
+    """Return the devices of a driver, or one device, by name. Raises DeviceNotFoundError."""
     matches = tuple(device for device in known_devices if name in (device.name, device.name.partition(":")[0]))
     if not matches:
         names = ", ".join(device.name for device in known_devices)

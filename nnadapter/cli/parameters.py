@@ -1,4 +1,4 @@
-"""Arguments and options of several commands, model inputs, and output: files, JSON and progress bars."""
+"""Arguments and options that several commands share, model inputs, and output: files, JSON and progress bars."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def progress(description: str, total: int | None = None) -> Iterator[Callable[[]
 
 @contextmanager
 def delayed_display(display: Progress) -> Iterator[None]:
-    """Show `display` if the block takes longer than `PATIENCE_S`."""
+    """Start `display` if the block takes longer than `PATIENCE_S`, and stop it at the end."""
     lock = threading.Lock()
     is_finished = started = False
 
@@ -110,7 +110,7 @@ def make_folder(folder: Path) -> None:
 
 
 def to_json(data: object) -> str:
-    """Return JSON text of facts, with null for non-finite numbers."""
+    """Return `data`, which may contain facts as dataclasses, as JSON text. Non-finite numbers become null."""
     return json.dumps(plain(data), indent=2, allow_nan=False)
 
 
@@ -126,7 +126,7 @@ else:
 
 
 class OneOf(_Choice):
-    """Choice parameter that suggests close names."""
+    """Parameter with a fixed set of values; an error suggests the most similar ones."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         try:
@@ -137,7 +137,7 @@ class OneOf(_Choice):
 
 
 def composed(*decorators: Callable[[Any], Any]) -> Callable[[Decorated], Decorated]:
-    """Return the decorator that applies `decorators` as if they were written in this order, one per line."""
+    """Combine decorators to one, which applies the last one first, as if they stood above each other in this order."""
 
     def decorate(command: Decorated) -> Decorated:
         for decorator in reversed(decorators):
@@ -148,7 +148,7 @@ def composed(*decorators: Callable[[Any], Any]) -> Callable[[Decorated], Decorat
 
 
 def takes_placing(command: Decorated) -> Decorated:
-    """Add --policy, --rules and --plan as `settings`."""
+    """Add --policy, --rules and --plan, and pass them to the command as `settings`, with --fallback and --cache-dir."""
 
     @wraps(command)
     def with_settings(*, policy: str, rules: str | None, plan: str | None, fallback: str, **parameters: Any) -> Any:
@@ -159,7 +159,10 @@ def takes_placing(command: Decorated) -> Decorated:
 
 
 def requests(devices: tuple[str, ...], options: DeviceOptions) -> list[DeviceRequest]:
-    """Return the named or default devices with their options. Raises BadParameter for other devices' options."""
+    """Return the devices of --device, or the default ones, with their options.
+
+    Raises BadParameter for options of other devices.
+    """
     chosen = devices or tuple(default_devices())
     for device, own_options in options.items():
         if device not in chosen:
@@ -172,7 +175,7 @@ def requests(devices: tuple[str, ...], options: DeviceOptions) -> list[DeviceReq
 
 
 def requests_for(model: Any, devices: tuple[str, ...], options: DeviceOptions) -> list[DeviceRequest] | None:
-    """Return the result of `requests`; None for a compiled model if no device is named, since it has its own."""
+    """Return the devices as `requests` does; None for a compiled model without --device, since it names its own."""
     is_ready = kind_of(model) is SourceKind.COMPILED and not (devices or options)
     return None if is_ready else requests(devices, options)
 
@@ -194,7 +197,7 @@ def _shapes(ctx: click.Context, param: click.Parameter, values: tuple[str, ...])
 
 
 def _shape_sets(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[Shapes, ...]:
-    """Parse sets of shapes. An input that is already in the current set starts another set, as a copy of it."""
+    """Parse sets of shapes. A second shape for the same input starts another set, as a copy of the current one."""
     sets: list[dict[str, tuple[int, ...]]] = []
     names: set[str] = set()
     for value in values:
@@ -218,7 +221,7 @@ def _shape(value: str) -> tuple[str, tuple[int, ...]]:
 
 
 def device_options(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> DeviceOptions:
-    """Parse --option."""
+    """Parse the values of --option."""
     options_by_device: dict[str, dict[str, str]] = {}
     for value in values:
         target, separator, text = value.partition("=")
@@ -231,7 +234,7 @@ def device_options(ctx: click.Context, param: click.Parameter, values: tuple[str
 
 
 def inputs(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> Mapping[str, str]:
-    """Parse --input into input name -> file, number or `random`."""
+    """Parse the values of --input: input name -> file, number or `random`."""
     sources: dict[str, str] = {}
     for value in values:
         name, _, source = value.partition("=")
@@ -376,14 +379,14 @@ _TRUTHS = {"true": True, "false": False}
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """Arrays by input name, with their sources."""
+    """Arrays to run a model on by input name, and their sources as on the command line."""
 
     arrays: Mapping[str, Array]
     sources: Mapping[str, str]
 
 
 def converted(model: str, options: Options) -> Any:
-    """Return MODEL for a session, converted once per command."""
+    """Convert MODEL for a session if it is of PyTorch or Paddle; otherwise return it."""
     if optional_part("is_torch_module_name")(model):
         with progress("exporting from PyTorch"):
             return optional_part("torch_module_from_name")(model)
@@ -418,7 +421,10 @@ def _feed_of_file(file: CompiledFile, shapes: Shapes, sources: Mapping[str, str]
 
 
 def _loaded(input_names: Sequence[str], shapes: Shapes, sources: Mapping[str, str]) -> tuple[Maker, Shapes]:
-    """Read the .npy files in `sources`; return the maker of arrays, and the shapes in the command and the files."""
+    """Read the .npy files in `sources`, and check that they agree with the shapes on the command line.
+
+    Returns the function that makes the array of an input, and the known shapes.
+    """
     for name in sources:
         if name not in input_names:
             raise InvalidInputError(f"the model has no input {name!r}; its inputs are {list(input_names)}", name=name)
@@ -435,7 +441,10 @@ def _loaded(input_names: Sequence[str], shapes: Shapes, sources: Mapping[str, st
 
 
 def _completed(shapes: Shapes, values: Mapping[str, Value], first: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the shapes of all inputs: as in `first`, except `shapes` and the named dimensions that they fix."""
+    """Return the shapes of all inputs of a compiled model, with `shapes` in place of those in `first`.
+
+    Named dimensions follow the sizes that `shapes` fix.
+    """
     explicit_sizes = _sizes_by_name(shapes, values)
     sizes = {**_sizes_by_name(first, values), **explicit_sizes}
 
@@ -493,7 +502,7 @@ def _generated_input(value: Value, source: str, shape: tuple[int, ...] | None, g
 
 
 def number_of(source: str) -> bool | int | float | None:
-    """Parse a number or truth value for all elements; None if it is neither."""
+    """Parse a number, true or false; None for other texts."""
     if source in _TRUTHS:
         return _TRUTHS[source]
     for kind in (int, float):
@@ -517,7 +526,7 @@ def values_of(sources: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _named_type(array: Array, dtype: str | None) -> Array:
-    """View a .npy array as a type that numpy lacks, such as bfloat16."""
+    """View an array as a type that .npy files lack, such as bfloat16."""
     if array.dtype.kind != "V" or dtype is None or np.dtype(dtype).itemsize != array.dtype.itemsize:
         return array
     return array.view(np.dtype(dtype))

@@ -46,7 +46,7 @@ PEERS = ("ort", "openvino")
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Engine to compare with."""
+    """Inference engine that a session is compared with."""
 
     name: str
     version: str
@@ -55,7 +55,7 @@ class Peer:
 
 
 def peer_of(name: str) -> Peer:
-    """Import and return an engine. Raises InvalidOptionError or MissingExtraError."""
+    """Import the engine called `name`. Raises InvalidOptionError or MissingExtraError."""
     if name not in PEERS:
         near = near_names(name, PEERS, "; ")
         raise InvalidOptionError(f"there is no engine {name!r} to compare with, expected {', '.join(PEERS)}{near}")
@@ -66,12 +66,12 @@ def peer_of(name: str) -> Peer:
 
 SESSION = "session"
 _FEW = 5
-"""Minimum number of rounds for a comparison."""
+"""Number of rounds below which no verdict is possible."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Median with lower and upper quartile."""
+    """Median of some measurements, with the lower and upper quartile."""
 
     low: float
     middle: float
@@ -80,7 +80,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class EngineTiming:
-    """Measurements of a session or an engine."""
+    """Times of one model on the session or on another engine."""
 
     name: str
     version: str
@@ -90,7 +90,7 @@ class EngineTiming:
     """Time of the first run, including lazy compilation."""
     round_seconds: tuple[float, ...] = ()
     differing_outputs: Mapping[str, float] = field(default_factory=dict)
-    """Outputs that differ from the session's -> largest difference."""
+    """Largest difference from the session's output, by name of an output that differs."""
     failure: str = ""
 
     @property
@@ -124,12 +124,12 @@ class BenchReport:
 
     @property
     def ran_on_devices(self) -> bool:
-        """True if nodes ran on the named devices and nothing fell back."""
+        """True if nodes ran on the requested devices and no device's work fell back to the CPU."""
         target_devices = [device for device in self.devices if device not in HOSTS] or self.devices
         return any(self.nodes.get(device, 0) for device in target_devices) and not self.failures
 
     def ratio_to(self, peer: EngineTiming) -> Spread | None:
-        """Return the session's time divided by an engine's; None if the engine failed."""
+        """Return the ratio of the session's time to an engine's, per round; None if the engine failed."""
         if not peer.round_seconds:
             return None
         return _spread(
@@ -186,7 +186,7 @@ class BenchReport:
 
 
 def verdict(over: Spread, rounds: int) -> str:
-    """Describe ratios in words."""
+    """Describe a session's times relative to an engine's in words, from the ratios of some rounds."""
     low, middle, high = map(_ratio, (over.low, over.middle, over.high))
     if rounds < _FEW:
         return f"{middle} times its time, by only {rounds} rounds; a verdict needs {_FEW}"
@@ -229,13 +229,13 @@ def bench(
     stopwatch: Stopwatch | None = None,
     advance: Callable[[], None] = lambda: None,
 ) -> BenchReport:
-    """Time a session on `devices` against other engines, in interleaved rounds.
+    """Time a session on `devices` and other engines on the CPU, in interleaved rounds.
 
     Args:
         model: as in `InferenceSession`, except PyTorch modules. A compiled model requires `against=()` and a feed.
         devices: as in `InferenceSession`.
         feed: input name -> array; None for seeded random numbers.
-        against: one or several of `PEERS`.
+        against: names of engines to compare with, from `PEERS`.
         input_shapes: shapes of dynamic inputs for a random feed.
         options: options of the session.
         rounds: number of rounds, at least 1.
@@ -296,7 +296,10 @@ def _opened(
     peer: Peer, model: str | os.PathLike[str] | bytes, feed: Mapping[str, Any], expected: Mapping[tuple[str, str], Any],
     watch: Stopwatch,
 ) -> tuple[EngineTiming, Callable[[], object] | None]:  # fmt: skip
-    """Run an engine once and compare its outputs; also return the run to repeat."""
+    """Load a model on another engine, run it once, and compare its outputs with those of the session.
+
+    Returns the times, and the function to run it again, or None if the engine failed.
+    """
     watch.wait_until_process_idle()
     started = time.perf_counter()
     try:

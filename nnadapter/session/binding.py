@@ -55,14 +55,14 @@ class IOBinding:
         shape: Sequence[int] | None = None,
         buffer_ptr: int | None = None,
     ) -> None:
-        """Request an output on a device, or with `buffer_ptr` and `shape`, at that address in host memory."""
+        """Request an output on a device, or with `shape` at the address `buffer_ptr` in host memory."""
         if buffer_ptr is None or shape is None:
             self._bound.bind_output(name, device_named(device_type, device_id))
         else:
             self._bound.bind_output(name, array_at(name, device_type, element_type, shape, buffer_ptr))
 
     def bind_ortvalue_output(self, name: str, ortvalue: onnxruntime.OrtValue | DeviceValue) -> None:
-        """Request an output in this value; an OrtValue is overwritten."""
+        """Request that a run puts an output into this value; an OrtValue is overwritten."""
         self._bound.bind_output(name, ortvalue)
 
     def synchronize_inputs(self) -> None:
@@ -115,7 +115,7 @@ _RECORDS = "session.record_ep_graph_assignment_info"
 
 @dataclass(frozen=True, slots=True)
 class AssignedNode:
-    """Node of the model. Source: onnxruntime.OrtEpAssignedNode."""
+    """Node in the answer of `get_provider_graph_assignment_info`. Source: onnxruntime.OrtEpAssignedNode."""
 
     name: str
     op_type: str
@@ -159,7 +159,10 @@ def _warn_of_ignored(options: onnxruntime.SessionOptions) -> None:
 
 
 def assignment_of(engine: Engine) -> Sequence[Any]:
-    """Return the segments of a plan, or ONNX Runtime's sub-graphs. Raises InvalidOptionError if not enabled."""
+    """Return the segments of a plan with their devices, or ONNX Runtime's sub-graphs with their providers.
+
+    Raises InvalidOptionError if the session options do not enable it.
+    """
     if session_entry(engine.session_options(), _RECORDS) != "1":
         raise InvalidOptionError(
             f'session configuration entry {_RECORDS!r} must be set to "1" to retrieve EP graph assignment '
@@ -181,7 +184,7 @@ def assignment_of(engine: Engine) -> Sequence[Any]:
 
 
 def refuse_tuning(results: Sequence[Mapping[str, Any]], *, error_on_invalid: bool) -> None:
-    """Raise an error, or only warn, if there are results of kernel tuning, since no device uses them."""
+    """Refuse results of kernel tuning: no device uses them. Without `error_on_invalid`, only warn."""
     if not results:
         return
     providers = ", ".join(str(result.get("ep", result)) for result in results)
@@ -192,7 +195,7 @@ def refuse_tuning(results: Sequence[Mapping[str, Any]], *, error_on_invalid: boo
 
 
 def set_dynamic_options(engine: Engine, options: Mapping[str, str]) -> None:
-    """Set dynamic options if ONNX Runtime alone runs the model; otherwise warn that they have no effect."""
+    """Set dynamic options of ONNX Runtime's providers if it alone runs the model; otherwise warn of no effect."""
     if not options:
         raise InvalidOptionError("dynamic options of providers are empty; name at least one")
     session = getattr(engine, "session", None)

@@ -35,7 +35,7 @@ class ProgramSignature:
 
 
 def seal(signature: ProgramSignature, contents: bytes) -> bytes:
-    """Return a driver's bytes with the program's signature prepended."""
+    """Return the bytes of a program: its signature, then the driver's bytes."""
     from nnadapter.ir.protobuf.serialization import new, write_operand
 
     message = new("Signature")
@@ -48,7 +48,7 @@ def seal(signature: ProgramSignature, contents: bytes) -> bytes:
 
 
 def unseal(blob: bytes, device: str) -> tuple[ProgramSignature, bytes]:
-    """Return the signature and the driver's bytes of a program for `device`. Raises IncompatibleProgramError."""
+    """Split the bytes of a program for `device` into signature and driver's bytes. Raises IncompatibleProgramError."""
     header, contents = _ENVELOPE.open(blob)
     signature = _signature(header)
     if signature.device != device:
@@ -74,7 +74,7 @@ _MOST_SHOWN = 3
 
 
 class Compilation(Handle):
-    """Model on one device: verdicts, and its compiled program. Thread-safe.
+    """Compilation of a model on one device: the device's verdicts, and the compiled program. Thread-safe.
 
     Source: NNAdapterCompilation_create, _finish, NNAdapterModel_getSupportedOperations.
 
@@ -404,7 +404,7 @@ class Execution(Handle):
 
 
 _TELLING = (errors.CancelledError, errors.DeviceLostError, errors.OutOfMemoryError, errors.TransientError)
-"""Errors of drivers to pass on unchanged."""
+"""Errors of drivers that the caller gets unchanged."""
 
 
 def _position(which: str | int, operands: Sequence[Operand], kind: str) -> int:
@@ -439,6 +439,6 @@ def _check(operand: Operand, array: object) -> None:
 
 
 def _copy_if_shared(result: Array, inputs: Sequence[Array]) -> Array:
-    """Copy an output that shares memory with constants or inputs."""
+    """Copy an output if it shares memory with constants or inputs, which the caller must not change."""
     is_shared = not result.flags.writeable or any(np.may_share_memory(result, array) for array in inputs)
     return result.copy() if is_shared else result

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class ExportingContext(DriverContext):
-    """Context that exports adapter IR to ONNX for the driver's context. ONNX models pass unchanged."""
+    """Context for adapter IR of a device that takes ONNX: exports models for the driver. ONNX models pass unchanged."""
 
     def __init__(self, inner: DriverContext, capability: Capability) -> None:
         self.inner = inner
@@ -38,7 +38,7 @@ class ExportingContext(DriverContext):
         self._exports: WeakKeyDictionary[Model, Export] = WeakKeyDictionary()
 
     def supported(self, model: SegmentModel) -> Sequence[Verdict]:
-        """Return the verdicts on the exported nodes, or ONNX's refusals."""
+        """Return a verdict per operation: the driver's on its nodes, or a refusal if ONNX cannot express it."""
         if not isinstance(model, Model):
             return self.inner.supported(model)
         exported = self._exported(model)
@@ -136,14 +136,16 @@ def _by_operation(refused: Mapping[int, Unsupported], exported: Export) -> dict[
 
 
 def taking_ir(capability: Capability, context: DriverContext) -> tuple[Capability, DriverContext]:
-    """Return a context that accepts adapter IR, with its capability."""
+    """Return capability and context for adapter IR, exporting models if the device takes ONNX."""
     if capability.form is ModelForm.IR:
         return capability, context
     return replace(capability, form=ModelForm.IR), ExportingContext(context, capability)
 
 
 class Handle:
-    """Open resource of a device. Closing is thread-safe and idempotent, and waits for calls in progress.
+    """Base class of devices, contexts, compilations and executions, which are to be closed after use.
+
+    Closing is thread-safe and idempotent, and waits for calls in progress.
 
     Args:
         parent: handle that closes this one before itself.
@@ -227,7 +229,7 @@ class Device(Handle):
         return self._capability
 
     def memory_statistics(self) -> MemoryStatistics | None:
-        """Return the use of its own memory; None if there is none or it is not reported. Raises DriverError."""
+        """Return the use of the device's own memory; None if it has none or does not report it. Raises DriverError."""
         try:
             TENSORS.free_orphans()
             return self._device.memory_statistics()
@@ -245,7 +247,7 @@ class Device(Handle):
 
 
 class Context(Handle):
-    """Device opened with options, for compilations. Source: NNAdapterContext_create, _destroy.
+    """Device opened with options, in which models are compiled. Source: NNAdapterContext_create, _destroy.
 
     Args:
         device: an open device. Models are exported to ONNX for devices that require it.
@@ -282,16 +284,16 @@ class Context(Handle):
 
 
 def devices() -> tuple[DeviceInfo, ...]:
-    """Return every device of every driver; unavailable ones have a reason."""
+    """Return all devices of all drivers. An unavailable device has the reason."""
     return _registered()
 
 
 def set_device(name: str) -> None:
-    """Make `name` the device of sessions that name none. Raises DeviceNotFoundError or DeviceUnavailableError."""
+    """Make `name` the default device of sessions. Raises DeviceNotFoundError or DeviceUnavailableError."""
     open_device(name)
     set_default_devices([name])
 
 
 def get_device() -> str:
-    """Return the first device of sessions that name none."""
+    """Return the default device of sessions; the first if there are several."""
     return default_devices()[0]
