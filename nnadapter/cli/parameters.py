@@ -249,7 +249,7 @@ def inputs(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) 
 
 def _once(values_by_name: Mapping[str, object], name: str) -> None:
     if name in values_by_name:
-        raise click.BadParameter(f"{name!r} is given twice; give it once")
+        raise click.BadParameter(f"{name!r} is set twice; set it once")
 
 
 takes_device = click.option(
@@ -360,7 +360,10 @@ def _pixels(path: str, name: str, mode: str, size: tuple[int, int]) -> Array:
     from PIL import Image, ImageOps
 
     if not all(size):
-        raise InvalidInputError(f"input {name!r} is {size[0]} by {size[1]} pixels, too small for a picture", name=name)
+        raise InvalidInputError(
+            f"input {name!r} is {size[0]} by {size[1]} pixels, too small for a picture; give a larger --shape",
+            name=name,
+        )
     try:
         with Image.open(path) as picture:
             upright = ImageOps.exif_transpose(picture).convert(mode)
@@ -369,7 +372,7 @@ def _pixels(path: str, name: str, mode: str, size: tuple[int, int]) -> Array:
         raise InvalidInputError(f"file {path!r} of input {name!r} does not exist; check the path", name=name) from error
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise InvalidInputError(
-            f"file {path!r} of input {name!r} cannot be read as a picture: {error}", name=name
+            f"file {path!r} of input {name!r} cannot be read as a picture: {error}; give another file", name=name
         ) from error
 
 

@@ -315,7 +315,7 @@ def read_calibration(
     unknown = sorted(_CLASSES - {*calibration.lines, *calibration.unmeasured_classes})
     if unknown or not calibration.lines:
         lacking = ", ".join(unknown) or "class"
-        _FILE.refuse(f"it has no {lacking}, and 'left_out' does not say why; {_FILE.advice}", str(file), ("lines",))
+        _FILE.refuse(f"it lacks {lacking}, without a reason in 'left_out'; {_FILE.advice}", str(file), ("lines",))
     return calibration
 
 

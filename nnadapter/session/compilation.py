@@ -66,7 +66,7 @@ def _signature(header: bytes) -> ProgramSignature:
         refuse_unknown(message)
         inputs, outputs = (tuple(map(read_operand, rows)) for rows in (message.inputs, message.outputs))
     except errors.InvalidModelError as error:
-        raise errors.IncompatibleProgramError(f"the program's signature cannot be read: {error}") from error
+        raise errors.IncompatibleProgramError(f"the program's signature cannot be read: {error}; {ADVICE}") from error
     return ProgramSignature(message.device, inputs, outputs)
 
 

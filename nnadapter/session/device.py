@@ -46,7 +46,8 @@ class ExportingContext(DriverContext):
         by_node = list(self.inner.supported(exported.model))
         if len(by_node) != count:
             raise errors.DriverError(
-                f"the driver returned {len(by_node)} verdicts for {count} nodes, expected one for each"
+                f"the driver returned {len(by_node)} verdicts for {count} nodes, expected one for each; "
+                "report it to the vendor"
             )
         return [
             exported.refusals.get(position) or _joined([by_node[node] for node in nodes])

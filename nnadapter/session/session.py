@@ -325,7 +325,7 @@ class InferenceSession:
 
         depth = len(self._devices) + 1 if depth is None else depth
         if not isinstance(depth, int) or isinstance(depth, bool) or depth < 1:
-            raise InvalidOptionError(f"stream takes a depth of at least 1, got {depth!r}")
+            raise InvalidOptionError(f"the depth of a stream must be an integer of at least 1, got {depth!r}")
         with self._lock:
             self._refuse_closed()
         return Stream(partial(_run_all, self._engine), feeds, depth, self._note)
@@ -537,7 +537,7 @@ class InferenceSession:
 
     def _refuse_closed(self) -> None:
         if self._closed:
-            raise ClosedError("the session is closed; make another one")
+            raise ClosedError("the session is closed; open another one")
 
     def _pool(self) -> ThreadPoolExecutor:
         with self._lock:

@@ -200,7 +200,7 @@ def test_a_report_with_differences_can_be_compared_again(call):
         ("--shape x=-2,3", "write NAME=1,3,224,224"),
         ("--shape x", "write NAME=1,3,224,224"),
         ("--shape x=", "write NAME=1,3,224,224"),
-        ("--shape x=2,3 --shape x=2,3", "given twice"),
+        ("--shape x=2,3 --shape x=2,3", "set twice"),
         ("--shape x=9999999,9999999", "too large for any memory"),
         ("--format pdf", "not one of"),
         ("--min-coverage 95", "write 0.95 or 95%"),

@@ -149,7 +149,7 @@ def test_a_number_is_all_elements(call):
         ("q=good.npy", "no input 'q'; its inputs are ['x']"),
         ("x", "write NAME=FILE.npy"),
         ("x=", "write NAME=FILE.npy"),
-        ("x=random --input x=good.npy", "given twice"),
+        ("x=random --input x=good.npy", "set twice"),
         ("x=good.npy --shape x=3,3", "leave --shape out"),
         ("x=good.npy --save chain.onnx", "cannot be created"),
     ],
