@@ -307,29 +307,29 @@ class Trial:
 
 def trial_of(
     bodies: Bodies,
-    wholes: Sequence[str],
+    original_names: Sequence[str],
     graph: Graph,
     answers: Answers,
     unplaceable: Collection[str] = (),
-    of_all: Answers = (),
+    all_answers: Answers = (),
 ) -> Trial:
     """Judge an expansion of function ops by the verdicts on the nodes of their bodies.
 
     Args:
         bodies: nodes that were expanded.
-        wholes: original node of each node of `graph`.
+        original_names: original node of each node of `graph`.
         graph: the expanded graph.
         answers: verdict of each accelerator on every atom of `graph`.
         unplaceable: nodes that no device supports unexpanded; the CPU may run their bodies, too.
-        of_all: verdicts of all devices.
+        all_answers: verdicts of all devices.
     """
     is_taken: dict[str, bool] = {}
     hopeless, lasting = set[str](), set[str]()
     for atom, nodes in enumerate(graph.atoms):
         accelerator_verdicts = [device_verdicts[atom] for device_verdicts in answers]
-        device_verdicts_of_atom = [device_verdicts[atom] for device_verdicts in of_all]
+        device_verdicts_of_atom = [device_verdicts[atom] for device_verdicts in all_answers]
         for node in nodes:
-            source_name = wholes[node]
+            source_name = original_names[node]
             if source_name in bodies:
                 verdicts = device_verdicts_of_atom if source_name in unplaceable else accelerator_verdicts
                 is_taken[source_name] = is_taken.get(source_name, True) and any(verdicts)
@@ -341,9 +341,9 @@ def trial_of(
     return Trial(worthwhile, frozenset(hopeless), frozenset(hopeless | lasting))
 
 
-def unplaceable_nodes(graph: Graph, of_all: Answers) -> frozenset[str]:
+def unplaceable_nodes(graph: Graph, all_answers: Answers) -> frozenset[str]:
     """Return the names of nodes that no device supports, hosts included."""
-    atoms = (nodes for atom, nodes in enumerate(graph.atoms) if not any(verdicts[atom] for verdicts in of_all))
+    atoms = (nodes for atom, nodes in enumerate(graph.atoms) if not any(verdicts[atom] for verdicts in all_answers))
     return frozenset(graph.nodes[node].name for nodes in atoms for node in nodes)
 
 

@@ -47,9 +47,9 @@ def feed_for(
     seed: int = SEED,
     *,
     make: Maker | None = None,
-    besides: Collection[str] = (),
+    further_inputs: Collection[str] = (),
 ) -> dict[str, Array]:
-    """Return an array for every input that has no default or is in `besides`, as `random_feed` does.
+    """Return an array for every input that has no default or is in `further_inputs`, as `random_feed` does.
 
     `make` makes an array for an input and its shape; the default is `random_array`.
     """
@@ -59,7 +59,7 @@ def feed_for(
     return {
         name: make(prepared.graph.value(name), shapes.get(name), generator)
         for name in prepared.graph.inputs
-        if name not in prepared.defaults or name in besides
+        if name not in prepared.defaults or name in further_inputs
     }
 
 

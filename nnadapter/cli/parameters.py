@@ -410,7 +410,7 @@ def feed_of(model: Any, shapes: Shapes, sources: Mapping[str, str]) -> Feed:
         return _feed_of_file(CompiledFile(model), shapes, sources)
     prepared = prepare(load_model(model))
     make, known_shapes = _loaded(prepared.graph.inputs, shapes, sources)
-    arrays = feed_for(prepared, known_shapes, make=make, besides=sources)
+    arrays = feed_for(prepared, known_shapes, make=make, further_inputs=sources)
     return Feed(arrays, {name: sources.get(name, RANDOM) for name in arrays})
 
 

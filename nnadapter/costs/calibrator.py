@@ -140,7 +140,7 @@ class ProgramTimer:
         self._capability = capability
         self._context = context
         self._stopwatch, self._clock = stopwatch, stopwatch.clock
-        self._made: list[Program | Execution] = []
+        self._resources: list[Program | Execution] = []
         self._programs: list[ProgramTiming] = []
         is_serial = capability.threading is Threading.SERIAL
         self._lock: AbstractContextManager[object] = device_lock(name) if is_serial else nullcontext()
@@ -172,8 +172,8 @@ class ProgramTimer:
 
     def clear(self) -> None:
         """Close all programs; recorded times remain."""
-        resources = self._made.copy()
-        self._made.clear()
+        resources = self._resources.copy()
+        self._resources.clear()
         self._programs.clear()
         close_all(reversed(resources))
 
@@ -212,9 +212,9 @@ class ProgramTimer:
         compile_ = self._context.compile_whole_graph if is_standalone else self._context.compile
         with not_counting(pools_held()):  # it uses threads regardless of other sessions and programs
             program = boundary.checked_program(compile_(sent))
-        self._made.append(program)
+        self._resources.append(program)
         execution = boundary.create_execution(program)
-        self._made.append(execution)
+        self._resources.append(execution)
         generator = np.random.default_rng(0)
         types = [model.operands[operand].type for operand in model.inputs]
         numbers = [generator.standard_normal(type_.dimensions, np.float32) for type_ in types]

@@ -121,10 +121,10 @@ def cost_facts(partitioning: Partitioning) -> CostFacts:
     )
 
 
-def timed_facts(partitioning: Partitioning, timed: Sequence[TimedPlacement], how: str) -> CostFacts:
+def timed_facts(partitioning: Partitioning, timed: Sequence[TimedPlacement], note: str) -> CostFacts:
     """Return the costs of a plan that was chosen by timing placements; the first of `timed` is the fastest.
 
-    `how` describes the choice.
+    `note` describes the choice.
     """
     price, costs_are_known = partitioning.price, not unknown_costs(partitioning)
     candidates = [
@@ -139,7 +139,7 @@ def timed_facts(partitioning: Partitioning, timed: Sequence[TimedPlacement], how
         candidates=_candidates(candidates, price.on_cpu if costs_are_known else None),
         all_cpu_seconds=next((candidate.measured for candidate in timed if candidate.origin == _ALL_CPU), None),
         all_cpu_predicted_seconds=price.on_cpu if costs_are_known else None,
-        note=_sentences([how]),
+        note=_sentences([note]),
     )
 
 

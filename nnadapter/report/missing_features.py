@@ -148,10 +148,10 @@ def _attribute(specialized: Specialized, index: int, refusal: Unsupported) -> st
     return text
 
 
-def _through(graph: Graph, index: int, tell: Callable[[Value], str]) -> str:
-    """Describe the distinct inputs of a node by `tell`, and the outputs if they differ: `int64 -> float64`."""
+def _through(graph: Graph, index: int, describe: Callable[[Value], str]) -> str:
+    """Describe the distinct inputs of a node by `describe`, and the outputs if they differ: `int64 -> float64`."""
     node = graph.nodes[index]
-    inputs, outputs = _texts(graph, node.inputs, tell), _texts(graph, node.outputs, tell)
+    inputs, outputs = _texts(graph, node.inputs, describe), _texts(graph, node.outputs, describe)
     input_text, output_text = ", ".join(inputs), ", ".join(outputs)
     return (
         f"{input_text} -> {output_text}"
@@ -160,8 +160,8 @@ def _through(graph: Graph, index: int, tell: Callable[[Value], str]) -> str:
     )
 
 
-def _texts(graph: Graph, names: Iterable[str], tell: Callable[[Value], str]) -> Mapping[str, None]:
-    return dict.fromkeys(filter(None, (tell(graph.value(name)) for name in names if name)))
+def _texts(graph: Graph, names: Iterable[str], describe: Callable[[Value], str]) -> Mapping[str, None]:
+    return dict.fromkeys(filter(None, (describe(graph.value(name)) for name in names if name)))
 
 
 _NO_FEATURE = frozenset((Reason.RULE, Reason.INVALID_NODE))
@@ -286,13 +286,12 @@ class Situation:
     pricing: Callable[[Groups], Pricing]
     """Returns the prices if some of `recognized` are fused."""
     flops: NDArray[np.int64]
-    uncounted: int
+    unknown_flops_nodes: int
     sources: Mapping[str, Source]
-    shapes: Mapping[str, tuple[int, ...]]
-    on_cpu: float
+    input_shapes: Mapping[str, tuple[int, ...]]
+    all_cpu_seconds: float
     """Seconds of everything on the CPU, ignoring rules."""
-    planned: int
-    """Number of segments of the plan."""
+    planned_segments: int
     _outcomes: dict[frozenset[Feature], PlanOutcome] = field(default_factory=dict)
     _pricings: dict[Groups, Pricing] = field(default_factory=dict)
 
@@ -433,11 +432,11 @@ def situation_of(name: str, partitioning: Partitioning, target: SessionDevice) -
         recognized=recognized,
         pricing=partial(_priced, graph, conversion, everything, costs, fusions, target.name),
         flops=flops,
-        uncounted=sum(node_flops is None for node_flops in conversion.flops),
+        unknown_flops_nodes=sum(node_flops is None for node_flops in conversion.flops),
         sources=atom_costs.sources,
-        shapes=dict(model.shapes),
-        on_cpu=inf if partitioning.price.on_cpu is None else partitioning.price.on_cpu,
-        planned=len(partitioning.plan.steps),
+        input_shapes=dict(model.shapes),
+        all_cpu_seconds=inf if partitioning.price.on_cpu is None else partitioning.price.on_cpu,
+        planned_segments=len(partitioning.plan.steps),
     )
 
 

@@ -250,7 +250,7 @@ _BY_FLOPS = ("flops", "segments_saved")
 class _Workload:
     nodes: int
     flops: int
-    uncounted: int
+    unknown_flops_nodes: int
     timed: bool
 
     @classmethod
@@ -259,7 +259,7 @@ class _Workload:
             timed=all(situation.is_timed for situation in situations),
             nodes=sum(len(situation.graph.nodes) for situation in situations),
             flops=sum(int(situation.flops.sum()) for situation in situations),
-            uncounted=sum(situation.uncounted for situation in situations),
+            unknown_flops_nodes=sum(situation.unknown_flops_nodes for situation in situations),
         )
 
     def totals(self, outcome: PlanOutcome) -> PlanTotals:
@@ -269,7 +269,7 @@ class _Workload:
             segments=outcome.segments,
             nodes=nodes,
             flops=outcome.flops / self.flops if self.flops else nodes,
-            unknown_flops_nodes=self.uncounted,
+            unknown_flops_nodes=self.unknown_flops_nodes,
         )
 
     def seconds(self, predicted_seconds: float) -> float | None:
@@ -293,7 +293,7 @@ def facts_of(situations: Sequence[Situation], device: str, policy: str, failed: 
         models=tuple(_model(situation) for situation in situations),
         failed=tuple(failed),
         untried_features=ranking.untried_features,
-        all_cpu_seconds=workload.seconds(sum(situation.on_cpu for situation in situations)),
+        all_cpu_seconds=workload.seconds(sum(situation.all_cpu_seconds for situation in situations)),
         notes=tuple(_notes(situations, device, policy, sources, ranking.untried_features)),
     )
 
@@ -330,7 +330,7 @@ def _step(feature_value: FeatureValue, workload: _Workload) -> RoadStep:
 
 def _model(situation: Situation) -> ModelFacts:
     baseline = _Workload.of([situation]).totals(situation.with_features())
-    return ModelFacts(name=situation.name, input_shapes=situation.shapes, current_totals=baseline)
+    return ModelFacts(name=situation.name, input_shapes=situation.input_shapes, current_totals=baseline)
 
 
 def _notes(
@@ -358,7 +358,7 @@ def _notes(
     )
     if beyond:
         yield f"no feature moves {beyond} nodes to {device}: rules forbid it, or the nodes are not valid"
-    planned = sum(situation.planned for situation in situations)
+    planned = sum(situation.planned_segments for situation in situations)
     counted = sum(situation.with_features().segments for situation in situations)
     if planned != counted:
         yield (

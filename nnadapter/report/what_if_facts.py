@@ -144,19 +144,19 @@ def time(facts: WhatIfFacts, saved: float | None) -> str:
     return f"{facts.word} {duration(abs(saved))} {'faster' if saved > 0 else 'slower'}"
 
 
-def predicted(facts: WhatIfFacts, standing: PlanTotals) -> str:
+def predicted(facts: WhatIfFacts, totals: PlanTotals) -> str:
     """Describe the predicted seconds of plans: `predicted 12.0 ms`; empty if times are unknown."""
     if not facts.is_timed:
         return ""
-    if standing.seconds is None:
+    if totals.seconds is None:
         return "time not known: a value cannot cross to another device"
-    return f"{facts.word} {duration(standing.seconds)}"
+    return f"{facts.word} {duration(totals.seconds)}"
 
 
-def totals_text(facts: WhatIfFacts, then: PlanTotals) -> str:
+def totals_text(facts: WhatIfFacts, totals: PlanTotals) -> str:
     """Describe the totals after a step: `12 segments, 97.0 % of FLOPs, predicted 12.0 ms`."""
     return listed(
-        (count(then.segments, "segment"), f"{share(then.flops)} of {flops_name(then)}", predicted(facts, then))
+        (count(totals.segments, "segment"), f"{share(totals.flops)} of {flops_name(totals)}", predicted(facts, totals))
     )
 
 
@@ -166,9 +166,9 @@ def coverage(totals: PlanTotals) -> str:
     return f"{count(totals.segments, 'segment')}, {shares} off the CPU"
 
 
-def flops_name(of: PlanTotals) -> str:
+def flops_name(totals: PlanTotals) -> str:
     """Return `FLOPs`, or `known FLOPs` if some are unknown."""
-    return "known FLOPs" if of.unknown_flops_nodes else "FLOPs"
+    return "known FLOPs" if totals.unknown_flops_nodes else "FLOPs"
 
 
 def cpu_words(facts: WhatIfFacts) -> str:

@@ -396,14 +396,14 @@ class Execution(Handle):
             raise self._failed("failed while computing", error) from error
 
     def _failed(self, failure: str, error: BaseException) -> errors.NNAdapterError:
-        if isinstance(error, _TELLING):
+        if isinstance(error, _PASSED_ON):
             return error
         return errors.ExecutionError(
             f"device {self._device!r} {failure}: {errors.describe(error)}", device=self._device
         )
 
 
-_TELLING = (errors.CancelledError, errors.DeviceLostError, errors.OutOfMemoryError, errors.TransientError)
+_PASSED_ON = (errors.CancelledError, errors.DeviceLostError, errors.OutOfMemoryError, errors.TransientError)
 """Errors of drivers that the caller gets unchanged."""
 
 

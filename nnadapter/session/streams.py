@@ -103,11 +103,13 @@ class Stream(Iterator[list[Any]]):
         run: function that runs the model once; called from several threads.
         feeds: feeds; read in the thread that reads the results.
         depth: number of concurrent runs, at least 1.
-        tell: called with the provenance of every result.
+        on_provenance: called with the provenance of every result.
     """
 
-    def __init__(self, run: RunOne, feeds: Iterable[Feed], depth: int, tell: Callable[[Provenance], None]) -> None:
-        self._run, self._depth, self._tell = run, depth, tell
+    def __init__(
+        self, run: RunOne, feeds: Iterable[Feed], depth: int, on_provenance: Callable[[Provenance], None]
+    ) -> None:
+        self._run, self._depth, self._on_provenance = run, depth, on_provenance
         self._turns = Turns()
         self._count = 0
         self._pending: deque[_Item] = deque()
@@ -144,7 +146,7 @@ class Stream(Iterator[list[Any]]):
             raise item.error
         assert item.outcome is not None, "it is done"
         results, provenance = item.outcome
-        self._tell(provenance)
+        self._on_provenance(provenance)
         return results
 
     def close(self) -> None:
