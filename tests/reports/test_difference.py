@@ -213,7 +213,7 @@ def test_a_report_of_version_1_is_read():
     assert [value.value for value in boundaries.device_resident] == ["w"]
     assert [wait.waiting_segment for wait in boundaries.host_waits] == [1]
     assert (boundaries.enqueued_segments, boundaries.threaded_segments) == ((0,), (1,))
-    assert report.incidents[0].fallback_action == "it was repeated, and succeeded"
+    assert report.incidents[0].fallback_action == "it was repeated, and went well"
     assert report.segments[0].cache.miss_reason == "another driver" and report.segments[0].unknown_flops_nodes == 1
     assert report.plan_file.matched_nodes == 11
     assert report.plan_file.unmatched_entries[0].reason == "no node has this name"
