@@ -32,8 +32,8 @@ class Options:
 
     policy: str = "priority"
     """Placement policy. `priority`: the first device in the user's order that supports the node. `latency`: the
-    cheapest placement found, by calibrated or simulated costs. `throughput`: for `stream`, the placement whose
-    busiest device has the least work. `measured`: the fastest of several placements, timed here.
+    cheapest placement found, by calibrated or simulated costs. `throughput`: for `stream`, the placement with the
+    least work on its busiest device. `measured`: the fastest of several placements, timed here.
     """
     fallback: Fallback = "warn"
     """Reaction when a device's work falls back to the CPU: `warn` once per cause, `allow` silently, or `forbid` (an
@@ -43,7 +43,7 @@ class Options:
     rules: str | os.PathLike[str] | Rules | None = None
     """Pins, bans and limits: path of a TOML file, its text, or `Rules`."""
     plan: str | os.PathLike[str] | None = None
-    """Plan file of `nnadapter report --save-plan`. Nodes go where it says if their device still supports them."""
+    """Plan file of `nnadapter report --save-plan`. Nodes go to the devices in it that still support them."""
     max_plans: int = 64
     """Maximum number of compiled plans, one per set of input shapes. Plans used only once are evicted first, then the
     least recently used.

@@ -77,7 +77,7 @@ def install() -> None:
 
 
 def uninstall() -> None:
-    """Undo `install`. Clients keep what they have imported."""
+    """Undo `install`. Clients that have imported this module still use it."""
     with _lock:
         sys.modules.update(_replaced)
         _replaced.clear()

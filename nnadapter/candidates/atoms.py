@@ -18,7 +18,7 @@ from nnadapter.records import dataclass, replace
 from partition.graph import Graph, GraphError, Node, Reason, Unsupported, Verdict
 
 FUSIONS = ("fuse_layer_normalization", "fuse_gelu", "fuse_hard_swish", "fuse_swish", "fuse_attention")
-"""Passes that fuse operations; constant folding is left to drivers."""
+"""Passes that fuse operations; drivers fold constants themselves."""
 _INTO_PRODUCTS = ("fuse_batch_normalization", "fuse_activation")
 
 

@@ -167,8 +167,8 @@ def sizes_left(
 ) -> dict[str, Sizes]:
     """Infer the symbolic dimensions of an unconverted node's results, by a rule for its op type.
 
-    `dimensions_of` returns None if unknown. `values` are inferred at the current shapes; contradicting results are left
-    out.
+    `dimensions_of` returns None if unknown. `values` are inferred at the current shapes; contradicting results are
+    omitted.
     """
     rule, first = _RULES.get((node.domain, node.op_type)), _FIRST_RULES.get((node.domain, node.op_type))
     if (rule is None and first is None) or node.contradiction:
@@ -205,7 +205,7 @@ def sizes_by_names(
 ) -> dict[str, Sizes]:
     """Return the symbolic dimensions of a node's results by ONNX shape inference, with names for symbolic sizes.
 
-    Dimensions that differ between the branches of an `If` are left out, as are results that contradict `values`.
+    Dimensions that differ between the branches of an `If` are omitted, as are results that contradict `values`.
     """
     names = dict[str, Any]()
     input_types = {
@@ -389,7 +389,7 @@ class ConversionTracing:
     def opened(self, visible_values: frozenset[str]) -> DynamicConversion | None:
         """Convert for all sizes, and return the conversion; None if a dimension is known only for these shapes.
 
-        Nodes that cannot be converted are left out, unless the sizes of their results are needed.
+        Nodes that cannot be converted are omitted, unless the sizes of their results are needed.
         """
         conversion = self._converted(visible_values)
         if conversion is None:
@@ -500,7 +500,7 @@ class ConversionTracing:
         return evaluate_nodes(self._prepared, list(missing), constants, missing_names) if missing else {}
 
     def _evaluated_types(self, positions: Iterable[int]) -> Iterator[Value]:
-        """Yield the types of evaluated values whose sizes the model does not have."""
+        """Yield the types of evaluated values of which the model does not have the sizes."""
         names = (name for index in positions for name in self._prepared.nodes[index].outputs if name in self._known)
         for name in names:
             value, array = self._values.get(name) or Value(name), self._known[name]

@@ -176,7 +176,7 @@ class StoredCalibration:
 def find_calibration(
     device: str, table: Sequence[Option], options: OptionValues, *, isolated: bool = False
 ) -> StoredCalibration:
-    """Return the calibration of a device under its options, made on this machine with this driver version.
+    """Return the calibration of a device with its options, measured on this machine with this driver version.
 
     A damaged file gives a note, not an error, because a session may not need costs. `table` lists the device's options.
     """
@@ -301,7 +301,7 @@ def _other_options_text(device: str, requested_options: Mapping[str, OptionValue
 def read_calibration(
     file: Path, device: str | None = None, options: Mapping[str, OptionValue] | None = None
 ) -> Calibration:
-    """Return the calibration in a file, which must be of `device` and `options` if given.
+    """Return the calibration in a file, which must be of `device` and `options` unless they are None.
 
     Raises:
         FileNotFoundError: it does not exist.

@@ -297,7 +297,7 @@ class UnitWork:
     channels: Numbers | None = None
     """[units, 2] of the main node, if requested."""
     changed: Indices = field(default_factory=lambda: np.zeros(0, np.int64))
-    """Units that read a value whose layout changes."""
+    """Units that read a value of which the layout changes."""
     changed_bytes: Numbers = field(default_factory=lambda: np.zeros(0))
 
 

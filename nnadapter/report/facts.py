@@ -256,7 +256,7 @@ class SegmentFacts:
     """Predicted saving compared with the CPU."""
     compile_seconds: float | None = None
     program_of: int | None = None
-    """Index of the segment whose compiled program this one runs with its own constants."""
+    """Index of another segment with the compiled program that this one runs, with its own constants."""
     cache: CacheFacts | None = None
 
 

@@ -183,7 +183,7 @@ Group = Sequence[str]
 
 
 def rule_out(path: Path, compared: ComparedRun, suspects: Sequence[Group]) -> RuledOut:
-    """Write a rules file with few pins to the CPU that make the outputs agree, and test it. Raises OSError.
+    """Write a rules file that pins few nodes to the CPU, so that the outputs agree, and test it. Raises OSError.
 
     1. Find the fewest of the first `suspects` that suffice, by doubling and bisection.
     2. Remove pins while the outputs agree: half of them, then a quarter, down to single ones.
