@@ -38,11 +38,11 @@ if TYPE_CHECKING:
 _Value = np.ndarray[Any, Any] | list[np.ndarray[Any, Any]]
 _HOST = "CPU"
 _QUIET = Options(fallback="allow")
-"""Fallback raises no warnings, because backends are tested for their results."""
+"""Backends are tested for their results, not for fallback."""
 
 
 class PreparedModel(base.BackendRep):
-    """Model that is ready to run, in an open session. Source: onnx.backend.base.BackendRep."""
+    """Model that is ready to run. Source: onnx.backend.base.BackendRep."""
 
     def __init__(self, session: InferenceSession) -> None:
         self.session = session
@@ -69,7 +69,7 @@ class PreparedModel(base.BackendRep):
 
 
 class Backend(base.Backend):
-    """ONNX's backend interface, implemented with sessions. Source: onnx.backend.base.Backend."""
+    """ONNX backend on sessions. Source: onnx.backend.base.Backend."""
 
     @classmethod
     def prepare(

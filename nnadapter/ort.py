@@ -77,14 +77,14 @@ def install() -> None:
 
 
 def uninstall() -> None:
-    """Undo `install`. Clients that have imported this module still use it."""
+    """Undo `install`. Clients keep what they have imported."""
     with _lock:
         sys.modules.update(_replaced)
         _replaced.clear()
 
 
 class SessionOptions(_original.SessionOptions):  # type: ignore[misc]  # a class of pybind11
-    """ONNX Runtime's session options. Overrides of weights and sizes are also recorded, for sessions on devices."""
+    """ONNX Runtime's session options, with a record of overrides for devices."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -113,7 +113,7 @@ class SessionOptions(_original.SessionOptions):  # type: ignore[misc]  # a class
         self.overrides.files.update({name: memoryview(buffer).cast("B")[:length] for name, buffer, length in files})
 
     def use_for_whole_model(self) -> None:
-        """Add the external initializers to ONNX Runtime's options, for a session in which it runs the entire model."""
+        """Add external initializers to a session of the entire model."""
         super().add_external_initializers(list(self._external), list(self._external.values()))
         self._external.clear()
 
@@ -216,7 +216,7 @@ class InferenceSession(_InferenceSession):
         return {*devices, "cpu"} <= {*self.devices, "cpu"}
 
     def get_providers(self) -> list[str]:
-        """Return the provider names of ONNX Runtime for its devices, and the names of other devices."""
+        """Return ONNX Runtime's provider names, or our names for other devices."""
         return [provider_of_device(name) for name in self.devices]
 
     def get_provider_options(self) -> dict[str, dict[str, str]]:
@@ -224,7 +224,7 @@ class InferenceSession(_InferenceSession):
 
 
 class IOBinding(_IOBinding):
-    """IOBinding that returns results in host memory as OrtValues, like ONNX Runtime."""
+    """IOBinding that returns results in host memory as OrtValues."""
 
     def get_outputs(self) -> list[Any]:
         """Return `nnadapter.DeviceValue` for outputs bound to a device, otherwise OrtValue."""
@@ -266,7 +266,7 @@ def _as_theirs(theirs: type[Exception] | None = None, *, cancelled: type[Excepti
 
 
 def _theirs(error: errors.NNAdapterError, theirs: type[Exception] | None = None) -> errors.NNAdapterError:
-    """Return the error as an instance of both its own class and ONNX Runtime's."""
+    """Return the error as an instance of ONNX Runtime's class too."""
     table = next(raised for ours, raised in _THEIRS if isinstance(error, ours))
     both = _both(type(error), *((theirs,) if theirs else _raised_there(error) or (table,)))
     translated = both.__new__(both)

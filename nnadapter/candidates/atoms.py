@@ -23,12 +23,12 @@ _INTO_PRODUCTS = ("fuse_batch_normalization", "fuse_activation")
 
 
 def captured_names(graph: Graph) -> tuple[str, ...]:
-    """Return the names of outer values that subgraphs of nodes read."""
+    """Return the outer values that subgraphs read."""
     return tuple(dict.fromkeys(name for node in graph.nodes for name in node.captured))
 
 
 def groups_of(specialized: Specialized, visible_values: Collection[str] = ()) -> tuple[Group, ...]:
-    """Return the groups of nodes that convert to one operation, such as DequantizeLinear, Conv, QuantizeLinear."""
+    """Return the groups of nodes that convert to one operation."""
     graph = specialized.graph
     return find_groups(specialized.nodes, {*graph.outputs, *captured_names(graph)}, visible_values)
 
@@ -116,13 +116,13 @@ def _per_node_conversions(specialized: Specialized, groups: Sequence[tuple[int, 
 
 
 def commonly_fused_groups(conversion: Conversion) -> tuple[tuple[int, ...], ...]:
-    """Return the groups of nodes that drivers often run as one operation, such as products with their activation."""
+    """Return the groups of nodes that drivers most often fuse, such as products with their activation."""
     fused = run_passes(conversion.model, (*FUSIONS, *_INTO_PRODUCTS))
     return tuple(group for group in _groups(conversion, fused) if len(group) > 1)
 
 
 def inside(graph: Graph, atom: int) -> frozenset[str]:
-    """Return the names of values that only nodes of this atom read."""
+    """Return the values that only nodes of the atom read."""
     members = graph.atoms[atom]
     results = [name for node in members for name in graph.nodes[node].outputs if name and name not in graph.outputs]
     return frozenset(name for name in results if set(graph.consumers.get(name, ())) <= set(members))
@@ -136,7 +136,7 @@ def _with_visible_outputs(conversion: Conversion, visible_values: Collection[str
 
 
 def _groups(conversion: Conversion, fused: Model) -> list[tuple[int, ...]]:
-    """Return the nodes that each fused operation comes from. Operations that compute shape-derived tables have none."""
+    """Return the source nodes of each fused operation; shape-derived tables have none."""
     operations = conversion.model.operations
     node_of = {
         operations[index].origins[0]: node for node, indices in enumerate(conversion.operations) for index in indices
@@ -201,7 +201,7 @@ Answers = Sequence[Sequence[Verdict]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """Atom of several nodes that the most preferred device refused, so that its nodes may be offered one by one."""
+    """Atom of several nodes that the most preferred device refused."""
 
     nodes: tuple[str, ...]
     inside: frozenset[str]
@@ -210,7 +210,7 @@ class Offer:
 
 
 def atoms_to_split(graph: Graph, answers: Answers) -> Iterator[Offer]:
-    """Yield the atoms of several nodes that the most preferred device refused."""
+    """Yield the atoms to offer node by node."""
     for atom, nodes in enumerate(graph.atoms if answers else ()):
         if len(nodes) == 1:  # most atoms
             continue
@@ -221,10 +221,7 @@ def atoms_to_split(graph: Graph, answers: Answers) -> Iterator[Offer]:
 
 
 def accepted_splits(offered: Sequence[Offer], graph: Graph, answers: Answers) -> list[Offer]:
-    """Return the atoms of `offered` that are worth splitting, by the verdicts on their single nodes.
-
-    They are those that no device supports, and those of which a more preferred device supports a node.
-    """
+    """Return the offers worth splitting: no device supports the atom, or a more preferred one supports a node of it."""
     atom_of = {graph.nodes[node].name: atom for atom, nodes in enumerate(graph.atoms) for node in nodes}
     return [
         offer
@@ -298,11 +295,11 @@ class Trial:
     """Outcome of expanding refused ONNX function ops into their bodies."""
 
     worthwhile: Bodies
-    """Expanded nodes for which devices support every node of the body."""
+    """Expanded nodes for which devices take every part."""
     hopeless: frozenset[str]
-    """Nodes that could not be expanded, or with a body of which a node is refused at all shapes."""
+    """Nodes that could not be expanded, or have a part that is refused at all shapes."""
     lasting: frozenset[str]
-    """The nodes in `hopeless`, and those with a body of which a node is assumed to be refused at all shapes."""
+    """`hopeless`, and nodes with a part that is assumed to be refused at all shapes."""
 
 
 def trial_of(
@@ -313,13 +310,13 @@ def trial_of(
     unplaceable: Collection[str] = (),
     all_answers: Answers = (),
 ) -> Trial:
-    """Judge an expansion of function ops by the verdicts on the nodes of their bodies.
+    """Return the outcome of an expansion.
 
     Args:
-        bodies: nodes that were expanded.
+        bodies: expanded nodes.
         original_names: original node of each node of `graph`.
         graph: the expanded graph.
-        answers: verdict of each accelerator on every atom of `graph`.
+        answers: per accelerator, a verdict on every atom of `graph`.
         unplaceable: nodes that no device supports unexpanded; the CPU may run their bodies, too.
         all_answers: verdicts of all devices.
     """
@@ -342,13 +339,13 @@ def trial_of(
 
 
 def unplaceable_nodes(graph: Graph, all_answers: Answers) -> frozenset[str]:
-    """Return the names of nodes that no device supports, hosts included."""
+    """Return the nodes that no device takes, hosts included."""
     atoms = (nodes for atom, nodes in enumerate(graph.atoms) if not any(verdicts[atom] for verdicts in all_answers))
     return frozenset(graph.nodes[node].name for nodes in atoms for node in nodes)
 
 
 def permanently_refused_nodes(graph: Graph, answers: Answers) -> set[str]:
-    """Return the names of nodes that every device refuses at all shapes."""
+    """Return the nodes that every device refuses at all shapes."""
     return {
         graph.nodes[node].name
         for atom, nodes in enumerate(graph.atoms)

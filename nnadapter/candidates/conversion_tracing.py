@@ -41,7 +41,7 @@ Converted = tuple[Specialized, Conversion]
 
 @dataclass(frozen=True, eq=False)
 class ConversionTemplate:
-    """Conversion of a model with symbolic dimensions, valid for all shapes for which the guards of its trace hold."""
+    """Converted model with symbolic dimensions and the trace that guards it."""
 
     shapes: Mapping[str, tuple[Any, ...]]
     """Dimensions by input; symbolic if dynamic."""
@@ -57,7 +57,7 @@ class ConversionTemplate:
         return DynamicDimensions(self.shapes)
 
     def specialize(self, shapes: Shapes) -> Converted | None:
-        """Put other input shapes in place of the symbolic dimensions; None if guards fail."""
+        """Return the model at other input shapes; None if guards fail."""
         variables = self._dimensions.variables(shapes)
         replayed = None if variables is None else self.trace.replay(variables)
         if replayed is None:
@@ -82,7 +82,7 @@ class ConversionTemplate:
 
 @dataclass(frozen=True, eq=False)
 class DynamicConversion:
-    """Conversion of a model that holds for all sizes: no guard depends on the contents of shape-derived values."""
+    """Model converted for all sizes: no guard depends on the contents of shape-derived values."""
 
     shapes: Mapping[str, tuple[Any, ...]]
     """Dimensions by input; symbolic if dynamic."""
@@ -93,7 +93,7 @@ class DynamicConversion:
 
     @cached_property
     def tables(self) -> Mapping[str, int]:
-        """Operands of tables that operations compute from sizes, by value name."""
+        """Shape-derived tables: value name -> operand."""
         conversion = self.conversion
         table_operands = {
             operand for table in conversion.tables for operand in conversion.model.operations[table].outputs
@@ -118,7 +118,7 @@ class DynamicConversion:
 
 
 class _FilledValues(Mapping[str, Value]):
-    """Types of values with the sizes of a replay in place of symbolic ones, computed on access."""
+    """Values at the sizes of a replay, computed lazily."""
 
     def __init__(
         self, values: Mapping[str, Value], traced: Mapping[str, tuple[Any, ...]], replayed: Sequence[Any]
@@ -229,7 +229,7 @@ def _traced(shape: Sizes | None, names: Mapping[str, Any]) -> Sizes | None:
 
 
 def _named(sizes: Sizes | None, names: dict[str, Any]) -> tuple[int | str, ...] | None:
-    """Replace the symbolic sizes of a shape by dimension names, and record the names in `names`."""
+    """Replace symbolic sizes in a shape by names, recorded in `names`."""
     if sizes is None:
         return None
     named = list[int | str]()
@@ -369,7 +369,7 @@ class ConversionTracing:
         return any(isinstance(size, SymbolicNumber) for shape in self._shapes.values() for size in shape)
 
     def template(self, visible_values: frozenset[str]) -> ConversionTemplate | None:
-        """Convert, and return the template; None if a dimension is known only for these shapes."""
+        """Return the template; None if a dimension is known only for these shapes."""
         conversion = self._converted(visible_values)
         if conversion is None:
             return None
@@ -444,10 +444,9 @@ class ConversionTracing:
         return replace(self._specialized.graph.value(name), shape=self._shapes[name])
 
     def _evaluated_producers(self, names: Iterable[str], other_positions: Set[int], *, sized: bool) -> set[int]:
-        """Return the nodes, evaluated for these shapes, that `names` follow from, except `other_positions`.
+        """Return the evaluated nodes that `names` follow from, except `other_positions`.
 
-        Of a Shape or Size only the dimensions of its input are needed; if `sized`, nodes that these follow from are
-        included.
+        For Shape and Size, the dimensions of their input suffice, unless `sized`.
         """
         model_graph, constants = self._specialized.model_nodes, self._prepared.constants
         pending, positions = list(names), set[int]()
@@ -500,7 +499,7 @@ class ConversionTracing:
         return evaluate_nodes(self._prepared, list(missing), constants, missing_names) if missing else {}
 
     def _evaluated_types(self, positions: Iterable[int]) -> Iterator[Value]:
-        """Yield the types of evaluated values of which the model does not have the sizes."""
+        """Yield the types of evaluated values whose sizes the model does not have."""
         names = (name for index in positions for name in self._prepared.nodes[index].outputs if name in self._known)
         for name in names:
             value, array = self._values.get(name) or Value(name), self._known[name]
@@ -575,7 +574,7 @@ class ConversionTracing:
         return self._values[name].shape if is_known else None
 
     def _follow(self, node: OnnxNode, growing: GrowingConversion) -> None:
-        """Record the result of a node that follows from shapes: symbolically if a rule exists for the node."""
+        """Record a node's shape-derived result, symbolically if a rule exists."""
         contents = self._known
         if _measures(node):
             self._sizes[node.outputs[0]] = shape_of(node, self._context.dimensions(node.inputs[0]))

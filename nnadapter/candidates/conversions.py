@@ -30,7 +30,7 @@ OPERATORS = Operators(has_converter, contradiction, output_types)
 
 
 def offered_ops(model: onnx.ModelProto, domains: frozenset[str]) -> set[tuple[str, str]]:
-    """Return the ops (domain, op type) of the model's nodes in `domains` that have neither a schema nor a converter."""
+    """Return domain and op type of the nodes in `domains` without a converter."""
     from nnadapter.onnx.schemas import external_versions, further_schema
 
     ops = {(node.domain, node.op_type) for node in model.graph.node if node.domain in domains}
@@ -50,7 +50,7 @@ def prepare(model: onnx.ModelProto, rules: Rules = NO_RULES) -> Prepared:
 
 _TEMPLATES = 8
 _MOST_IN_VAIN = 8
-"""Number of consecutive templates without reuse after which a model is no longer traced."""
+"""Consecutive templates without reuse after which a model is no longer traced."""
 
 
 class Conversions:
@@ -70,11 +70,11 @@ class Conversions:
 
     @property
     def visible_values(self) -> frozenset[str]:
-        """Names of values that no atom may hide, because they are compared or returned."""
+        """Names of values that no atom may hide."""
         return self._visible_values
 
     def keep_visible(self, values: frozenset[str]) -> None:
-        """Set `visible_values`, and drop cached conversions if they change."""
+        """Replace `visible_values`."""
         if values != self._visible_values:
             self._visible_values = values
             self.clear()
@@ -177,9 +177,9 @@ def convert_dynamic(model: ShapedModel) -> DynamicConversion | None:
 
 
 def dynamic_ir_part(opening: DynamicConversion, step: Step, *, with_tables: bool = True) -> Part:
-    """Return the operations of `step` in adapter IR for all sizes, with the shape-derived values that they read.
+    """Return the operations of `step` with the shape-derived values that they read.
 
-    If `with_tables`, the part computes tables from sizes that are inputs; otherwise the tables are inputs.
+    `with_tables` computes tables from sizes that are inputs; otherwise the tables are inputs.
     """
     conversion = opening.conversion
     step_operations = [operation for node in step.nodes for operation in conversion.operations[node]]

@@ -36,11 +36,11 @@ class SpecializablePart:
         self._key = slot_reader(sorted(part_numbers | shape_derived_values.numbers))
 
     def key(self, replayed: Sequence[Any]) -> tuple[Any, ...]:
-        """Return a cache key, which is equal for segments that specialization makes equal."""
+        """Return the cache key: equal for equal specialized segments."""
         return self._key(replayed)
 
     def specialize(self, replayed: Sequence[Any]) -> Part:
-        """Return the segment for the sizes of a replay of the trace."""
+        """Return the segment for the sizes of a replay."""
         contents = {}
         if self._given:
             values = self.given.at(replayed)

@@ -49,10 +49,7 @@ def feed_for(
     make: Maker | None = None,
     further_inputs: Collection[str] = (),
 ) -> dict[str, Array]:
-    """Return an array for every input that has no default or is in `further_inputs`, as `random_feed` does.
-
-    `make` makes an array for an input and its shape; the default is `random_array`.
-    """
+    """Return an array for every input that has no default or is in `further_inputs`; see `random_feed`."""
     make = make or random_array
     shapes = default_shapes(prepared, requested_shapes)
     generator = np.random.default_rng(seed)

@@ -34,7 +34,7 @@ Calls = Mapping[int, tuple[Attributes, tuple[OperandType, ...]]]
 
 
 def calls_among(kernels: KernelTable, nodes: Iterable[int], graph: Graph, conversion: Conversion) -> Calls:
-    """Return those of `nodes` that custom kernels of a device compute, with the arguments of the calls."""
+    """Return the nodes that custom kernels of a device compute."""
     if not kernels.kernels or CUSTOM not in conversion.model.operation_types:
         return {}
     calls = {}
@@ -46,7 +46,7 @@ def calls_among(kernels: KernelTable, nodes: Iterable[int], graph: Graph, conver
 
 
 def why_no_call(kernels: KernelTable, node: int, graph: Graph, conversion: Conversion) -> Unsupported | None:
-    """Return the refusal of a node by the custom kernels for its op; None if one computes it, or if there are none."""
+    """Return why no kernel of a device computes a node, if kernels are for its op."""
     op = graph.nodes[node].domain, graph.nodes[node].op_type
     if op not in kernels.by_op:
         return None
@@ -107,12 +107,12 @@ class OnnxParts:
         return self.specialized.graph
 
     def part(self, step: Step) -> Part:
-        """Return the nodes of `step` as an ONNX model, with the constants that they read."""
+        """Return the nodes of `step` with the constants they read."""
         nodes = self._placed(step.nodes)
         return Part(self._extract(nodes, self.graph, step.inputs, step.constants, step.outputs), step.inputs)
 
     def cpu_part(self, step: Step) -> Part:
-        """Return `step` as an ONNX model for ONNX Runtime: the original model if it is the only step.
+        """Return the part for ONNX Runtime: the original model if `step` is the only step.
 
         ONNX Runtime may load a model with contradictory shapes, but fail on the shapes that preparation adds.
         """
@@ -122,7 +122,7 @@ class OnnxParts:
         return original_model(self.specialized.model_nodes, self.index, outputs)
 
     def without_constants(self) -> onnx.ModelProto:
-        """Return the nodes that remain after preparation as an ONNX model, without constants.
+        """Return the remaining graph without constants.
 
         It has input types of operators of other domains, and of ONNX operators older than numpy-style broadcasting.
         """
@@ -137,7 +137,7 @@ class OnnxParts:
         )
 
     def remaining_model(self) -> onnx.ModelProto:
-        """Return the nodes that remain after preparation as an ONNX model, with types that inference may not know."""
+        """Return the remaining graph with the types that ONNX shape inference may not know."""
         graph = self.graph
         read = dict.fromkeys(name for node in graph.nodes for name in node.reads if name in graph.constants)
         output_names = [name for name in dict.fromkeys(graph.outputs) if name in graph.producer]
@@ -177,7 +177,7 @@ class OnnxParts:
 
 
 def original_model(model_graph: Graph, index: OnnxIndex, outputs: Sequence[str]) -> Part:
-    """Return the ONNX model as it was before preparation, with these outputs."""
+    """Return the model before preparation."""
     needed = chain(*(node.reads for node in model_graph.nodes), outputs)
     constants = dict.fromkeys(name for name in needed if name in model_graph.constants)
     nodes = range(len(model_graph.nodes))
@@ -195,7 +195,7 @@ def _rename(proto: onnx.NodeProto, node: Node) -> None:
 
 
 def ir_part(conversion: Conversion, step: Step) -> Part:
-    """Return the operations of `step` in adapter IR, without inputs that none reads, such as Dropout's ratio."""
+    """Return the operations of `step`, without inputs that none reads, such as Dropout's ratio."""
     operands = conversion.operand_of
     inputs = tuple(name for name in step.inputs if name in operands)
     operations = sorted(operation for node in step.nodes for operation in conversion.operations[node])
@@ -204,21 +204,21 @@ def ir_part(conversion: Conversion, step: Step) -> Part:
 
 
 def onnx_part(kernels: KernelTable, step: Step, conversion: Conversion, parts: OnnxParts) -> Part:
-    """Return the nodes of `step` as an ONNX model, in which calls of custom kernels replace nodes."""
+    """Return the segment as ONNX, with calls of custom kernels."""
     part = parts.part(step)
     calls = calls_among(kernels, step.nodes, parts.graph, conversion)
     return replace(part, model=with_calls(part.model, step.nodes, parts.graph, calls)) if calls else part
 
 
 def part_of(capability: Capability, kernels: KernelTable, step: Step, conversion: Conversion, parts: OnnxParts) -> Part:
-    """Return `step` as a model in the form that its device takes: adapter IR or ONNX."""
+    """Return the segment in the form that its device takes."""
     if capability.form is ModelForm.IR:
         return ir_part(conversion, step)
     return with_weights(onnx_part(kernels, step, conversion, parts), capability)
 
 
 def with_weights(part: Part, capability: Capability) -> Part:
-    """Copy referenced weights into the model unless the device supports references to them."""
+    """Inline the weights unless the device supports references to them."""
     return part if capability.supports_external_initializers else replace(part, model=inlined(part.model))
 
 
@@ -244,7 +244,7 @@ class ShapedModel:
         return self.prepared.structure
 
     def hashes(self) -> Sequence[str]:
-        """Return a hash of each node of the graph with its weights."""
+        """Return the content hash of every node of the graph."""
         content_hashes = self.structure.content_hashes
         return [content_hashes[position] for position in self.specialized.positions]
 
@@ -257,18 +257,18 @@ class DynamicParts(OnnxParts):
 
     @cached_property
     def open_graph(self) -> Graph:
-        """The graph with what is known of values at all sizes: at least ranks."""
+        """The graph with facts that hold at all sizes, at least ranks."""
         always, current_values = {**self.prepared.values, **self.prepared.inferred_ranks}, self.graph.values
         return self.graph.revalued({name: _open(always.get(name), current_values, name) for name in current_values})
 
     @property
     def sized_outputs(self) -> tuple[str, ...]:
-        """Names of model outputs that follow from input shapes alone."""
+        """Model outputs that follow from input shapes alone."""
         constants, always = self.specialized.constants, self.prepared.constants
         return tuple(name for name in self.graph.outputs if name in constants and name not in always)
 
     def part(self, step: Step) -> Part:
-        """Return the nodes of `step` as an ONNX model, with constants, and folded nodes that compute sizes."""
+        """Return the nodes of `step`, folded nodes that compute sizes they read, and constants."""
         nodes, inputs, constants = self._needed(step)
         result_names = {name for _, node in nodes for name in node.outputs}
         part = self._extract(nodes, self.open_graph, inputs, constants, step.outputs)
@@ -308,7 +308,7 @@ class DynamicParts(OnnxParts):
 
 
 def _open(always: Value | None, current_values: Mapping[str, Value], name: str) -> Value:
-    """Return what is known of a value at all sizes; its rank is assumed from the current shapes."""
+    """Return facts that hold at all sizes; the rank is assumed from the current shapes."""
     if always is not None and always.shape is not None:
         return always
     value = current_values[name]

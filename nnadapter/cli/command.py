@@ -1,4 +1,4 @@
-"""Base classes of the commands, the reporting of errors, and the main command `nnadapter`."""
+"""Base classes of commands, and the group of sub-commands."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from nnadapter import __version__, errors
 from nnadapter.process.terminal import prints_to_stderr, report, stop_in
 
 NO = 1
-"""Exit code of a negative result, such as outputs that differ."""
+"""Exit code of a failed check or comparison."""
 BAD_INPUT = 2
 """Exit code of wrong usage or input."""
 
 
 class Failure(click.ClickException):
-    """Error that ends the program: one line on stderr, and an exit code."""
+    """Error that ends the program with one line on stderr."""
 
     def __init__(self, message: str, exit_code: int = BAD_INPUT) -> None:
         super().__init__(" ".join(message.split()))
@@ -29,7 +29,7 @@ class Failure(click.ClickException):
 
 
 class Command(click.Command):
-    """Base class of commands, which report errors as one line."""
+    """Sub-command that reports errors as one line."""
 
     def invoke(self, ctx: click.Context) -> object:
         with report_errors() if ctx.parent is None else nullcontext():  # the group reports errors of its commands
@@ -37,7 +37,7 @@ class Command(click.Command):
 
 
 class ModelCommand(Command):
-    """Base class of commands that load a model; their help lists the options of every available device."""
+    """Sub-command that loads a model; its help lists the options of every available device."""
 
     def invoke(self, ctx: click.Context) -> object:
         _silence_onnxruntime()
@@ -148,7 +148,7 @@ _MODULES = {
 
 
 class CommandGroup(click.Group):
-    """Main command, which imports the module of a command when it is used."""
+    """Group that imports sub-commands by module and function name."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
@@ -192,6 +192,6 @@ def main() -> None:
     Begin with `nnadapter devices`, then `nnadapter report MODEL -d DEVICE`. Results go to stdout, notes and progress to
     stderr.
 
-    Exit codes: 0 success, 1 negative result (such as outputs that differ), 2 wrong usage or input. After a signal: 130
-    Ctrl-C, 143 SIGTERM, 129 SIGHUP.
+    Exit codes: 0 success, 1 negative result, 2 wrong usage or input. After a signal: 130 Ctrl-C, 143 SIGTERM, 129
+    SIGHUP.
     """

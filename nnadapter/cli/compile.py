@@ -152,14 +152,14 @@ _takes_folder = click.option(
 
 @click.group("cache")
 def cache() -> None:
-    """List, check, explain and remove the entries of the cache: compiled programs, and plans for models."""
+    """List, verify, explain and remove cached programs and plans."""
 
 
 @cache.command("ls", cls=Command)
 @_takes_folder
 @parameters.takes_json
 def list_(folder: Path | None, as_json: bool) -> None:
-    """List the entries of the cache (compiled programs and plans), and bans.
+    """List the entries of the cache, and bans.
 
     The most recently used entry is first. A ban is an operation that a device does not get again, because it failed.
     """
@@ -210,7 +210,7 @@ def verify(folder: Path | None, as_json: bool) -> None:
 )
 @click.option("--bans", "only_bans", is_flag=True, help="Remove only bans, so that devices are tried again.")
 def purge(folder: Path | None, max_bytes: int, only_bans: bool) -> None:
-    """Remove the entries of the cache, and bans (operations that a device does not get again, because it failed).
+    """Remove the entries of the cache, and bans.
 
     With --max-bytes, only the least recently used entries are removed, and no bans.
     """
@@ -236,9 +236,9 @@ def explain(
     folder: Path | None,
     as_json: bool,
 ) -> None:
-    """Show for which segments of MODEL (parts that one device runs) the cache has a compiled program.
+    """Show which segments of MODEL have a program in the cache.
 
-    For each other segment, it shows the difference from the nearest entry of the cache.
+    For each other one, it shows the difference from the nearest entry.
     """
     opened = _opened(folder)
     with prints_to_stderr():
@@ -305,7 +305,7 @@ def _time(seconds: float) -> str:
 
 
 def _problem(listed: Listed) -> str:
-    """Read an entry of the cache, and return the reason why it cannot be used; empty if it can, or was removed."""
+    """Return why an entry is unusable, if it still exists."""
     try:
         read_entry(listed.path).verify()
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""`nnadapter conformance DEVICE`: tests of a driver against what it claims to support."""
+"""`nnadapter conformance DEVICE`: tests of a driver against its own claims."""
 
 from __future__ import annotations
 

@@ -176,8 +176,8 @@ _GOOD = frozenset({"works", "refuses", "limited", "needs options"})
 def doctor(context: click.Context, as_json: bool) -> None:
     """Test every device, and report what is missing and how to get it.
 
-    Devices that this machine cannot have are listed in one line, and operations and converters of installed packages
-    that cannot be used in one line each. The exit code is 1 if an available device does not work.
+    Devices that this machine cannot have share one line. Unusable operations and converters of installed packages take
+    one line each. The exit code is 1 if an available device does not work.
     """
     with prints_to_stderr():
         checked_devices = [(device, check_health(device)) for device in nnadapter.devices()]
@@ -342,12 +342,11 @@ def _operation_row(operation: OperationSupport) -> dict[str, Any]:
 @click.option("-o", "--output", metavar="FILE", help="Write a copy of the calibration to FILE.")
 @click.option("--json", "as_json", is_flag=True, help="Print the contents of the calibration file as JSON.")
 def calibrate(device: str, options: parameters.DeviceOptions, output: str | None, as_json: bool) -> None:
-    """Measure how long DEVICE takes to start programs, to transfer tensors, and to compute, in about 30 seconds.
+    """Measure how long DEVICE takes to start programs, transfer tensors and compute, in about 30 seconds.
 
-    The policies latency and throughput and the times in reports are based on the result. The CPU is measured too if it
-    was not yet, because devices are compared with it. Results are stored in the folder calibrations of
-    NNADAPTER_CACHE_DIR, for this driver version and the options that change the speed. Do not use the machine
-    meanwhile.
+    The CPU is measured too if it was not yet, because devices are compared with it. Results are stored in the folder
+    calibrations of NNADAPTER_CACHE_DIR, for this driver version and the options that change the speed. Do not use the
+    machine meanwhile.
     """
     parameters.requests((device,), options)  # reports options for other devices
     check_writable(cache_folder(), "set NNADAPTER_CACHE_DIR to a writable folder", folder=True)
@@ -393,7 +392,7 @@ def _measure_and_store(device: str, options: Mapping[str, str] | None) -> tuple[
 def new_driver(name: str, language: str, paddle: bool, folder: Path | None) -> None:
     """Create a Python package with a driver for a new device NAME.
 
-    It is ready to install, and includes tests. Its driver supports a few operations, as an example to extend.
+    It is ready to install, and includes tests.
     """
     if paddle and name in sources():
         folder = folder or Path(f"paddle_{name}")

@@ -67,7 +67,7 @@ def progress(description: str, total: int | None = None) -> Iterator[Callable[[]
 
 @contextmanager
 def delayed_display(display: Progress) -> Iterator[None]:
-    """Start `display` if the block takes longer than `PATIENCE_S`, and stop it at the end."""
+    """Show `display` if the block takes longer than `PATIENCE_S`."""
     lock = threading.Lock()
     is_finished = started = False
 
@@ -110,7 +110,7 @@ def make_folder(folder: Path) -> None:
 
 
 def to_json(data: object) -> str:
-    """Return `data`, which may contain facts as dataclasses, as JSON text. Non-finite numbers become null."""
+    """Return JSON text with null for non-finite numbers."""
     return json.dumps(plain(data), indent=2, allow_nan=False)
 
 
@@ -126,7 +126,7 @@ else:
 
 
 class OneOf(_Choice):
-    """Parameter with a fixed set of values; an error suggests the most similar ones."""
+    """Choice parameter that suggests close names."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         try:
@@ -137,7 +137,7 @@ class OneOf(_Choice):
 
 
 def composed(*decorators: Callable[[Any], Any]) -> Callable[[Decorated], Decorated]:
-    """Combine decorators to one, which applies the last one first, as if they stood above each other in this order."""
+    """Combine decorators, in the order of lines above a function."""
 
     def decorate(command: Decorated) -> Decorated:
         for decorator in reversed(decorators):
@@ -148,7 +148,7 @@ def composed(*decorators: Callable[[Any], Any]) -> Callable[[Decorated], Decorat
 
 
 def takes_placing(command: Decorated) -> Decorated:
-    """Add --policy, --rules and --plan, and pass them to the command as `settings`, with --fallback and --cache-dir."""
+    """Add --policy, --rules and --plan as `settings`."""
 
     @wraps(command)
     def with_settings(*, policy: str, rules: str | None, plan: str | None, fallback: str, **parameters: Any) -> Any:
@@ -159,10 +159,7 @@ def takes_placing(command: Decorated) -> Decorated:
 
 
 def requests(devices: tuple[str, ...], options: DeviceOptions) -> list[DeviceRequest]:
-    """Return the devices of --device, or the default ones, with their options.
-
-    Raises BadParameter for options of other devices.
-    """
+    """Return the named or default devices with their options. Raises BadParameter for other devices' options."""
     chosen = devices or tuple(default_devices())
     for device, own_options in options.items():
         if device not in chosen:
@@ -175,7 +172,7 @@ def requests(devices: tuple[str, ...], options: DeviceOptions) -> list[DeviceReq
 
 
 def requests_for(model: Any, devices: tuple[str, ...], options: DeviceOptions) -> list[DeviceRequest] | None:
-    """Return the devices as `requests` does; None for a compiled model without --device, since it names its own."""
+    """Return the devices as `requests` does; None for a compiled model if none is named."""
     is_ready = kind_of(model) is SourceKind.COMPILED and not (devices or options)
     return None if is_ready else requests(devices, options)
 
@@ -234,7 +231,7 @@ def device_options(ctx: click.Context, param: click.Parameter, values: tuple[str
 
 
 def inputs(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> Mapping[str, str]:
-    """Parse the values of --input: input name -> file, number or `random`."""
+    """Parse --input into input name -> file, number or `random`."""
     sources: dict[str, str] = {}
     for value in values:
         name, _, source = value.partition("=")
@@ -382,7 +379,7 @@ _TRUTHS = {"true": True, "false": False}
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """Arrays to run a model on by input name, and their sources as on the command line."""
+    """Arrays by input name, with their sources."""
 
     arrays: Mapping[str, Array]
     sources: Mapping[str, str]
@@ -424,10 +421,7 @@ def _feed_of_file(file: CompiledFile, shapes: Shapes, sources: Mapping[str, str]
 
 
 def _loaded(input_names: Sequence[str], shapes: Shapes, sources: Mapping[str, str]) -> tuple[Maker, Shapes]:
-    """Read the .npy files in `sources`, and check that they agree with the shapes on the command line.
-
-    Returns the function that makes the array of an input, and the known shapes.
-    """
+    """Read the .npy files in `sources`; return the function that makes arrays, and the known shapes."""
     for name in sources:
         if name not in input_names:
             raise InvalidInputError(f"the model has no input {name!r}; its inputs are {list(input_names)}", name=name)
@@ -444,10 +438,7 @@ def _loaded(input_names: Sequence[str], shapes: Shapes, sources: Mapping[str, st
 
 
 def _completed(shapes: Shapes, values: Mapping[str, Value], first: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the shapes of all inputs of a compiled model, with `shapes` in place of those in `first`.
-
-    Named dimensions follow the sizes that `shapes` fix.
-    """
+    """Return the shapes of all inputs: as in `first`, except `shapes` and the named dimensions that they fix."""
     explicit_sizes = _sizes_by_name(shapes, values)
     sizes = {**_sizes_by_name(first, values), **explicit_sizes}
 

@@ -82,7 +82,7 @@ _OF_ONE_PLAN: Mapping[str, str] = {
 
 
 def refuse_together(arguments: Mapping[str, object], form: str) -> None:
-    """Refuse options that need one plan, and formats, that --what-if does not support."""
+    """Refuse options of a report that --what-if does not support."""
     for name, flag in _OF_ONE_PLAN.items():
         if arguments[name] not in (None, {}):
             raise click.UsageError(f"{flag} requires a single plan, but --what-if tries many; use one of the two")
@@ -200,7 +200,7 @@ def report(
 
 
 def _form(form: str | None, output: str | None) -> str:
-    """Return the format of the report: that of --format, otherwise that of the suffix of --output."""
+    """Return the explicit format, or that of the file's suffix."""
     by_name = formats_of(output) if output is not None else ()
     if form is not None and by_name and form not in by_name:
         click.echo(f"note: {output!r} is written as {form}, as --format requires, regardless of its name", err=True)

@@ -37,7 +37,7 @@ _LONGEST_NAME = 150
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputFacts:
-    """Type, shape and statistics of one output; None where they do not apply."""
+    """Statistics of one output, as far as applicable."""
 
     name: str
     dtype: str
@@ -57,7 +57,7 @@ def dtype_name(array: Array) -> str:
 
 
 def describe_output(name: str, value: object) -> OutputFacts:
-    """Return type, shape and statistics of one output."""
+    """Return the facts of one output."""
     if not isinstance(value, np.ndarray):
         size = f" of {len(value)}" if isinstance(value, (list, dict)) else ""
         return OutputFacts(name=name, dtype=f"{type(value).__name__}{size}", shape=None)
@@ -106,7 +106,7 @@ def _arrays(name: str, value: object) -> list[tuple[str, Array]]:
 
 
 def _file_names(names: Iterable[str]) -> list[str]:
-    """Return a file name for each output name. They are unique even if case does not matter."""
+    """Return unique file names, case-insensitively."""
     assigned_stems: set[str] = set()
     file_names = []
     for name in names:
@@ -125,7 +125,7 @@ _SIMULATED = "simulated_us"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunCosts:
-    """Costs of the plan that ran, in numbers and sentences."""
+    """Costs of the plan that ran."""
 
     seconds: float | None = None
     sentences: tuple[str, ...] = ()
@@ -145,7 +145,7 @@ class RunCosts:
 
 
 def run_costs(report: PartitionReport, best_seconds: float | None = None) -> RunCosts:
-    """Return the costs in the report of a session; `best_seconds` is the time of its fastest run."""
+    """Return the costs of a session's report."""
     if HOSTS.issuperset(report.devices):
         return RunCosts()
     cost, simulated = report.cost, _simulated(report)
@@ -163,7 +163,7 @@ def run_costs(report: PartitionReport, best_seconds: float | None = None) -> Run
 
 
 def _chosen(weighed: Sequence[CandidateFacts], seconds: float) -> str:
-    """Return the name of the chosen placement; empty if the plan's cost differs, since devices refused parts of it."""
+    """Return the chosen candidate's name; empty if the plan's cost differs, since devices refused parts of it."""
     first = weighed[0] if len(weighed) > 1 else None  # the chosen candidate is first
     return first.name if first is not None and isclose(_seconds(first), seconds) else ""
 
@@ -184,7 +184,7 @@ def _simulated(report: PartitionReport) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Seconds to load the model, of the first run, and of the repeated runs."""
+    """Durations in seconds."""
 
     load: float
     """Reading, preparing and, for static shapes, compiling."""
@@ -204,7 +204,7 @@ class Times:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFacts:
-    """All facts about a run that the command prints."""
+    """Everything that the command prints."""
 
     model: str
     devices: tuple[str, ...]
@@ -331,7 +331,7 @@ def run(
     profile: str | None,
     form: str,
 ) -> None:
-    """Run MODEL, and print statistics of its outputs, the run times, and the devices that ran it.
+    """Run MODEL, and print statistics of its outputs, times and devices.
 
     A picture (PNG, JPEG, ...; requires Pillow) is rotated upright, converted to RGB, or to gray for an input with one
     channel, resized to the input's height and width regardless of its proportions, scaled to 0..1 (except for uint8),
@@ -419,10 +419,10 @@ def bench(
     rounds: int,
     form: str,
 ) -> None:
-    """Compare the speed of MODEL on devices with other inference engines, which run it on the CPU.
+    """Compare the speed of MODEL on devices with other inference engines on the CPU.
 
-    All engines run in turns, and their median times are compared. The exit code is 1 if no node ran on the devices, or
-    if a device fell back to the CPU, because the times are then not those of the devices.
+    All engines run in turns, and medians are compared. The exit code is 1 if no node ran on the devices, or if a device
+    fell back to the CPU, because the times are then not those of the devices.
     """
     chosen = parameters.requests_for(model, devices, options)
     source = parameters.converted(model, settings)

@@ -1,4 +1,4 @@
-"""Costs of running a model in seconds: calibration of devices, and the cost model; see docs/partitioning.md."""
+"""Costs in seconds and their sources; see docs/partitioning.md."""
 
 from __future__ import annotations
 

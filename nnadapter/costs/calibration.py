@@ -1,4 +1,4 @@
-"""Files of calibrations, which are measured costs of a device, and of placements that were chosen by measuring."""
+"""Calibration files, and the cache of placements chosen by measuring."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _NO_SUCH_PLACE = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
 
 
 def read_stored(kind: FileKind[Contents], file: Path) -> Contents:
-    """Return the contents of a stored file of this kind.
+    """Return the contents of a file.
 
     Raises:
         FileNotFoundError: it does not exist.
@@ -63,7 +63,7 @@ def write_stored(file: Path, value: Mapping[str, Any]) -> None:
 
 
 class MeasuredNetwork(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Small mixed network that ran entirely on the device, with the seconds that the calibration predicts."""
+    """Small mixed network that ran entirely on the device."""
 
     seconds: Seconds
     predicted: Seconds
@@ -80,7 +80,7 @@ class Calibration(
     forbid_unknown_fields=True,
     rename={"sole_launch_seconds": "alone_seconds", "fused_lines": "riding", "unmeasured_classes": "left_out"},
 ):
-    """Measured costs of one device, for one driver version and set of options; schema of its file."""
+    """Measurements of one device, driver version and set of options; schema of its file."""
 
     device: str
     driver_version: str
@@ -104,7 +104,7 @@ class Calibration(
     fused_lines: Mapping[OperationClass, Mapping[OperationClass, Line]]
     """Fused operations, by their producer's class, then their own."""
     unmeasured_classes: Mapping[OperationClass, str]
-    """Reason why a class of operations could not be measured, by class."""
+    """Reason why it was not measured, by class."""
 
     @property
     def off_by(self) -> float:
@@ -143,7 +143,7 @@ class Calibration(
 
 
 def spread(logarithms: Iterable[float]) -> float:
-    """Return the root mean square of logarithms of ratios, as a relative error (0.1 is 10 %); 0 if there are none."""
+    """Return the root mean square of logarithms of ratios, as a relative error; 0 if there are none."""
     squares = [logarithm * logarithm for logarithm in logarithms]
     return exp(sqrt(sum(squares) / len(squares))) - 1 if squares else 0.0
 
@@ -166,11 +166,11 @@ FORMAT_VERSION = 6
 
 @dataclass(frozen=True, slots=True)
 class StoredCalibration:
-    """Result of looking for the calibration of a device: the calibration, or None."""
+    """Usable calibration of a device, if any."""
 
     calibration: Calibration | None
     note: str = ""
-    """Reason why no calibration can be used, or a warning about it."""
+    """Reason why none is usable, or a warning."""
 
 
 def find_calibration(
@@ -228,10 +228,7 @@ def _mismatch_text(calibration: Calibration, device: str) -> str:
 
 
 def _names(device: str) -> Iterator[str]:
-    """Yield the names under which a device may be calibrated: the first device of a driver also has the driver's name.
-
-    The driver is queried only if it has a calibration.
-    """
+    """Yield the names of a device: a driver's first device has two. The driver is queried only if calibrated."""
     yield device
     if inside(device) != device:
         yield from _names(inside(device))
@@ -262,18 +259,18 @@ def keep_calibration(calibration: Calibration) -> Path:
 
 
 def contents_of(calibration: Calibration) -> dict[str, object]:
-    """Return the contents of a calibration's file as JSON data."""
+    """Return the contents of a calibration's file."""
     return {**_FILE.header, **to_builtins(calibration)}
 
 
 def speed_options(table: Sequence[Option], options: OptionValues, *, isolated: bool = False) -> dict[str, OptionValue]:
-    """Return the options that affect the speed of a device. Isolation is one, because each launch sends messages."""
+    """Return the options that affect speed, such as isolation, which sends messages per launch."""
     relevant_options = {option.name: options[option.name] for option in table if option.affects_speed}
     return {**relevant_options, ISOLATE: True} if isolated else relevant_options
 
 
 def driver_version(device: str) -> str:
-    """Return the version of a device's driver; if it has none, that of its Python distribution."""
+    """Return the version of a device's driver, otherwise of its distribution."""
     info = device_info(device)
     return info.version or info.distribution
 
@@ -354,7 +351,7 @@ CHOICES_FORMAT_VERSION = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredDevice:
-    """Device with the version and options that a placement was measured with."""
+    """Device at the time of a measurement."""
 
     name: str
     version: str
@@ -362,7 +359,7 @@ class MeasuredDevice:
 
 
 class MeasuredCandidate(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Placement that was timed, with its seconds per run."""
+    """Timed placement."""
 
     origin: Origin
     seconds: Seconds
@@ -370,7 +367,7 @@ class MeasuredCandidate(Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredChoice:
-    """Placement that was chosen by timing several, with all timed ones."""
+    """Chosen placement, with all timed candidates."""
 
     placement: Mapping[str, str]
     timed: tuple[MeasuredCandidate, ...]
@@ -385,13 +382,13 @@ def choice_key(
     constraints: str = "",
     machine: str = "",
 ) -> str:
-    """Return the key under which a placement chosen by timing is cached.
+    """Return the cache key of a choice.
 
     Args:
-        model_digest: digest of the model's bytes, weights included.
-        devices: devices in the user's order.
+        model_digest: of the model's bytes, weights included.
+        devices: in the user's order.
         shapes: input name -> dimensions.
-        version: version of nnadapter.
+        version: of nnadapter.
         constraints: further constraints, as text.
         machine: machine and threads, as text.
     """

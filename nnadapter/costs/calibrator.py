@@ -1,4 +1,4 @@
-"""Calibration of a device: programs are timed in turns on the host's clock, and cost lines are fitted to the times."""
+"""Calibration of a device: programs timed in turns on the host's clock, and cost lines fitted to the times."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ _LONGEST_SECONDS = 0.5
 
 @dataclass(eq=False)
 class ProgramTiming:
-    """Compiled program, and the measured seconds of its runs."""
+    """Program and the seconds of its runs."""
 
     model: Model
     execution: Execution
@@ -121,7 +121,7 @@ class ProgramTiming:
 
     @property
     def seconds(self) -> float:
-        """Lower quartile of the samples: noise only adds time, and the minimum may be luck."""
+        """Lower quartile: noise only adds time, and the minimum may be luck."""
         return sorted(self.samples)[len(self.samples) // 4]
 
     @property
@@ -134,7 +134,7 @@ class ProgramTiming:
 
 
 class ProgramTimer:
-    """Programs of one device that are timed together, and closed on exit."""
+    """Programs timed on one device, closed on exit."""
 
     def __init__(self, name: str, capability: Capability, context: Context, stopwatch: Stopwatch) -> None:
         self._capability = capability
@@ -272,10 +272,9 @@ def fit(rows: Sequence[Sequence[float]], seconds: Sequence[float], least: Sequen
 
 
 def fit_line(rows: Sequence[Sequence[float]], seconds: Sequence[float], least: Sequence[float]) -> Numbers:
-    """Fit the coefficients a, b and c of a `Line` (see there), which are not negative, to measured seconds.
+    """Return non-negative a, b and c of a `Line`; `rows` are numbers of equal operations, FLOPs and bytes.
 
-    Each of `rows` has the number of equal operations, their FLOPs and their bytes. hypot(x, y) is the sum of each side
-    times its share in it, so shares of the previous round make the problem linear.
+    hypot(x, y) is the sum of each side times its share in it, so shares of the previous round make the problem linear.
     """
     matrix = np.asarray(rows, dtype=np.float64).reshape(len(seconds), 3)
     shares = np.full((len(seconds), 2), np.sqrt(0.5))
@@ -292,7 +291,7 @@ def fit_line(rows: Sequence[Sequence[float]], seconds: Sequence[float], least: S
 
 
 def line_seconds(rows: Sequence[Sequence[float]], coefficients: Numbers) -> Numbers:
-    """Return the seconds that a `Line` with coefficients a, b and c predicts for `rows`, as in `fit_line`."""
+    """Return the seconds of `rows` for a, b and c of a `Line`."""
     matrix = np.asarray(rows, dtype=np.float64).reshape(-1, 3)
     predicted: Numbers = matrix[:, 0] * coefficients[0] + np.hypot(*(matrix[:, 1:] * coefficients[1:]).T)
     return predicted
@@ -323,7 +322,7 @@ def error(fitted: Numbers, seconds: Sequence[float]) -> float:
 Lines = Mapping[Kind, Line]
 Works = Sequence[OperationWork]
 NOISE = 0.1
-"""Share of a measured time that may be noise."""
+"""Share of a run that is noise."""
 _BY_FLOPS = frozenset(
     {
         OperationClass.CONVOLUTION,
@@ -336,15 +335,15 @@ _BY_FLOPS = frozenset(
 )
 _BY_BYTES = frozenset(OperationClass) - {OperationClass.NARROW, OperationClass.DEPTHWISE, OperationClass.RECURRENT}
 _BLOCKS = (1, 4, 8, 16, 32)
-"""Numbers of channels that a device may compute at once."""
+"""Channels computed at once."""
 _CLEARLY = 0.8
-"""Factor by which a block size must reduce the error to be chosen."""
+"""A block size must reduce the error to this share."""
 _FARTHEST = 16.0
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A short and a long chain of one operation; their difference is the time of the further operations alone."""
+    """Short and long chain of one probe."""
 
     kind: Kind
     short: ProgramTiming
@@ -361,7 +360,7 @@ class Pair:
 
 
 def lines_of(pairs: Sequence[Pair]) -> dict[Kind, Line]:
-    """Fit a cost line for each kind of operation to the differences between long and short chains."""
+    """Return a line per kind, fitted to the further links of chains."""
     lines: dict[Kind, Line] = {}
     for kind in dict.fromkeys(pair.kind for pair in pairs):
         kind_pairs = [pair for pair in pairs if pair.kind == kind]
@@ -394,7 +393,7 @@ def _fitted(kind: Kind, works: Sequence[Works], seconds: Sequence[float], least:
 
 
 def _off(line: Line, works: Sequence[Works], seconds: Sequence[float]) -> float:
-    """Return the mean absolute logarithmic error of a line, each term at most 1."""
+    """Return the mean absolute logarithmic error, each term at most 1."""
     pairs = [(_total(line, row), took) for row, took in zip(works, seconds, strict=True) if took > 0]
     return sum(min(1.0, abs(log(predicted / took))) if predicted else 1.0 for predicted, took in pairs) / max(
         1, len(pairs)
@@ -427,7 +426,7 @@ def _padding(work: OperationWork, block: int) -> float:
 
 
 def seconds_by_kind(lines: Lines, model: Model) -> dict[Kind, float]:
-    """Return the predicted seconds of a model's operations, summed by the kind of the line that predicts them."""
+    """Return the seconds of a model's operations by the kind of their line."""
     seconds: dict[Kind, float] = {}
     for work in work_of(model):
         kind = work.kind if work.kind in lines else Kind(work.kind.operation_class)
@@ -455,7 +454,7 @@ def _row(kind: Kind, works: Works, block: int) -> tuple[float, float, float]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launches:
-    """Seconds to launch segments and to transfer tensors and bytes, as in `Calibration`."""
+    """Launch and transfer seconds, see `Calibration`."""
 
     segment: float
     sole_segment: float
@@ -503,16 +502,16 @@ _FEWEST = 6
 
 @dataclass(frozen=True, slots=True)
 class NetworkScaledCosts:
-    """Cost lines and launches after scaling them to the times of small networks."""
+    """Lines and launches scaled to networks."""
 
     lines: Lines
     launches: Launches
     predicted: Mapping[str, float]
-    """Seconds of each network, predicted from the other networks alone (leave-one-out)."""
+    """Leave-one-out predictions of the networks."""
 
 
 def scale_to_networks(lines: Lines, launches: Launches, networks: Mapping[str, ProgramTiming]) -> NetworkScaledCosts:
-    """Scale lines and launches by non-negative factors, so that they best predict the times of small networks.
+    """Return lines and launches scaled by non-negative factors that fit the times of networks.
 
     Robust least squares with a penalty for factors other than 1. Leave-one-out cross-validation gives the error.
     """
@@ -570,14 +569,14 @@ def calibrate(
     advance: Callable[[], None] = lambda: None,
     budget_seconds: float = _BUDGET_SECONDS,
 ) -> Calibration:
-    """Measure how long a device takes to launch segments, to transfer tensors and to compute; takes about 30 seconds.
+    """Measure a device; takes up to about 30 seconds.
 
     Short and long chains of operations are timed in turns, and a line per kind is fitted to their differences. The
     unexplained time of light programs gives launch and transfers. Small mixed networks scale the lines and show their
     error.
 
     Args:
-        device: name of the device.
+        device: its name.
         options: the device's options.
         stopwatch: by default the host's clock, which also detects other load.
         advance: called after each round.
@@ -723,7 +722,7 @@ def _timed(bench: ProgramTimer, device: str, budget_seconds: float, advance: Cal
 
 
 def _batches(count: int, most: int) -> list[range]:
-    """Divide the positions below `count` into strided batches of at most `most`, which separate equal classes."""
+    """Return strided batches, which separate neighbors of the same class."""
     batches = -(-count // most)
     return [range(first, count, batches) for first in range(batches)]
 

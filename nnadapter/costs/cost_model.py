@@ -34,7 +34,7 @@ from partition.plan import Segment
 
 
 class Source(StrEnum):
-    """Source of a device's costs, best first."""
+    """Source of costs, best first."""
 
     MEASURED = "measured"
     CALIBRATED = "calibrated"
@@ -56,7 +56,7 @@ ASSUMED = Profile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceCosts:
-    """Costs of one device: measured lines, or declared limits."""
+    """Costs of one device."""
 
     source: Source
     profile: Profile
@@ -66,7 +66,7 @@ class DeviceCosts:
     fused_lines: Mapping[OperationClass, Mapping[OperationClass, Line]] = field(default_factory=dict)
     """Measured lines by class of the producer, then of the operation."""
     measured_sole_launch_seconds: float | None = None
-    """None means the launch time of the profile."""
+    """None means the profile's launch."""
     networks: Mapping[str, MeasuredNetwork] = field(default_factory=dict)
     processors: float = 0.0
     """Host processors in use during computation, if counted."""
@@ -81,7 +81,7 @@ class DeviceCosts:
 
     @property
     def sole_launch_seconds(self) -> float:
-        """Seconds to launch a segment that is the only one of its plan."""
+        """Seconds to launch a sole segment."""
         return (
             self.profile.launch_seconds
             if self.measured_sole_launch_seconds is None
@@ -90,7 +90,7 @@ class DeviceCosts:
 
     @property
     def needs_processors(self) -> bool:
-        """True if the device needs many host processors, so that overlap with another such device gains nothing."""
+        """True if overlap with another such device gains nothing, as both need many host processors."""
         return self.profile.host_memory or self.processors >= _GOOD_PART * usable()
 
     @property
@@ -98,7 +98,7 @@ class DeviceCosts:
         return bool(self.lines or self.fused_lines)
 
     def seconds(self, work: UnitWork, dtypes: tuple[str, ...]) -> Numbers:
-        """Predict the seconds of each unit of work; `work.dtypes` are positions in `dtypes`."""
+        """Return the seconds of each unit; `work.dtypes` are positions in `dtypes`."""
         peaks = np.array([self.profile.peak_of_dtype.get(dtype, self.profile.peak_flops) for dtype in dtypes])
         unit_seconds = roofline(self.profile, work.flops, work.nbytes, peaks[work.dtypes])
         for position, operation_class in enumerate(CLASSES):
@@ -121,10 +121,7 @@ class DeviceCosts:
 def device_costs(
     name: str, capability: Capability, context: Context, options: OptionValues, *, isolated: bool = False
 ) -> DeviceCosts:
-    """Return the costs of a device, from the best source available.
-
-    Sources are its simulated clock, a calibration, its declared limits, and assumptions, in this order.
-    """
+    """Return a device's costs from its simulated clock, a calibration, its declared limits, or assumptions."""
     answer: Profile | Unsupported | None = named_call(name, "profile")(ask_profile, context, capability)
     profile, notes = (None, (f"device {name!r}: {answer.detail}",)) if isinstance(answer, Unsupported) else (answer, ())
     if profile is not None and profile.simulated:
@@ -142,7 +139,7 @@ def device_costs(
 
 
 def calibrated(calibration: Calibration, declared: Profile | None = None, notes: tuple[str, ...] = ()) -> DeviceCosts:
-    """Return the costs that a calibration measured. The data types and layouts at boundaries stay as `declared`."""
+    """Return the costs that a calibration measured; boundary formats stay as declared."""
     lines, is_host = calibration.lines, calibration.device in HOSTS
     if calibration.unmeasured_classes:
         names = ", ".join(operation_class.value for operation_class in calibration.unmeasured_classes)
@@ -180,9 +177,9 @@ def calibrated(calibration: Calibration, declared: Profile | None = None, notes:
 
 
 AROUND_A_DEVICE = 5e-6
-"""Seconds that a session adds to each segment on a device."""
+"""Session overhead per device segment."""
 AROUND_THE_HOST = 2e-6
-"""Seconds that a session adds to each CPU segment between others."""
+"""The same per CPU segment between others."""
 _GOOD_PART = 0.4
 _UNMEASURABLE_BANDWIDTH = 1e15
 
@@ -194,7 +191,7 @@ _IMAGE_RANK = 4
 
 @dataclass(frozen=True, eq=False)
 class Crossing:
-    """Sizes, data types and ranks of the values of a graph, which determine their cost to cross a boundary."""
+    """Facts that determine boundary costs. Arrays of [values]."""
 
     nbytes: Numbers
     dtypes: tuple[str, ...]
@@ -205,7 +202,7 @@ class Crossing:
 
     @classmethod
     def of(cls, graph: Graph, names: Sequence[str], nbytes: Numbers) -> Crossing:
-        """Return the facts about the values called `names`, with their `nbytes`."""
+        """Return the facts about the values `names`."""
         values = [graph.values.get(name) for name in names]
         value_dtypes = ["" if value is None else value.dtype or "" for value in values]
         dtypes = tuple(dict.fromkeys(("", *value_dtypes)))
@@ -237,7 +234,7 @@ class Crossing:
 
 
 def is_foreign(profile: Profile, dtype: str | None) -> bool:
-    """Return True if the device does not accept a data type at its boundary, so that the host casts."""
+    """Return whether the host casts a data type for the device."""
     return bool(dtype) and profile.boundary_dtypes is not None and dtype not in profile.boundary_dtypes
 
 
@@ -247,19 +244,19 @@ def transfer_seconds(profile: Profile, nbytes: Numbers) -> Numbers:
 
 
 def cast_seconds(nbytes: Numbers) -> Numbers:
-    """Return the seconds of casts of `nbytes` on the host."""
+    """Return the seconds of casts on the host."""
     return 2 * nbytes / CONVERSION_BANDWIDTH
 
 
 def reorder_seconds(profile: Profile, nbytes: Numbers) -> Numbers:
-    """Return the seconds to change the layout of images on the device."""
+    """Return the seconds to reorder images on the device."""
     return profile.operation_seconds + 2 * nbytes / profile.bandwidth
 
 
 Groups = tuple[tuple[int, ...], ...]
 
 MOST_OPERATIONS = 20_000
-"""Number of operations above which a device is not asked about fusion, because it nearly compiles them to answer."""
+"""Limit of operations to ask about, as a device nearly compiles them to answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,13 +265,13 @@ class Fusion:
 
     groups: Groups = ()
     free: frozenset[int] = frozenset()
-    """Nodes that the device skips, so that they cost nothing."""
+    """Nodes that cost nothing."""
     note: str = ""
 
 
 @dataclass(frozen=True, eq=False)
 class FusedGraph:
-    """Graph in which the groups that devices fuse are merged to atoms, with the original graph."""
+    """Graph with atoms merged if a device fuses them."""
 
     original: Graph
     graph: Graph
@@ -282,7 +279,7 @@ class FusedGraph:
     """Atoms of `original` in each atom of `graph`."""
 
     def verdicts(self, verdicts_by_device: Mapping[str, Sequence[Verdict]]) -> dict[str, tuple[Verdict, ...]]:
-        """Return the verdicts on the atoms of the fused `graph`: the first refusal of a part counts."""
+        """Return verdicts on the atoms of `graph`: the first refusal counts."""
         return {
             device: tuple(all_of(verdicts[atom] for atom in part) for part in self.parts)
             for device, verdicts in verdicts_by_device.items()
@@ -304,10 +301,7 @@ class FusedGraph:
 def fused_groups(
     graph: Graph, conversion: Conversion, context: Context, verdicts: Sequence[Verdict], *, most: int = MOST_OPERATIONS
 ) -> Fusion:
-    """Ask an adapter IR device which nodes it would fuse if it received all that it supports.
-
-    If these are more than `most` operations, it is not asked.
-    """
+    """Ask an adapter IR device what it would fuse if it got all that it supports, up to `most` operations."""
     supported_nodes = [node for atom, verdict in zip(graph.atoms, verdicts, strict=True) if verdict for node in atom]
     operations = sorted(operation for node in supported_nodes for operation in conversion.operations[node])
     if not operations:
@@ -322,7 +316,7 @@ def fused_groups(
 
 
 def fusion_of(graph: Graph, conversion: Conversion, operations: Sequence[int], runs_as: Sequence[str]) -> Fusion:
-    """Return the fusion that a device describes by one text per operation; an empty one if their number differs.
+    """Return the fusion described by one text per operation; an empty one if their number differs.
 
     Nodes of operations with equal texts are a group. An atom of only NO_OPERATION is free.
     """
@@ -418,7 +412,7 @@ class CostTable:
         return self.prices.devices
 
     def sole_launch_savings(self, device: str) -> float:
-        """Return how many seconds shorter a launch is if the segment is the only one of its plan."""
+        """Return the seconds by which a sole launch is shorter."""
         return float(self.prices.launch[self.devices.index(device)]) - self.sole_launch_seconds[device]
 
 
@@ -429,7 +423,7 @@ def cost_table(
     costs: Mapping[str, DeviceCosts],
     fusions: Mapping[str, Fusion] | None = None,
 ) -> CostTable:
-    """Predict the seconds of every atom of `graph` on every device, in linear time.
+    """Return the prices of `graph`, in linear time.
 
     A fused group is a unit, with bytes counted at its boundary. The host prices every node by itself, so that its
     prices do not depend on other devices.

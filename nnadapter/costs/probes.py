@@ -31,7 +31,7 @@ Link = Callable[["_Builder", int, int], int]
 
 @dataclass(frozen=True, slots=True)
 class OperationWork:
-    """FLOPs and bytes of one operation, and the kind of line that predicts its time."""
+    """FLOPs and bytes of one operation, with its kind."""
 
     kind: Kind
     flops: float
@@ -41,14 +41,14 @@ class OperationWork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """Chain of one repeated operation at one size, to be timed."""
+    """Chain of one operation at one size."""
 
     kind: Kind
     dimensions: tuple[int, ...]
     link: Link
 
     def model(self, length: int) -> Model:
-        """Return the chain with `length` repetitions as a model."""
+        """Return the chain of `length` links."""
         builder = _Builder()
         value = builder.add_input("x", OperandType(DataType.FLOAT32, self.dimensions))
         for number in range(length):
@@ -57,7 +57,7 @@ class Probe:
 
 
 def probes() -> tuple[Probe, ...]:
-    """Return every chain to time: small ones first, and kinds after the kinds that they depend on."""
+    """Return every probe, small ones first, and kinds after the kinds that they depend on."""
     convolution, matrix, light = OperationClass.CONVOLUTION, OperationClass.MATRIX, OperationClass.ELEMENTWISE
     tables, images = ((16, 64), (256, 64), (1024, 256)), ((1, 16, 14, 14), (1, 32, 28, 28), (1, 64, 56, 56))
     products = ((16, 64), (256, 64), (1024, 128))
@@ -123,7 +123,7 @@ def tensors_model(tensors: int) -> Model:
 
 
 def work_of(model: Model) -> tuple[OperationWork, ...]:
-    """Return the work of every operation of a model, and then of the layout changes between them."""
+    """Return the work of every operation with its fusion, then that of layout changes."""
     classes = [class_of(model, operation) for operation in model.operations]
     readings = _readings(model)
     carriers = producers_of(classes, readings, frozenset(model.outputs))
@@ -454,7 +454,7 @@ OPSET = 17
 
 
 def onnx_form(model: Model) -> onnx.ModelProto:
-    """Convert a program of this file to ONNX, in opset 17, for devices that take ONNX."""
+    """Convert a probe to ONNX, in opset 17."""
     names = [operand.name.replace("%", "v") for operand in model.operands]
     values = [
         Value(name, operand.type.dtype.value, tuple(operand.type.dimensions))

@@ -1,4 +1,4 @@
-"""Work of a graph in FLOPs and bytes, classes of operations, and the seconds of work by rooflines or measured lines."""
+"""Work of a graph in FLOPs and bytes, operation classes, and seconds by roofline or by measured lines."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class OperationClass(StrEnum):
 
 
 NARROW_CHANNELS = 16
-"""Number of input channels below which engines use other kernels, because fewer fill no vector."""
+"""Fewer channels fill no vector, so engines use other kernels."""
 
 
 CLASSES = tuple(OperationClass)
@@ -74,7 +74,7 @@ def channels_of(model: Model, operation: Operation) -> tuple[int, int]:
 
 
 def class_of(model: Model, operation: Operation) -> OperationClass:
-    """Return the class of an operation, which depends on its type and on its inputs."""
+    """Return the class of an operation, which also depends on its inputs."""
     operation_class = CLASS_OF_TYPE.get(operation.type, OperationClass.OTHER)  # an external type
     if operation.type == "MAT_MUL" and all(model.operands[operand].value is None for operand in operation.inputs):
         return OperationClass.PAIRED
@@ -113,7 +113,7 @@ _FIRST = {OperationClass.CONVOLUTION: 0, OperationClass.MATRIX: 1, OperationClas
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Key of a cost line: an operation class, and the producer class that it is fused with, if any."""
+    """Key of a cost line: an operation class, standalone or fused with a producer class."""
 
     operation_class: OperationClass
     producer_class: OperationClass | None = None
@@ -125,7 +125,7 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Use of one operation's result by another operation, which is an edge of the graph."""
+    """Edge between two operations."""
 
     consumer: int
     producer: int
@@ -200,7 +200,7 @@ Seconds = Annotated[float, Meta(ge=0, le=1e6)]
 
 
 class MeasuredWork(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Times of some operations relative to the line that was fitted to them."""
+    """Timed operations, relative to the line."""
 
     flops: Annotated[float, Meta(ge=0)]
     nbytes: Annotated[float, Meta(ge=0)]
@@ -228,7 +228,7 @@ class Line(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename
     measured_work: tuple[MeasuredWork, ...] = ()
 
     def per_operation(self, work: float) -> float:
-        """Return the seconds of one operation with `work` FLOPs and `work` bytes."""
+        """Return the seconds of `work` FLOPs and `work` bytes."""
         return float(self.of(np.array([work]), np.array([work]))[0])
 
     def of(self, flops: Numbers, nbytes: Numbers, channels: Numbers | None = None) -> Numbers:
@@ -267,7 +267,7 @@ def padding_of(channels: Numbers, block: int) -> Numbers:
 
 
 def roofline(profile: Profile, flops: Numbers, nbytes: Numbers, peaks: Numbers | float | None = None) -> Numbers:
-    """Return the seconds of each operation by the roofline of a device: the slower of arithmetic and memory.
+    """Return the seconds of each operation by a device's limits.
 
     Source: Williams, Waterman, Patterson: Roofline (CACM 2009).
     """
@@ -285,7 +285,7 @@ _PICKING = frozenset({"Gather", "GatherElements", "GatherND", "Slice"})
 
 @dataclass(frozen=True, eq=False)
 class UnitWork:
-    """Work of units, which are groups of nodes that run as one operation. Arrays have one entry per unit."""
+    """Work of units, which are nodes that run as one. Arrays of [units]."""
 
     flops: Numbers
     nbytes: Numbers
@@ -297,20 +297,20 @@ class UnitWork:
     channels: Numbers | None = None
     """[units, 2] of the main node, if requested."""
     changed: Indices = field(default_factory=lambda: np.zeros(0, np.int64))
-    """Units that read a value of which the layout changes."""
+    """Units that read a value whose layout changes."""
     changed_bytes: Numbers = field(default_factory=lambda: np.zeros(0))
 
 
 @dataclass(frozen=True, eq=False)
 class GraphWork:
-    """Work of the nodes and values of a graph; computed on first use."""
+    """Work of a graph's nodes and values, cached."""
 
     graph: Graph
     conversion: Conversion
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """Names of the values that nodes read or write, constants included, in order of first use."""
+        """Values of nodes, constants included, in order of first use."""
         nodes = self.graph.nodes
         return tuple(
             dict.fromkeys(name for node in nodes for name in (*node.inputs, *node.captured, *node.outputs) if name)
@@ -327,7 +327,7 @@ class GraphWork:
 
     @cached_property
     def unknown(self) -> int:
-        """Number of values that have an assumed size because theirs is unknown."""
+        """Number of values of assumed size."""
         values = self.graph.values
         return sum(1 for name in self.names if _is_unknown(values.get(name)))
 
@@ -338,7 +338,7 @@ class GraphWork:
 
     @cached_property
     def dtypes(self) -> tuple[str, ...]:
-        """Distinct data types of the nodes' first inputs; empty for unknown."""
+        """Distinct data types of first inputs; empty for unknown."""
         return tuple(dict.fromkeys(("", *self._first_dtypes)))
 
     @cached_property
@@ -363,7 +363,7 @@ class GraphWork:
         return _channels(self.conversion)
 
     def per_node(self, *, with_fusion_context: bool) -> UnitWork:
-        """Return the work of every node as if it ran by itself."""
+        """Return the work of every node by itself."""
         standalone = self.conversion.per_node
         members = np.array(standalone.nodes, dtype=np.int64)
         flops, (classes, dtypes) = self.flops.copy(), self._kinds
@@ -407,10 +407,7 @@ class GraphWork:
         return np.array([producer.get(name, -1) for name in self.names], dtype=np.int64)
 
     def of(self, unit_of: Sequence[int] | Indices, units: int, *, with_fusion_context: bool) -> UnitWork:
-        """Return the work of `units` units; `unit_of` has the unit of each node.
-
-        With `with_fusion_context`, it includes producer classes, channels and layout changes.
-        """
+        """Return the work of units, with producer classes, channels and layout changes if asked."""
         unit = np.asarray(unit_of, dtype=np.int64)
         classes, dtypes = self._kinds
         main = _mains(unit, units, self.flops, classes)
@@ -423,7 +420,7 @@ class GraphWork:
     def _fusion_context(
         self, unit: Indices, classes: Indices, channels: Numbers
     ) -> tuple[Indices, Numbers, Indices, Numbers]:
-        """Return the producer classes, channels and layout changes of units. Views between operations hide them."""
+        """Return producer classes, channels and layout changes; views in between hide them."""
         reader, value, _ = self._reads
         is_produced = self._makers[value] >= 0
         readers, makers, values = unit[reader[is_produced]], unit[self._makers[value[is_produced]]], value[is_produced]
@@ -489,7 +486,7 @@ def _channels(conversion: Conversion) -> Numbers:
 
 
 def _mains(unit: Indices, units: int, flops: Numbers, classes: Indices) -> Indices:
-    """Return the main node of each unit: the one with most FLOPs, then the one of the first class."""
+    """Return the main node of each unit: most FLOPs, then the first class."""
     order = np.lexsort((classes, -flops, unit))
     main = np.zeros(units, dtype=np.int64)
     main[unit[order[::-1]]] = order[::-1]

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 def versions_of(devices: Iterable[str]) -> dict[str, str]:
-    """Return the versions of nnadapter, ONNX, ONNX Runtime and the drivers of `devices`, as far as known."""
+    """Return the known versions of nnadapter, ONNX, ONNX Runtime and drivers."""
     versions = {"nnadapter": own_version(), **_packages(), **{name: driver_version(name) for name in devices}}
     return {name: package_version for name, package_version in versions.items() if package_version}
 
@@ -59,7 +59,7 @@ def _packages() -> dict[str, str]:
 
 
 def boundary_facts(partitioning: Partitioning) -> Boundaries:
-    """Return the transfers, casts and layout changes between the segments of a plan, and its asynchronous segments."""
+    """Return the boundary operations of a plan, and its asynchronous segments."""
     setting, overlap = partitioning.setting, overlap_of(partitioning, {})
     return replace(
         boundaries_of(partitioning.plan, setting.costs, setting.host.name),
@@ -91,7 +91,7 @@ def unknown_costs(partitioning: Partitioning) -> str:
 
 
 def cost_facts(partitioning: Partitioning) -> CostFacts:
-    """Return the predicted cost of a plan, with its lower bound, its sources and the other candidates."""
+    """Return the predicted costs of a plan."""
     price, placement = partitioning.price, partitioning.weighed or partitioning.placement
     placed = placement.placed
     bound = None if placed is None else min(placed.bound, price.seconds)
@@ -122,10 +122,7 @@ def cost_facts(partitioning: Partitioning) -> CostFacts:
 
 
 def timed_facts(partitioning: Partitioning, timed: Sequence[TimedPlacement], note: str) -> CostFacts:
-    """Return the costs of a plan that was chosen by timing placements; the first of `timed` is the fastest.
-
-    `note` describes the choice.
-    """
+    """Return the costs of a plan chosen by timing; `timed` has the fastest candidate first."""
     price, costs_are_known = partitioning.price, not unknown_costs(partitioning)
     candidates = [
         (candidate.origin, seconds, candidate.measured)
@@ -144,10 +141,7 @@ def timed_facts(partitioning: Partitioning, timed: Sequence[TimedPlacement], not
 
 
 def _predictions(partitioning: Partitioning, timed: Sequence[TimedPlacement]) -> list[float | None]:
-    """Return the predicted seconds of each timed placement.
-
-    A placement that an earlier session stored without a prediction is priced again.
-    """
+    """Return the prediction of each timed candidate; those that an earlier session stored without are priced again."""
     predictions = [candidate.predicted for candidate in timed]
     if None not in predictions or partitioning.judgment.demands.complete_placement is None:
         return predictions
@@ -162,7 +156,7 @@ def _predictions(partitioning: Partitioning, timed: Sequence[TimedPlacement]) ->
 def _candidates(
     weighed: Sequence[tuple[Origin, float | None, float | None]], on_cpu: float | None
 ) -> tuple[CandidateFacts, ...]:
-    """Return the placements that were compared. The CPU alone is added if constraints exclude it, as not eligible."""
+    """Return the candidates. The CPU alone is added for comparison if constraints exclude it."""
     candidates = tuple(
         CandidateFacts(name=str(origin), seconds=predicted, measured_seconds=measured)
         for origin, predicted, measured in weighed
@@ -243,10 +237,7 @@ def refusal_costs(plan: Plan, price: PlanPrice | None) -> tuple[RefusalCost, ...
 
 
 def _groups(plan: Plan) -> Mapping[_Group, set[int]]:
-    """Return the refused atoms by device, op type and reason.
-
-    Only refusals by devices that precede the atom's own in the order count.
-    """
+    """Return the refused atoms by device, op type and reason; only devices before the atom's own in the order count."""
     preceding_devices = {device: plan.devices[:place] for place, device in enumerate(plan.devices)}
     atoms_by_group: dict[_Group, set[int]] = {}
     for atom, home in enumerate(plan.placement):
@@ -274,7 +265,7 @@ _SEARCHED = 3
 
 @paused_collection
 def report_of(observed: Observed) -> PartitionReport:
-    """Return the report of a model that was placed and cut into segments, with observations of its runs."""
+    """Return the report of a placed and cut model."""
     partitioning = observed.partitioning
     constraints, devices = partitioning.setting.constraints, partitioning.setting.by_name
     unknown = unknown_costs(partitioning)

@@ -16,7 +16,7 @@ _COMMON = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
-    """Condition under which the two reports were written, with a different value in each, such as the policy."""
+    """Circumstance that differs between the reports."""
 
     name: str
     """Such as `model`, `options of DEVICE` or `version of NAME`."""
@@ -25,7 +25,7 @@ class Condition:
 
 
 def conditions(old_report: ReportFacts, new_report: ReportFacts) -> tuple[Condition, ...]:
-    """Return the conditions, such as devices, policy or versions, that are known for both reports and differ."""
+    """Return the known circumstances that differ."""
     rows = [
         *_nodes(old_report, new_report),
         *((name, describe(old_report), describe(new_report)) for name, describe in _CIRCUMSTANCES),
@@ -40,7 +40,7 @@ def conditions(old_report: ReportFacts, new_report: ReportFacts) -> tuple[Condit
 
 
 def is_other_model(old_report: ReportFacts, new_report: ReportFacts) -> bool:
-    """Return True if the reports share too few node names to be of one model."""
+    """Return True if the reports have too few common nodes for one model."""
     return _common(old_report, new_report) < _COMMON * min(len(old_report.nodes), len(new_report.nodes))
 
 
@@ -99,12 +99,12 @@ _CIRCUMSTANCES: tuple[tuple[str, Callable[[ReportFacts], str]], ...] = (
 
 
 Place = str
-"""Device that runs a node, or `folded` or `unused`."""
+"""Device, `folded` or `unused`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MovedNode:
-    """Node of both reports that runs on another device in the new one."""
+    """Node of both reports whose place differs."""
 
     name: str
     op_type: str
@@ -114,7 +114,7 @@ class MovedNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefusalChange:
-    """Number of refusals of an op type by a device for one reason, in both reports."""
+    """Number of refusals for one reason in both reports."""
 
     device: str
     op_type: str
@@ -125,7 +125,7 @@ class RefusalChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """Number to compare, such as coverage or cost, with its value in both reports."""
+    """Number that both reports may have."""
 
     name: str
     old_value: float | None
@@ -205,7 +205,7 @@ def _details(summary: str, heads: Sequence[str], rows: Sequence[Sequence[str | i
 
 
 def shown(value: float | None, unit: str) -> str:
-    """Format the value of a `Figure`; a dash if it is unknown."""
+    """Return a figure for people; a dash if unknown."""
     if value is None:
         return "-"
     if unit == "share":

@@ -52,7 +52,7 @@ def _names(kind: Any) -> tuple[str, ...]:
 GUESSES = frozenset({"modeled", "assumed"})
 """Cost sources that rest on no measurement."""
 NOTHING = 1e-9
-"""Seconds below which a difference of costs is a rounding error."""
+"""Seconds below which differences are rounding errors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,9 +73,9 @@ class CostFacts:
     seconds: float
     """Measured if the plan was chosen by timing, otherwise predicted."""
     bound_seconds: float | None = None
-    """Lower bound of the cost of the placements that `bound_of` names."""
+    """Lower bound of the plans that `bound_of` names."""
     bound_of: str = "any placement"
-    """The placements to which the lower bound applies, in words: all, or those that obey the plan file and rules."""
+    """Any placement, or any that obeys the plan file and rules."""
     bound_kind: str = ""
     gap: float | None = None
     """Relative distance to the lower bound: 0.05 is 5 % above it."""
@@ -143,7 +143,7 @@ class RefusalCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleFacts:
-    """Rule of the user (pin, ban or limit), and how many nodes it applies to."""
+    """Rule of the user, and its effect."""
 
     text: str
     source: str = ""
@@ -154,7 +154,7 @@ class RuleFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanFileFacts:
-    """Plan file that the user supplied, and how much of it was applied."""
+    """Plan file that placed nodes."""
 
     path: str
     matched_nodes: int
@@ -230,7 +230,7 @@ class CacheFacts:
 
     hit: bool
     miss_reason: str
-    """Part of the cache key that differs from the nearest entry; empty for a hit."""
+    """Part of the key that differs from the nearest entry."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -388,7 +388,7 @@ def transfer_facts(transfers: Sequence[Transfer] | None) -> TransferFacts | None
 
 
 def incident_facts(incidents: Incidents | None) -> Mapping[str, Any]:
-    """Return the report's fields about incidents (failures of devices), by name."""
+    """Return the report's fields about failures of devices."""
     if incidents is None:
         return {}
     counts: dict[str, dict[str, int]] = {}

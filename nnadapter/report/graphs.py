@@ -16,18 +16,18 @@ _PALETTE = ("#9cc7f0", "#f3c27b", "#a9d8a0", "#e3a9cf", "#c4b5ee", "#8fd6d2", "#
 
 
 def colors(devices: Sequence[str]) -> dict[str, str]:
-    """Return a fill color per device; hosts are gray."""
+    """Return a color per device."""
     accelerators = [name for name in devices if name not in HOSTS]
     accelerator_colors = {name: _PALETTE[index % len(_PALETTE)] for index, name in enumerate(accelerators)}
     return {name: accelerator_colors.get(name, HOST) for name in devices}
 
 
 Ends = tuple[int | None, int | None]
-"""Indices of the writing and the reading segment; None for the model's inputs or outputs."""
+"""Source and target segment; None for the model's inputs or outputs."""
 
 
 def crossings(report: ReportFacts) -> Mapping[Ends, tuple[TensorFacts, ...]]:
-    """Return the tensors that each segment passes to each other one, in the order in which they are read."""
+    """Return the tensors between pairs of segments, in reading order."""
     home = {tensor.name: segment.index for segment in report.segments for tensor in segment.outputs}
     tensors_by_ends: dict[Ends, list[TensorFacts]] = {}
     read: set[str] = set()

@@ -32,7 +32,7 @@ class _Positions(dict[Any, int]):
 
 
 def page_data(report: ReportFacts, title: str, difference: DifferenceFacts | None) -> dict[str, Any]:
-    """Return the data that the scripts of the page display. Nodes are columns, with indices into tables of texts."""
+    """Return the data of the page: columns of nodes, with indices into tables."""
     return {
         **_plan(report),
         "title": title,
@@ -202,7 +202,7 @@ def _data(report: ReportFacts, title: str, difference: DifferenceFacts | None) -
 
 
 def policy_hash(text: str) -> str:
-    """Return the hash by which the page's content security policy allows this style or script."""
+    """Return the content security policy's source for one style or script."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
@@ -271,7 +271,7 @@ def table(head: Sequence[tuple[str, bool]], rows: Sequence[Sequence[object]]) ->
 
 
 def bars(parts: Mapping[str, int], total: int) -> str:
-    """Return horizontal bars, one per device: `parts` has the number of each device, out of `total`."""
+    """Return bars with numbers, one per device."""
     cells = "".join(
         f'<span class="chip"><i class="{_color(place, name)}"></i>{escape(name)}</span>'
         f'<meter min="0" max="{max(total, 1)}" value="{number}"></meter>'

@@ -32,7 +32,7 @@ from partition.by_cost.pricing import Prices, aligned, price
 
 
 class MissingSide(StrEnum):
-    """Component that lacks a feature: the device's driver, or the converter to adapter IR."""
+    """Component that lacks a feature."""
 
     DEVICE = "device"
     CONVERTER = "converter"
@@ -41,7 +41,7 @@ class MissingSide(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feature:
-    """Feature that a device lacks, such as an operation or a data type, so that it refuses nodes."""
+    """Feature that a device lacks, such as an operation or a data type."""
 
     reason: str
     op_type: str
@@ -51,13 +51,13 @@ class Feature:
 
     @property
     def label(self) -> str:
-        """Feature in words, such as `Erf`, `Pow of float64`, `Expand of rank 2 -> 7`."""
+        """Text such as `Erf`, `Pow of float64`, `Expand of rank 2 -> 7`."""
         return _LABELS.get(Reason(self.reason), "{op} {what}").format(op=self.op_type, what=self.qualifier).strip()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Example:
-    """Refused node that requires a feature, with the text of the refusal."""
+    """Refused node that requires a feature."""
 
     node: str
     detail: str
@@ -69,7 +69,7 @@ Needs = tuple[frozenset[Feature] | None, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Missing:
-    """Features that a device lacks for the nodes of a graph."""
+    """Features that a device lacks for a graph."""
 
     needs: Needs
     examples: Mapping[Feature, Example]
@@ -149,7 +149,7 @@ def _attribute(specialized: Specialized, index: int, refusal: Unsupported) -> st
 
 
 def _through(graph: Graph, index: int, describe: Callable[[Value], str]) -> str:
-    """Describe the distinct inputs of a node by `describe`, and the outputs if they differ: `int64 -> float64`."""
+    """Describe the distinct inputs, and the outputs if they differ: `int64 -> float64`."""
     node = graph.nodes[index]
     inputs, outputs = _texts(graph, node.inputs, describe), _texts(graph, node.outputs, describe)
     input_text, output_text = ", ".join(inputs), ", ".join(outputs)
@@ -233,7 +233,7 @@ def _op_types(graph: Graph, nodes: Sequence[int]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanOutcome:
-    """Result of planning with some features added. Results of several models add up."""
+    """Result of a hypothetical plan. Results of several models add up."""
 
     seconds: float = 0.0
     """Infinite if a value cannot cross a boundary."""

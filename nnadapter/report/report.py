@@ -46,7 +46,7 @@ def _markdown(report: ReportFacts, title: str, difference: DifferenceFacts | Non
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Format:
-    """Format in which a report can be written, with its usual file suffixes."""
+    """Format of a written report."""
 
     render: Renderer
     endings: tuple[str, ...]
@@ -77,7 +77,7 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
 
 
 def formats_of(path: str | os.PathLike[str]) -> tuple[str, ...]:
-    """Return the names of the formats that use the suffix of `path`, the default first."""
+    """Return the formats for a file's suffix, the default first."""
     ending = PurePath(path).suffix.lower()
     return tuple(name for name, form in FORMATS.items() if ending in form.endings)
 
@@ -151,7 +151,7 @@ _PATHS_OF_VERSION_1 = frozenset(path for key in _KEYS_OF_VERSION_1 for path in (
 
 
 def _upgrade(document: object) -> object:
-    """Rename the keys of a report of schema version 1; return other documents unchanged."""
+    """Rename the keys of a version 1 report; return others unchanged."""
     version = document.get("schema_version") if isinstance(document, Mapping) else None
     if not isinstance(document, Mapping) or type(version) is not int or version != 1:
         return document
@@ -192,7 +192,7 @@ def report_from(data: object) -> PartitionReport:
 
 
 def _checked(report: PartitionReport, file: str) -> PartitionReport:
-    """Check that segments are numbered from 0, and that nodes and segments refer to existing devices and segments."""
+    """Check the order of segments, and references to devices and segments."""
 
     def refuse(problem: str, *place: Any) -> None:
         _FILE.refuse(f"{problem}; {_FILE.advice}", file, place)
@@ -210,7 +210,7 @@ def _checked(report: PartitionReport, file: str) -> PartitionReport:
 
 
 class Difference(DifferenceFacts):
-    """Difference of two reports. See `nnadapter.compare_reports`."""
+    """Difference of two reports."""
 
     def to_markdown(self) -> str:
         return difference_markdown(self)
@@ -297,7 +297,7 @@ def _same_costs(old_report: ReportFacts, new_report: ReportFacts) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gates:
-    """Limits that a plan must respect, for tests in CI; None is no limit."""
+    """Limits that a plan must respect; None is no limit."""
 
     min_coverage: float | None = None
     """Minimum share of nodes off the CPU, from 0 to 1."""

@@ -1,4 +1,4 @@
-"""Parts that all formats of a report share, and the formatting of numbers, lines and table cells."""
+"""Report sections shared by all formats, and the formatting of numbers, lines and table cells."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def quantity(number: float, unit: str) -> str:
 
 
 def work(flops: int, uncounted: int) -> str:
-    """Format FLOPs, of which those of `uncounted` nodes are unknown: `12.3 MFLOP`, `≥12.3 MFLOP`, `?`."""
+    """Format partly unknown FLOPs: `12.3 MFLOP`, `≥12.3 MFLOP`, `?`."""
     if not uncounted:
         return quantity(flops, "FLOP")
     return f"≥{quantity(flops, 'FLOP')}" if flops else "?"
@@ -68,7 +68,7 @@ WIDTH = 100
 
 
 def wrapped(text: str, head: str) -> list[str]:
-    """Wrap `text` into lines that begin with `head`, without breaking names. Further lines are indented."""
+    """Wrap `text` after `head`, without breaking names."""
     indent = " " * len(head)
     return textwrap.wrap(
         text, WIDTH, initial_indent=head, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
@@ -79,7 +79,7 @@ _LONGEST = 160
 
 
 def code(text: str) -> str:
-    """Return `text` as a Markdown code span, shortened, with markup disabled."""
+    """Return a Markdown code span without active markup."""
     plain = " ".join("".join(char if char.isprintable() else " " for char in text).split())
     if len(plain) > _LONGEST:
         plain = f"{plain[: _LONGEST - 3]}..."
@@ -93,7 +93,7 @@ def code(text: str) -> str:
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]], total: int | None = None) -> str:
-    """Return a Markdown table. If `total` exceeds the rows, a line reports how many are omitted."""
+    """Return a Markdown table, with a line on omitted rows."""
     lines = [_row(heads), _row(["---"] * len(heads)), *(_row(row) for row in rows)]
     for line in omitted(total or 0, len(rows)):
         lines += ["", line]
@@ -101,7 +101,7 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]], total: int | None
 
 
 def folded(summary: str, body: str) -> str:
-    """Return `body` as collapsible details in Markdown. `summary` must not come from the model."""
+    """Return collapsible details. `summary` must not come from the model."""
     return f"<details>\n<summary>{summary}</summary>\n\n{body}\n\n</details>"
 
 
@@ -130,7 +130,7 @@ def first_of(names: Sequence[str], most: int) -> str:
 
 
 def flops_off_the_cpu(report: ReportFacts) -> str:
-    """Return the share of FLOPs off the CPU: `97.1% of FLOPs`, `97.1% of known FLOPs`, or `FLOPs not known`."""
+    """Return the share off the CPU: `97.1% of FLOPs`, `97.1% of known FLOPs`, or `FLOPs not known`."""
     if not report.unknown_flops_nodes:
         return f"{report.coverage.flops:.1%} of FLOPs"
     has_flops = any(node.flops for node in report.nodes)
@@ -138,7 +138,7 @@ def flops_off_the_cpu(report: ReportFacts) -> str:
 
 
 def incident_lines(report: ReportFacts) -> Iterator[str]:
-    """Yield a line on device failures per device and class of error, with the most recent one."""
+    """Yield a line on failures per device and class of error."""
     last = {(incident_facts.device, incident_facts.kind): incident_facts for incident_facts in report.incidents}
     for device, kinds in report.incident_counts.items():
         for kind, number in kinds.items():
@@ -153,7 +153,7 @@ _NAMES = 42
 
 
 def cost_lines(report: ReportFacts) -> Iterator[str]:
-    """Yield text lines on the cost of the plan and of the placements compared with it."""
+    """Yield lines on the plan's cost."""
     cost = report.cost
     if cost is None:
         if report.cost_note:
@@ -188,12 +188,12 @@ def cost_sentence(cost: CostFacts) -> str:
 
 
 def sources_words(sources: Mapping[str, str]) -> str:
-    """Return each device with the source of its costs: `cpu: modeled, npu: calibrated`."""
+    """Return each device with the source of its costs."""
     return ", ".join(f"{device}: {source}" for device, source in sources.items())
 
 
 def prediction_words(cost: CostFacts) -> str:
-    """Return the sources of the predictions of a measured cost; empty if the cost is not measured."""
+    """Return the sources of predictions; empty unless the cost is measured."""
     is_other = cost.is_measured and cost.prediction_sources
     return f"predictions use other costs, of {sources_words(cost.prediction_sources)}" if is_other else ""
 
@@ -205,10 +205,7 @@ def guess_words(cost: CostFacts) -> str:
 
 
 def run_words(report: ReportFacts, best_seconds: float | None = None) -> str:
-    """Compare the measured time of the last run (or `best_seconds`) with its prediction.
-
-    Empty if they are less than a factor of 2 apart, or if one is unknown.
-    """
+    """Compare the last run with its prediction; empty if close or unknown."""
     pairs = [(segment.seconds, segment.predicted_seconds) for segment in report.segments]
     times_of_segments = [(took, predicted) for took, predicted in pairs if took is not None and predicted is not None]
     last, predicted = (
@@ -225,7 +222,7 @@ def run_words(report: ReportFacts, best_seconds: float | None = None) -> str:
 
 
 def cpu_words(report: ReportFacts, cost: CostFacts) -> str:
-    """Report in words that the CPU alone is better than the plan; empty if it is not."""
+    """Report that the CPU alone is better; empty if it is not."""
     if len(cost.candidates) > 1 and all(segment.device == CPU for segment in report.segments):
         return "the CPU alone is better than every candidate plan"
     if cost.against_cpu is None or not cost.cpu_is_better:
@@ -246,7 +243,7 @@ _KINDS = {
 
 
 def boundary_sentences(report: ReportFacts) -> list[str]:
-    """Describe boundary steps (transfers, casts, layout changes), values that stay on devices, and copies of a run."""
+    """Describe boundary operations, device-resident values, asynchronous segments, and the last run's copies."""
     return [*_planned(report), *_staying(report), *_waiting(report), *_ran(report)]
 
 
@@ -313,12 +310,12 @@ _NAMED = 3
 
 
 def rule_lines(report: ReportFacts) -> Iterator[str]:
-    """Yield text lines with every rule of the user and its effect."""
+    """Yield every rule with its effect."""
     yield from titled("rules", (f"{rule.text}: {rule_words(rule)}" for rule in report.rules))
 
 
 def rule_words(rule: RuleFacts) -> str:
-    """Describe how many nodes a rule applies to, its location and its note."""
+    """Describe a rule's effect, location and note."""
     binds = f"applies to {count(rule.nodes, 'node')}" if rule.nodes else "applies to nothing"
     where = f" ({rule.source})" if rule.source else ""
     return f"{binds}{where}" + (f"; {rule.note}" if rule.note else "")
@@ -333,7 +330,7 @@ def lost_groups(plan: PlanFileFacts) -> tuple[tuple[str, str, str], ...]:
 
 
 def plan_file_lines(report: ReportFacts) -> Iterator[str]:
-    """Yield text lines on the plan file and its entries that were not applied."""
+    """Describe the plan file and its unmatched entries."""
     plan = report.plan_file
     if plan is None:
         return
@@ -356,10 +353,7 @@ HEADS = ("segment", "device", "nodes", "FLOPs", "weights", "in", "out", "predict
 
 
 def segment_cells(segment: SegmentFacts, unknown: str, guessed: bool) -> tuple[str, ...]:
-    """Return the table cells of a segment, under `HEADS` and the column of measured times.
-
-    Missing times are shown as `unknown`.
-    """
+    """Return the cells under `HEADS` and the measured time."""
     predicted = segment.predicted_seconds
     return (
         str(segment.index),
@@ -397,7 +391,7 @@ class RefusedGroup:
 
     @property
     def cost(self) -> str:
-        """Predicted time of the nodes in words if known, otherwise their FLOPs."""
+        """Seconds in words if known, otherwise FLOPs."""
         if self.seconds is not None:
             return foretold(self.seconds, self.guessed)
         return quantity(self.flops, "FLOP") if self.flops else ""
@@ -408,7 +402,7 @@ class RefusedGroup:
 
     @property
     def between(self) -> str:
-        """Cost of the device switches that the refusal causes: `causes 12 switches, 1.20 ms together`."""
+        """Costs between devices: `causes 12 switches, 1.20 ms together`."""
         if self.caused is None or self.caused.switches <= 0:
             return ""
         times = f", {foretold(self.switching, self.guessed)} together" if self.switching else ""
@@ -416,7 +410,7 @@ class RefusedGroup:
 
 
 def refused_groups(report: ReportFacts) -> tuple[RefusedGroup, ...]:
-    """Group the refused nodes by device, op type and reason, most frequent first."""
+    """Return refusals by device, op type and reason, most frequent first."""
     guesses = report.guesses
     caused = {
         (refusal_cost.device, refusal_cost.op_type, refusal_cost.reason): refusal_cost
@@ -456,7 +450,7 @@ _SHOWN_OBSTACLES = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """Judgment on a plan in a few sentences."""
+    """Summary of a report."""
 
     kind: str
     """`good` if the plan is faster than the CPU alone, `bad` if it is slower, otherwise `open`."""

@@ -54,7 +54,7 @@ class _OpTypeRow:
 
 
 def op_type_lines(report: ReportFacts) -> Iterator[str]:
-    """Yield a table with the number of nodes of each op type per device, and the shares of FLOPs; most FLOPs first."""
+    """Yield a table of op types, most FLOPs first: nodes per device, and shares of FLOPs."""
     rows = _rows(report)
     ordered = sorted(rows.items(), key=lambda item: (-item[1].flops.total(), -item[1].where.total(), item[0]))
     sums = _OpTypeRow()
@@ -102,7 +102,7 @@ _NO_BREAK_SPACE = "\u00a0"
 
 
 def to_text(report: ReportFacts) -> str:
-    """Return the report as text for a terminal."""
+    """Return the report as text."""
     return "\n".join(line for part in _PARTS for line in part(report))
 
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def model_sources(models: Any) -> list[tuple[str, Any]]:
-    """Return the name and source of every model in `models`, each file once. Raises ModelFileError if there is none.
+    """Return the name and source of every model, each file once. Raises ModelFileError if there is none.
 
     A folder means every `*.onnx` below it. Files are named relative to their common folder.
     """
@@ -100,12 +100,12 @@ Order = Callable[[Gain], tuple[float, ...]]
 
 
 def by_time(gain: Gain) -> tuple[float, ...]:
-    """Return the sort key that ranks by seconds saved, then by segments and FLOPs."""
+    """Rank by seconds saved, then by segments and FLOPs."""
     return _rounded(gain.seconds), gain.segments, gain.flops
 
 
 def by_flops(total_flops: int) -> Order:
-    """Return a function for the sort key that ranks by FLOPs and segments saved per feature."""
+    """Rank by FLOPs and segments saved per feature."""
 
     def order(gain: Gain) -> tuple[float, ...]:
         share = 100 * gain.flops / total_flops if total_flops else 0.0
@@ -125,7 +125,7 @@ class FeatureValue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranking:
-    """Missing features of a device for some models, ranked by gain."""
+    """Ranked features of some models."""
 
     current_totals: PlanOutcome
     features: tuple[FeatureValue, ...]
@@ -135,7 +135,7 @@ class Ranking:
 
 
 def rank(situations: Sequence[Situation], order: Order, *, regions: bool = False) -> Ranking:
-    """Estimate the gain of each missing feature, and the best order to add them.
+    """Estimate the gain of missing features.
 
     1. Try each of the `MOST_FEATURES` most frequent features alone.
     2. Build the road map greedily until nothing helps. A step is one feature, or several that one atom requires
@@ -199,7 +199,7 @@ def _best(
 
 
 def _bundles(situations: Sequence[Situation], tried: Features) -> Sequence[Features]:
-    """Return the sets of features that single atoms require together, most frequent first."""
+    """Return feature sets that single atoms require, most frequent first."""
     counts = Counter[Features]()
     for situation in situations:
         counts.update(needs for needs in situation.missing.needs if needs and len(needs) > 1 and needs <= tried)
@@ -209,7 +209,7 @@ def _bundles(situations: Sequence[Situation], tried: Features) -> Sequence[Featu
 def _of_regions(
     situations: Sequence[Situation], adopted_features: Features, remaining_features: Features
 ) -> Sequence[Features]:
-    """Return the sets of features that connected regions of unsupported atoms require together, most frequent first."""
+    """Return feature sets that unsupported regions require, most frequent first."""
     counts = Counter[Features]()
     for situation in situations:
         counts.update(
@@ -277,7 +277,7 @@ class _Workload:
 
 
 def facts_of(situations: Sequence[Situation], device: str, policy: str, failed: Sequence[FailedModel]) -> WhatIf:
-    """Rank the features that `device` lacks, and return the what-if report."""
+    """Return the what-if report."""
     sources = {name: str(source) for situation in situations for name, source in situation.sources.items()}
     workload = _Workload.of(situations)
     ranking = rank(situations, by_time if workload.timed else by_flops(workload.flops), regions=not workload.timed)

@@ -1,4 +1,4 @@
-"""Report of what-if (the gain of each feature that a device lacks) as facts, text and Markdown."""
+"""Report of what-if: gains of missing device features as facts, text and Markdown."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SCHEMA_VERSION = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanTotals:
-    """Totals over the plans of all models: cost, segments, and shares off the CPU."""
+    """Totals over the plans of all models."""
 
     seconds: float | None
     """Predicted seconds for one run of each model."""
@@ -30,7 +30,7 @@ class PlanTotals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureFacts:
-    """Feature that the device lacks, and the gain if it had this one alone."""
+    """Feature that the device lacks, and its gain alone."""
 
     label: str
     reason: str
@@ -62,7 +62,7 @@ class RoadStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFacts:
-    """Model that was analyzed, with the totals of its current plan."""
+    """Model that was analyzed."""
 
     name: str
     input_shapes: Mapping[str, tuple[int, ...]]
@@ -89,7 +89,7 @@ class WhatIfFacts:
     current_totals: PlanTotals
     features: tuple[FeatureFacts, ...]
     road_map: tuple[RoadStep, ...]
-    """Best order to add features, found greedily. Gains in `features` do not add up."""
+    """Greedy order; gains in `features` do not add up."""
     models: tuple[ModelFacts, ...]
     failed: tuple[FailedModel, ...] = ()
     untried_features: int = 0
@@ -117,7 +117,7 @@ def supporting(facts: WhatIfFacts, feature: FeatureFacts) -> str:
 
 
 def saving(facts: WhatIfFacts, step: RoadStep) -> str:
-    """Describe the segments and the time that a step saves."""
+    """Describe a step's savings."""
     return listed((segments(step.segments_saved), time(facts, step.seconds_saved)))
 
 
@@ -127,14 +127,14 @@ def listed(parts: Iterable[str]) -> str:
 
 
 def segments(saved: int) -> str:
-    """Describe a change of the number of segments: `13 segments fewer`, `1 segment more`."""
+    """Return `13 segments fewer` or `1 segment more`."""
     return (
         f"{count(abs(saved), 'segment')} {'fewer' if saved > 0 else 'more'}" if saved else "the same number of segments"
     )
 
 
 def time(facts: WhatIfFacts, saved: float | None) -> str:
-    """Describe saved seconds: `predicted 3.10 ms faster`; empty if times are unknown."""
+    """Return `predicted 3.10 ms faster`; empty if times are unknown."""
     if not facts.is_timed:
         return ""
     if saved is None:
@@ -145,7 +145,7 @@ def time(facts: WhatIfFacts, saved: float | None) -> str:
 
 
 def predicted(facts: WhatIfFacts, totals: PlanTotals) -> str:
-    """Describe the predicted seconds of plans: `predicted 12.0 ms`; empty if times are unknown."""
+    """Return `predicted 12.0 ms`; empty if times are unknown."""
     if not facts.is_timed:
         return ""
     if totals.seconds is None:
@@ -154,14 +154,14 @@ def predicted(facts: WhatIfFacts, totals: PlanTotals) -> str:
 
 
 def totals_text(facts: WhatIfFacts, totals: PlanTotals) -> str:
-    """Describe the totals after a step: `12 segments, 97.0 % of FLOPs, predicted 12.0 ms`."""
+    """Return `12 segments, 97.0 % of FLOPs, predicted 12.0 ms`."""
     return listed(
         (count(totals.segments, "segment"), f"{share(totals.flops)} of {flops_name(totals)}", predicted(facts, totals))
     )
 
 
 def coverage(totals: PlanTotals) -> str:
-    """Describe segments and coverage: `12 segments, 97.0 % of FLOPs and 90.0 % of nodes off the CPU`."""
+    """Return `12 segments, 97.0 % of FLOPs and 90.0 % of nodes off the CPU`."""
     shares = f"{share(totals.flops)} of {flops_name(totals)} and {share(totals.nodes)} of nodes"
     return f"{count(totals.segments, 'segment')}, {shares} off the CPU"
 
@@ -172,7 +172,7 @@ def flops_name(totals: PlanTotals) -> str:
 
 
 def cpu_words(facts: WhatIfFacts) -> str:
-    """Report in words that the CPU alone is faster, and from which step of the road map on it is not."""
+    """Report that the CPU alone is better, and the first step of the road map that beats it."""
     cpu_seconds, current_seconds = facts.all_cpu_seconds, facts.current_totals.seconds
     if cpu_seconds is None or current_seconds is None or current_seconds - cpu_seconds < NOTHING:
         return ""

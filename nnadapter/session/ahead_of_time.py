@@ -131,10 +131,7 @@ def _observed(
     input_shapes: Mapping[str, Sequence[int]],
     input_values: Mapping[str, Any],
 ) -> Observed:
-    """Place the model's nodes and cut it into segments.
-
-    With policy `measured`, the placement is one that was timed earlier, or a prediction with a note.
-    """
+    """Place and cut the model; with policy `measured` as timed earlier, or with a note."""
     prepared = prepare_for(model, setting)
     shapes_by_name = {name: tuple(int(size) for size in shape) for name, shape in input_shapes.items()}
     observations = list[Observed]()
@@ -304,7 +301,7 @@ def _check_apart(model: ModelSource, target: Path) -> None:
 
 
 def _plan_each(source: ModelPlanSource, plan: Callable[[BranchSelection | None], None]) -> None:
-    """Call `plan` for each combination of branches. An error counts only if no plan results, as some are impossible."""
+    """Plan each combination of branches, of which some may be impossible."""
     failures = list[errors.NNAdapterError]()
     for chosen in source.planned_ahead:
         try:
@@ -322,7 +319,7 @@ def _prepare(source: ModelPlanSource, shape_sets: Sequence[Shapes], chosen: Bran
 
 
 def _compile_dynamic(source: ModelPlanSource, shape_sets: Sequence[Shapes], chosen: BranchSelection | None) -> None:
-    """Compile plans for dynamic shapes, and static ones for requested shapes for which that fails."""
+    """Compile dynamic-shape plans, or static ones if requested shapes fail."""
     prepared, initial_count = _prepared(source, chosen), _count_open(source)
     usual = default_shapes(prepared)
     for shapes in shape_sets or [usual]:

@@ -46,7 +46,7 @@ PEERS = ("ort", "openvino")
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Inference engine that a session is compared with."""
+    """Engine to compare with."""
 
     name: str
     version: str
@@ -66,12 +66,12 @@ def peer_of(name: str) -> Peer:
 
 SESSION = "session"
 _FEW = 5
-"""Number of rounds below which no verdict is possible."""
+"""Minimum number of rounds for a comparison."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Median of some measurements, with the lower and upper quartile."""
+    """Median with lower and upper quartile."""
 
     low: float
     middle: float
@@ -80,7 +80,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class EngineTiming:
-    """Times of one model on the session or on another engine."""
+    """Measurements of a session or an engine."""
 
     name: str
     version: str
@@ -90,7 +90,7 @@ class EngineTiming:
     """Time of the first run, including lazy compilation."""
     round_seconds: tuple[float, ...] = ()
     differing_outputs: Mapping[str, float] = field(default_factory=dict)
-    """Largest difference from the session's output, by name of an output that differs."""
+    """Outputs that differ from the session's -> largest difference."""
     failure: str = ""
 
     @property
@@ -124,12 +124,12 @@ class BenchReport:
 
     @property
     def ran_on_devices(self) -> bool:
-        """True if nodes ran on the requested devices and no device's work fell back to the CPU."""
+        """True if nodes ran on the named devices and nothing fell back."""
         target_devices = [device for device in self.devices if device not in HOSTS] or self.devices
         return any(self.nodes.get(device, 0) for device in target_devices) and not self.failures
 
     def ratio_to(self, peer: EngineTiming) -> Spread | None:
-        """Return the ratio of the session's time to an engine's, per round; None if the engine failed."""
+        """Return the session's time divided by an engine's; None if the engine failed."""
         if not peer.round_seconds:
             return None
         return _spread(
@@ -186,7 +186,7 @@ class BenchReport:
 
 
 def verdict(over: Spread, rounds: int) -> str:
-    """Describe a session's times relative to an engine's in words, from the ratios of some rounds."""
+    """Describe ratios in words."""
     low, middle, high = map(_ratio, (over.low, over.middle, over.high))
     if rounds < _FEW:
         return f"{middle} times its time, by only {rounds} rounds; a verdict needs {_FEW}"
@@ -229,13 +229,13 @@ def bench(
     stopwatch: Stopwatch | None = None,
     advance: Callable[[], None] = lambda: None,
 ) -> BenchReport:
-    """Time a session on `devices` and other engines on the CPU, in interleaved rounds.
+    """Time a session on `devices` against other engines, in interleaved rounds.
 
     Args:
         model: as in `InferenceSession`, except PyTorch modules. A compiled model requires `against=()` and a feed.
         devices: as in `InferenceSession`.
         feed: input name -> array; None for seeded random numbers.
-        against: names of engines to compare with, from `PEERS`.
+        against: one or several of `PEERS`.
         input_shapes: shapes of dynamic inputs for a random feed.
         options: options of the session.
         rounds: number of rounds, at least 1.
@@ -296,10 +296,7 @@ def _opened(
     peer: Peer, model: str | os.PathLike[str] | bytes, feed: Mapping[str, Any], expected: Mapping[tuple[str, str], Any],
     watch: Stopwatch,
 ) -> tuple[EngineTiming, Callable[[], object] | None]:  # fmt: skip
-    """Load a model on another engine, run it once, and compare its outputs with those of the session.
-
-    Returns the times, and the function to run it again, or None if the engine failed.
-    """
+    """Load a model on another engine, run it once, and compare its outputs; also return the run to repeat."""
     watch.wait_until_process_idle()
     started = time.perf_counter()
     try:

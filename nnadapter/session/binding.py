@@ -62,7 +62,7 @@ class IOBinding:
             self._bound.bind_output(name, array_at(name, device_type, element_type, shape, buffer_ptr))
 
     def bind_ortvalue_output(self, name: str, ortvalue: onnxruntime.OrtValue | DeviceValue) -> None:
-        """Request that a run puts an output into this value; an OrtValue is overwritten."""
+        """Request an output in this value; an OrtValue is overwritten."""
         self._bound.bind_output(name, ortvalue)
 
     def synchronize_inputs(self) -> None:
@@ -115,7 +115,7 @@ _RECORDS = "session.record_ep_graph_assignment_info"
 
 @dataclass(frozen=True, slots=True)
 class AssignedNode:
-    """Node in the answer of `get_provider_graph_assignment_info`. Source: onnxruntime.OrtEpAssignedNode."""
+    """Node of the model. Source: onnxruntime.OrtEpAssignedNode."""
 
     name: str
     op_type: str
@@ -159,10 +159,7 @@ def _warn_of_ignored(options: onnxruntime.SessionOptions) -> None:
 
 
 def assignment_of(engine: Engine) -> Sequence[Any]:
-    """Return the segments of a plan with their devices, or ONNX Runtime's sub-graphs with their providers.
-
-    Raises InvalidOptionError if the session options do not enable it.
-    """
+    """Return the segments of a plan, or ONNX Runtime's sub-graphs. Raises InvalidOptionError if not enabled."""
     if session_entry(engine.session_options(), _RECORDS) != "1":
         raise InvalidOptionError(
             f'session configuration entry {_RECORDS!r} must be set to "1" to retrieve EP graph assignment '

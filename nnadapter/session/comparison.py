@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ComparedRun:
-    """What all runs of one comparison share: model, devices, options, feed, and the CPU's outputs."""
+    """Model, devices and feed of a comparison, with the CPU's outputs."""
 
     model: ModelSource
     requests: Sequence[DeviceRequest]
@@ -65,7 +65,7 @@ _LISTED = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """Consecutive nodes that ran on devices, with their largest difference from the CPU."""
+    """Consecutive nodes on devices, and their largest difference from the CPU."""
 
     nodes: tuple[str, ...]
     op_types: tuple[str, ...]
@@ -83,7 +83,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuledOut:
-    """Result of writing a rules file that pins nodes to the CPU so that the outputs agree."""
+    """Pins that make the outputs agree."""
 
     path: str
     pins: tuple[str, ...]
@@ -99,15 +99,15 @@ class LayerReport:
     atoms: int
     outputs_agree: bool
     local_errors: tuple[Finding, ...]
-    """Nodes of which each is beyond tolerance by itself, on the CPU's input values."""
+    """Nodes beyond tolerance on the CPU's input values."""
     first_accumulated_error: Finding | None
-    """First node after which the values that the device itself computed are beyond tolerance."""
+    """First nodes after which the device's own values are beyond tolerance."""
     shortest_deviating_stretch: Finding | None
-    """Fewest consecutive nodes that are beyond tolerance together, if none is by itself."""
+    """Nodes beyond tolerance together, although none is alone."""
     fused: bool
     """True if those nodes differ only when the device fuses them."""
     largest: Finding | None
-    """Largest difference of one node by itself, within tolerance or not."""
+    """Largest local error, within tolerance or not."""
     unchecked: tuple[str, ...]
     """Nodes that the device could not run separately."""
     compilations: int
@@ -198,10 +198,7 @@ def rule_out(path: Path, compared: ComparedRun, suspects: Sequence[Group]) -> Ru
 
 
 def without_surplus(pins: list[Group], agrees: Callable[[Sequence[Group]], bool]) -> list[Group]:
-    """Remove pins that are not needed for `agrees`.
-
-    Source: A. Zeller, R. Hildebrandt, Simplifying failure-inducing input, 2002.
-    """
+    """Remove unneeded pins. Source: A. Zeller, R. Hildebrandt, Simplifying failure-inducing input, 2002."""
     size, budget = len(pins) // 2, _MOST_REMOVALS
     while size and budget > 0:
         start = 0
@@ -217,7 +214,7 @@ def without_surplus(pins: list[Group], agrees: Callable[[Sequence[Group]], bool]
 
 
 def _fewest(suspects: Sequence[Group], agrees: Callable[[Sequence[Group]], bool]) -> list[Group]:
-    """Return the shortest prefix of `suspects` for which `agrees` is true."""
+    """Return the shortest sufficient prefix of `suspects`."""
     low, high = 0, 1
     while high < len(suspects) and not agrees(suspects[:high]):
         low, high = high, 2 * high
@@ -322,10 +319,10 @@ def _search(compared: ComparedRun, setting: Setting) -> localization.Search:
 
 
 def _verified(search: localization.Search, atoms: Sequence[int]) -> tuple[Sequence[int], localization.Stretch | None]:
-    """Run the nodes that differ one by one, until one also differs when it runs alone.
+    """Check the nodes by running each alone, until one is wrong.
 
-    Returns the atoms without those found correct, and the run of the wrong one. It is None if the first few are
-    correct.
+    Returns the atoms without the ones found correct, and the run of the wrong one, or None if none of the first is
+    wrong.
     """
     for number, atom in enumerate(atoms[:_MOST_VERIFIED]):
         stretch = search.stretch(atom, atom + 1)
@@ -369,7 +366,7 @@ class OutputDifference:
     steps: int = 0
     """Allowed difference of quantized integers in steps; other integers must be equal."""
     constant: str = ""
-    """Reason why agreement proves little, such as equal elements; empty if there is none."""
+    """Reason why agreement proves little: a constant, or equal elements."""
     cpu_differs: bool = False
     """True if the CPU differs from the unoptimized CPU, which then is the reference."""
 
@@ -393,12 +390,12 @@ class CompareReport:
 
     @property
     def compared(self) -> int:
-        """Number of nodes that ran on the compared devices, for the feed with the fewest."""
+        """Number of nodes on the compared devices, for the feed with the fewest."""
         return min((sum(map(counts.__getitem__, self._compared_devices)) for counts in self.nodes), default=0)
 
     @property
     def agrees(self) -> bool:
-        """True if nodes ran on the devices for every feed, no work fell back to the CPU, and every output agrees."""
+        """True if nodes ran on the devices for every feed, nothing fell back, and every output agrees."""
         within = all(difference.agrees for difference in self.differences)
         return within and self.compared > 0 and not self.failures
 
@@ -503,7 +500,7 @@ def compare(
 
 
 class _ReferenceValues:
-    """Outputs that the devices should have: the CPU's, or the unoptimized CPU's where the CPU is wrong."""
+    """Reference outputs: the CPU's, or the unoptimized CPU's if the CPU is wrong."""
 
     def __init__(self, names: Sequence[str], tolerances: Tolerances, expected: Sequence[Any]) -> None:
         self.names, self._tolerances = names, tolerances
@@ -570,7 +567,7 @@ class _ComparisonState:
 
 
 def failures_of(report: PartitionReport) -> Iterator[str]:
-    """Return the notes of a report that describe fallbacks to the CPU."""
+    """Return a report's notes about fallbacks."""
     exempt_prefixes = (*KEEPING_NOTES, FEWER_OPTIMIZATIONS, optional_part("openvino_divided_chains"))
     return (
         note for note in report.notes if not note.startswith(exempt_prefixes) and not note.endswith(NO_STORED_PROGRAM)
@@ -608,7 +605,7 @@ def _tolerances(
     relative: float,
     absolute: float,
 ) -> Tolerances:
-    """Return the tolerances for the outputs. The model is read again only if outputs may be quantized."""
+    """Return the tolerances; reads the model again only if outputs may be quantized."""
     outputs = session.get_outputs()
     names, quantized = frozenset(output.name for output in outputs), frozenset[str]()
     if any("int" in output.type for output in outputs):
@@ -619,13 +616,13 @@ def _tolerances(
 
 
 def results_of(session: InferenceSession, feed: Mapping[str, Any]) -> list[Any]:
-    """Run the CPU's session, and return its outputs in the types that sessions on devices have."""
+    """Return the CPU's outputs in the types of device sessions."""
     results = zip(session.run(None, feed), session.get_outputs(), strict=True)
     return [declared(result, output.type) for result, output in results]
 
 
 def nodes_run(report: PartitionReport, provenance: Provenance | None) -> Mapping[str, int]:
-    """Count the nodes that ran on each device in the last run, which may differ from the plan."""
+    """Return the number of nodes that ran on each device, which may differ from the plan."""
     assert provenance is not None, "a run leaves its provenance"
     nodes = {segment.index: len(segment.nodes) for segment in report.segments}
     counts = Counter[str](dict.fromkeys(report.devices, 0))

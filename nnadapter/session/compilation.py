@@ -35,7 +35,7 @@ class ProgramSignature:
 
 
 def seal(signature: ProgramSignature, contents: bytes) -> bytes:
-    """Return the bytes of a program: its signature, then the driver's bytes."""
+    """Return a driver's bytes with the program's signature prepended."""
     from nnadapter.ir.protobuf.serialization import new, write_operand
 
     message = new("Signature")
@@ -74,7 +74,7 @@ _MOST_SHOWN = 3
 
 
 class Compilation(Handle):
-    """Compilation of a model on one device: the device's verdicts, and the compiled program. Thread-safe.
+    """Model on one device: verdicts, and its compiled program. Thread-safe.
 
     Source: NNAdapterCompilation_create, _finish, NNAdapterModel_getSupportedOperations.
 
@@ -439,6 +439,6 @@ def _check(operand: Operand, array: object) -> None:
 
 
 def _copy_if_shared(result: Array, inputs: Sequence[Array]) -> Array:
-    """Copy an output if it shares memory with constants or inputs, which the caller must not change."""
+    """Copy an output that shares memory with constants or inputs."""
     is_shared = not result.flags.writeable or any(np.may_share_memory(result, array) for array in inputs)
     return result.copy() if is_shared else result

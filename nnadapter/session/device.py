@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class ExportingContext(DriverContext):
-    """Context for adapter IR of a device that takes ONNX: exports models for the driver. ONNX models pass unchanged."""
+    """Context that exports adapter IR to ONNX for the driver's context. ONNX models pass unchanged."""
 
     def __init__(self, inner: DriverContext, capability: Capability) -> None:
         self.inner = inner
@@ -137,16 +137,14 @@ def _by_operation(refused: Mapping[int, Unsupported], exported: Export) -> dict[
 
 
 def taking_ir(capability: Capability, context: DriverContext) -> tuple[Capability, DriverContext]:
-    """Return capability and context for adapter IR, exporting models if the device takes ONNX."""
+    """Return a context that accepts adapter IR, with its capability."""
     if capability.form is ModelForm.IR:
         return capability, context
     return replace(capability, form=ModelForm.IR), ExportingContext(context, capability)
 
 
 class Handle:
-    """Base class of devices, contexts, compilations and executions, which are to be closed after use.
-
-    Closing is thread-safe and idempotent, and waits for calls in progress.
+    """Open resource of a device. Closing is thread-safe and idempotent, and waits for calls in progress.
 
     Args:
         parent: handle that closes this one before itself.
@@ -248,7 +246,7 @@ class Device(Handle):
 
 
 class Context(Handle):
-    """Device opened with options, in which models are compiled. Source: NNAdapterContext_create, _destroy.
+    """Device opened with options, for compilations. Source: NNAdapterContext_create, _destroy.
 
     Args:
         device: an open device. Models are exported to ONNX for devices that require it.

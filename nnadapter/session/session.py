@@ -116,7 +116,7 @@ def _of_onnx(
     providers: tuple[Sequence[Any] | None, Sequence[Mapping[str, Any]] | None],
     arguments: Mapping[str, Any],
 ) -> Opened:
-    """Choose the engine of an ONNX model: plans in the cache, ONNX Runtime alone, or a new plan."""
+    """Choose the engine of an ONNX model: cached plans, ONNX Runtime alone, or a planner."""
     is_alone = requests in (CPU, [CPU])
     is_plain = options is None and session_options is None and not providers[0]
     chosen, make = of_session(options_from(options)), None
@@ -185,9 +185,7 @@ _PARAMETERS = ("sess_options", "providers", "provider_options", "devices", "opti
 
 
 class InferenceSession:
-    """Session that runs a model on chosen devices, and nodes that they do not support on the CPU.
-
-    Thread-safe; a context manager.
+    """Model on chosen devices; the CPU runs nodes that they do not support. Thread-safe; a context manager.
 
     Source: onnxruntime.InferenceSession.
 
@@ -331,7 +329,7 @@ class InferenceSession:
         return Stream(partial(_run_all, self._engine), feeds, depth, self._note)
 
     def prepare(self, shapes: Mapping[str, Sequence[int]] | Iterable[Mapping[str, Sequence[int]]]) -> None:
-        """Compile for one or several sets of input shapes, so that their first run need not."""
+        """Compile plans ahead of time, for one or several sets of input shapes."""
         from nnadapter.onnx.signature import read_shapes
 
         for shape_set in read_shapes(shapes):
@@ -367,7 +365,7 @@ class InferenceSession:
         return list(self._devices)
 
     def get_provider_options(self) -> dict[str, dict[str, str]]:
-        """Return an empty mapping per device: options are set by `devices`, not by providers."""
+        """Return no options: `devices` configures devices."""
         return {name: {} for name in self._devices}
 
     def set_providers(
@@ -398,7 +396,7 @@ class InferenceSession:
         return IOBinding(self)
 
     def run_with_iobinding(self, iobinding: IOBinding, run_options: onnxruntime.RunOptions | None = None) -> None:
-        """Run on the values of a binding, which also receives the results."""
+        """Run on the bound values; the binding holds the results."""
         self._local.provenance = None
         self._local.provenance = iobinding.run(run_options)
 
@@ -447,7 +445,7 @@ class InferenceSession:
     def create_ortvalue_from_shape_and_type(
         self, shape: Sequence[int], element_type: Any, device_type: str, device_id: int = 0, vendor_id: int = -1
     ) -> Any:
-        """Return an uninitialized OrtValue in host memory, or a DeviceValue of zeros on a device."""
+        """Return an uninitialized OrtValue, or a DeviceValue of zeros."""
         from nnadapter.engine.device_value import DeviceValue
         from nnadapter.process.real_onnxruntime import onnxruntime
 
@@ -456,7 +454,7 @@ class InferenceSession:
         return DeviceValue.ortvalue_from_shape_and_type(shape, element_type, device_type, device_id)
 
     def get_provider_graph_assignment_info(self) -> Sequence[Any]:
-        """Return the parts of the model with the device that runs each. Raises InvalidOptionError if not enabled."""
+        """Return the sub-graphs with their device. Raises InvalidOptionError if not enabled."""
         from nnadapter.session.binding import assignment_of
 
         return assignment_of(self._engine)
@@ -472,7 +470,7 @@ class InferenceSession:
         refuse_tuning(results, error_on_invalid=error_on_invalid)
 
     def set_ep_dynamic_options(self, options: Mapping[str, str]) -> None:
-        """Set dynamic options of ONNX Runtime's providers; warn if the session runs on devices, which have none."""
+        """Set dynamic options of ONNX Runtime's providers; warn of devices that have none."""
         from nnadapter.session.binding import set_dynamic_options
 
         set_dynamic_options(self._engine, options)
