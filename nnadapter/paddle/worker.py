@@ -176,16 +176,8 @@ def _converted(folder: Path) -> bytes:
     import paddle2onnx
     from paddle2onnx.utils import get_all_supported_operators_pir
 
+    import nnadapter.paddle.repair as repair
     from nnadapter.paddle.model_files import check_whole
-    from nnadapter.paddle.repair import (
-        draws_numbers,
-        mark,
-        operations_of,
-        repair_model,
-        rewrite,
-        unsupported_in,
-        without_rounding,
-    )
 
     structure, parameters = folder / "model.json", folder / "model.pdiparams"
     if parameters.exists():
@@ -194,9 +186,9 @@ def _converted(folder: Path) -> bytes:
     if not structure.exists():
         structure, parameters, outputs = _translated(folder)
     program = json.loads(structure.read_bytes())
-    operations = operations_of(program["program"])
-    _report_facts(folder, unsupported=unsupported_in(operations, get_all_supported_operators_pir()))
-    is_rewritten, quantizing = rewrite(program["program"]), mark(program["program"])
+    operations = repair.operations_of(program["program"])
+    _report_facts(folder, unsupported=repair.unsupported_in(operations, get_all_supported_operators_pir()))
+    is_rewritten, quantizing = repair.rewrite(program["program"]), repair.mark(program["program"])
     converted = folder / "rewritten.json" if is_rewritten or quantizing else structure
     if converted != structure:
         converted.write_text(json.dumps(program))
@@ -205,13 +197,13 @@ def _converted(folder: Path) -> bytes:
     written = paddle2onnx.export(str(converted), parameters_path, None, OPSET, enable_optimize=False)
     if not written:
         raise ValueError("paddle2onnx returned no model")
-    contents = repair_model(written, outputs, quantizing)
+    contents = repair.repair_model(written, outputs, quantizing)
     original = folder / ("model.pdmodel" if outputs else "model.json")
     comparison = compared(
-        without_rounding(contents) if quantizing else contents,
+        repair.without_rounding(contents) if quantizing else contents,
         original,
         folder / "model.pdiparams",
-        draws=draws_numbers(program["program"]),
+        draws=repair.draws_numbers(program["program"]),
     )
     _report_facts(folder, wrong=comparison.wrong, doubt=comparison.doubt)
     if comparison.wrong:

@@ -25,15 +25,8 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.weak import WeakIdKeyDictionary
 
+from nnadapter import errors
 from nnadapter.drivers.selection import REFERENCE
-from nnadapter.errors import (
-    CompilationError,
-    ExecutionError,
-    FallbackWarning,
-    InvalidInputError,
-    InvalidModelError,
-    describe,
-)
 from nnadapter.onnx.construction import initializer_of, with_constants
 from nnadapter.process.resources import new_lock
 from nnadapter.records import dataclass
@@ -249,7 +242,7 @@ _REPACKED = 3
 """Sessions that a changing weight causes before it becomes an input."""
 _SETS = 8
 """Maximum sets of constants, freed ones included; PyTorch recompiles as often."""
-_SESSION_ERRORS = (CompilationError, InvalidModelError)
+_SESSION_ERRORS = (errors.CompilationError, errors.InvalidModelError)
 IsWeight = Callable[[int, Any], bool]
 """(Position, value) of a region input -> it may be a constant."""
 
@@ -364,7 +357,7 @@ class Program:
             return results
         except _SESSION_ERRORS as error:
             return self._cut(error, inputs)
-        except (ExecutionError, InvalidInputError) as error:
+        except (errors.ExecutionError, errors.InvalidInputError) as error:
             return self._rerun_in_pytorch(error, inputs)
 
     def _rests_on_last_resort(self, session: InferenceSession) -> bool:
@@ -380,16 +373,16 @@ class Program:
             first = self._run_apart is None
             self._run_apart = self._fallback_runner(Unsupported(Reason.UNSUPPORTED_OPERATION, detail))
         if first:
-            self._warn("compile", "because it is faster", InvalidModelError(detail))
+            self._warn("compile", "because it is faster", errors.InvalidModelError(detail))
 
-    def _cut(self, error: CompilationError | InvalidModelError, inputs: Sequence[Any]) -> tuple[Any, ...]:
+    def _cut(self, error: errors.NNAdapterError, inputs: Sequence[Any]) -> tuple[Any, ...]:
         if self._settings.options.fallback_at("compile") == "forbid":
             raise error
         with self._lock:
             first = self._run_apart is None
             if first:
                 self._run_apart = self._divided() or self._fallback_runner(
-                    Unsupported(Reason.COMPILE_FAILED, describe(error))
+                    Unsupported(Reason.COMPILE_FAILED, errors.describe(error))
                 )
         if first and self.failure is not None:
             self._warn("compile", "because no session could be created", error)
@@ -419,19 +412,19 @@ class Program:
         self.failure = reason
         return self._in_pytorch
 
-    def _rerun_in_pytorch(self, error: ExecutionError | InvalidInputError, inputs: Sequence[Any]) -> tuple[Any, ...]:
+    def _rerun_in_pytorch(self, error: errors.NNAdapterError, inputs: Sequence[Any]) -> tuple[Any, ...]:
         if self._settings.options.fallback_at("run") == "forbid":
             raise error
         results = self._in_pytorch(*inputs)
-        first, self.repeated = self.repeated is None, Unsupported(Reason.DRIVER_ERROR, describe(error))
+        first, self.repeated = self.repeated is None, Unsupported(Reason.DRIVER_ERROR, errors.describe(error))
         if first:
             self._warn("run", "because the session failed", error)
         return results
 
     def _warn(self, stage: str, reason: str, error: Exception) -> None:
         if self._settings.options.fallback_at(stage) == "warn":
-            text = f"PyTorch runs {count(len(self.region.working), 'operator')} {reason}: {describe(error)}"
-            warnings.warn(FallbackWarning(text), stacklevel=4)
+            text = f"PyTorch runs {count(len(self.region.working), 'operator')} {reason}: {errors.describe(error)}"
+            warnings.warn(errors.FallbackWarning(text), stacklevel=4)
 
     def _in_pytorch(self, *inputs: Any) -> tuple[Any, ...]:
         layout_copies = [copy_into_layout_of(node.meta["val"]) for node in self.region.inputs]
