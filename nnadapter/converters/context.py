@@ -500,7 +500,7 @@ def data_type_attribute(node: OnnxNode, name: str, default: int | None = None) -
 def normalize_axis(node: OnnxNode, axis: int, rank: int) -> int:
     """Return an axis counted from the front, or raise Refusal."""
     if not -rank <= axis < rank:
-        raise invalid(f"axis of {node.op_type} is {axis}; expected -{rank} to {rank - 1} for rank {rank}")
+        raise invalid(f"axis of {node.op_type} is {axis}; expected {-rank} to {rank - 1} for rank {rank}")
     return axis + rank if axis < 0 else axis
 
 

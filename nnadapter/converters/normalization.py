@@ -68,7 +68,7 @@ def _normalize_in_steps(context: ConversionContext, node: OnnxNode, axes: tuple[
     if dtype is not DataType.FLOAT32 or node.integer("stash_type", 1) != 1:
         raise Refusal(
             Reason.UNSUPPORTED_ATTRIBUTE,
-            f"Mean and InvStdDev of LayerNormalization have another data type than its input, {dtype.value}",
+            f"the input of LayerNormalization with Mean or InvStdDev is {dtype.value}; expected float32 for all",
         )
     x, scale = context.operand(node.input(0)), context.operand(node.input(1))
     result, mean, inverse = (*node.outputs, "", "")[:3]

@@ -61,7 +61,9 @@ def parameters(node: OnnxNode, scale: Array, zero_point: Array | None, axis: int
     if scales.size == 1:
         along = None
     elif along is None:
-        raise Refusal(Reason.UNSUPPORTED_ATTRIBUTE, f"{node.op_type} has {scales.size} scales; expected one here")
+        raise Refusal(
+            Reason.UNSUPPORTED_ATTRIBUTE, f"{node.op_type} has {scales.size} scales; expected one for the entire tensor"
+        )
     if not (np.isfinite(scales).all() and (scales > 0).all()):
         raise Refusal(
             Reason.UNSUPPORTED_ATTRIBUTE,

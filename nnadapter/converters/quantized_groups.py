@@ -51,7 +51,10 @@ def convert_quantized_group(
     """
     convert = lookup(node.domain, node.op_type, node.since_version)
     if convert is None or node.op_type not in GROUPED:
-        raise Refusal(Reason.UNSUPPORTED_OPERATION, f"{node.op_type} has no quantized form")
+        raise Refusal(
+            Reason.UNSUPPORTED_OPERATION,
+            f"{node.op_type} has no quantized form, so it is not fused with its QuantizeLinear",
+        )
     result = _constant_type(context, target)
     operands = {name: _operand(context, sources[name]) for name in node.inputs if name in sources}
     operands |= _moved_operands(context, node, operands)
@@ -127,7 +130,7 @@ def _bias(context: ConversionContext, node: OnnxNode, operands: Mapping[str, int
     quantizations = [None if type_ is None else type_.quantization for type_ in (x, filter_, bias)]
     first, second, own_quantization = quantizations
     if bias is None or own_quantization is None or first is None or second is None or bias.dtype is not DataType.INT32:
-        raise Refusal(Reason.UNSUPPORTED_DTYPE, f"bias of {node.op_type} is not quantized as int32")
+        raise Refusal(Reason.UNSUPPORTED_DTYPE, f"bias of {node.op_type} is not quantized; expected int32")
     expected = bias_quantization(first, second)
     many = own_quantization.scale * len(expected.scale) if len(own_quantization.scale) == 1 else own_quantization.scale
     if (
@@ -137,7 +140,7 @@ def _bias(context: ConversionContext, node: OnnxNode, operands: Mapping[str, int
     ):
         raise Refusal(
             Reason.UNSUPPORTED_ATTRIBUTE,
-            f"bias of {node.op_type} has another scale than its input times its filter, or a zero point",
+            f"bias of {node.op_type} has a zero point, or another scale than its input times its filter",
         )
     return reinterpreted(context, operands[node.input(2)], expected)
 

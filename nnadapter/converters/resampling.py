@@ -304,8 +304,8 @@ def _aspect_ratio(dimensions: Sequence[int], shape: Sequence[int], scales: Array
             return {"axes": tuple(changed), "keep_aspect_ratio_policy": policy}
     raise Refusal(
         Reason.UNSUPPORTED_ATTRIBUTE,
-        f"scales {scales.tolist()} of a resize do not give its sizes {list(shape)}, but ONNX would compute them from "
-        "the sizes",
+        f"a resize has scales {scales.tolist()} and sizes {list(shape)}; expected scales that follow from the sizes, "
+        "because ONNX computes them from sizes",
     )
 
 
