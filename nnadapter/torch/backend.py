@@ -25,7 +25,7 @@ from nnadapter.records import dataclass, field
 from nnadapter.session.session import InferenceSession
 from nnadapter.torch.compiled_report import FallbackOperatorFacts, GraphFacts, TorchReport, gathered
 from nnadapter.torch.layouts import copy_into_layout_of, duplicate_views
-from nnadapter.torch.onnx_forms import preserve_recurrence, written_in_steps
+from nnadapter.torch.onnx_forms import preserve_recurrence, without_onednn_lstm
 from nnadapter.torch.operators import computes, decomposition_table, name_of, refusal, registry
 from nnadapter.torch.program import Program
 from nnadapter.torch.regions import (
@@ -67,7 +67,7 @@ def replace_computed_sizes(graph_module: fx.GraphModule) -> None:
     for node in size_nodes:
         expression = _expression(node.meta["val"])
         if expression.free_symbols and expression.free_symbols <= symbol_nodes.keys():
-            node.replace_all_uses_with(_written(graph, expression, symbol_nodes))
+            node.replace_all_uses_with(_inserted(graph, expression, symbol_nodes))
             graph.erase_node(node)
     if size_nodes:
         graph_module.recompile()
@@ -102,7 +102,7 @@ def _insert_size_node(graph: fx.Graph, node: fx.Node, axis: int) -> fx.Node:
     return size_node
 
 
-def _written(graph: fx.Graph, expression: Any, symbol_nodes: Mapping[Any, fx.Node]) -> fx.Node:
+def _inserted(graph: fx.Graph, expression: Any, symbol_nodes: Mapping[Any, fx.Node]) -> fx.Node:
     if expression in symbol_nodes:
         return symbol_nodes[expression]
     tracer = fx.proxy.GraphAppendingTracer(graph)
@@ -141,7 +141,7 @@ def compile_graph(
     settings: Settings,
     is_weight: IsWeight,
     visible_count: int | None = None,
-    written: Sequence[int] = (),
+    overwritten_inputs: Sequence[int] = (),
     resident_results: Collection[int] = (),
 ) -> tuple[Graph, Boxed]:
     """Compile an ATen graph into sessions and PyTorch operators; modifies `graph_module`, which must be functional.
@@ -152,7 +152,7 @@ def compile_graph(
         settings: for sessions.
         is_weight: returns True for possible constants.
         visible_count: number of leading results visible outside the backward graph; None for all.
-        written: inputs that each call overwrites with the first results, in this order.
+        overwritten_inputs: inputs that each call overwrites with the first results, in this order.
         resident_results: device-resident results that user code holds.
     """
     replace_computed_sizes(graph_module)
@@ -161,9 +161,9 @@ def compile_graph(
     exported = _exported(graph_module, refused, computed)
     nodes, work = called(graph_module), working(graph_module)
     regions = [region for region, _ in exported]
-    uses = uses_of(graph_module, kind, visible_count, written, computed, regions, resident_results)
+    uses = uses_of(graph_module, kind, visible_count, overwritten_inputs, computed, regions, resident_results)
     inputs = inputs_of(graph_module)
-    steady = {node for place, node in enumerate(inputs) if place not in written}
+    steady = {node for place, node in enumerate(inputs) if place not in overwritten_inputs}
     programs = [
         Program(region, model, settings, _weighs(region, steady, is_weight), uses) for region, model in exported
     ]
@@ -406,7 +406,7 @@ def compile_captured(
         partition_fn=min_cut_rematerialization_partition,
     )
     try:
-        with written_in_steps(graph_module):
+        with without_onednn_lstm(graph_module):
             compiled: Callable[..., Any] = compiler(graph_module, example_inputs)
     except (NNAdapterError, TensorifyScalarRestartAnalysis):  # PyTorch restarts its analysis by the latter
         raise
@@ -468,10 +468,16 @@ def _compile(
     context = torch._guards.TracingContext.try_get()  # None if user code calls the back end
     metadata = context.fw_metadata if context is not None and kind != "backward" else None
     visible_count = metadata.num_forward_returns if metadata is not None and kind == "forward" else None
-    written = tuple(metadata.mutated_inp_runtime_indices) if metadata is not None else ()
-    results = _resident_results(graph_module, kind, resident_results, written)
+    overwritten_inputs = tuple(metadata.mutated_inp_runtime_indices) if metadata is not None else ()
+    results = _resident_results(graph_module, kind, resident_results, overwritten_inputs)
     graph, run = compile_graph(
-        graph_module, kind, settings, is_weight(frozenset(written)), visible_count, written, results
+        graph_module,
+        kind,
+        settings,
+        is_weight(frozenset(overwritten_inputs)),
+        visible_count,
+        overwritten_inputs,
+        results,
     )
     capture.graphs.append(graph)
     run.capture = capture  # type: ignore[attr-defined]  # keeps the capture alive
@@ -496,7 +502,7 @@ def _weights(graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> Wei
     def is_weight(value: Any) -> bool:
         return id(value) in weight_ids and type(value) is not Resident and not value.is_inference()
 
-    return lambda written: _never if parameters & written else is_weight
+    return lambda overwritten_inputs: _never if parameters & overwritten_inputs else is_weight
 
 
 def _is_held(node: fx.Node, value: Any) -> bool:
@@ -542,13 +548,13 @@ def _form_of(node: fx.Node, value: Resident) -> Any:
 
 
 def _resident_results(
-    graph_module: fx.GraphModule, kind: str, resident_results: frozenset[int], written: Sequence[int]
+    graph_module: fx.GraphModule, kind: str, resident_results: frozenset[int], overwritten_inputs: Sequence[int]
 ) -> frozenset[int]:
     """Return indices of results to leave on the device: gradients, or all results of an optimizer step."""
     results = results_in(graph_module)
     if kind == "backward":  # one gradient per input
         return resident_results if max(resident_results, default=0) < len(results) else frozenset()
-    is_step = kind == "inference" and not resident_results.isdisjoint(written)
+    is_step = kind == "inference" and not resident_results.isdisjoint(overwritten_inputs)
     return frozenset(range(len(results))) if is_step else frozenset()
 
 
@@ -556,7 +562,7 @@ def _never(value: Any) -> bool:
     return False
 
 
-def _none(written: frozenset[int]) -> IsWeight:
+def _none(overwritten_inputs: frozenset[int]) -> IsWeight:
     return _never
 
 
@@ -586,15 +592,15 @@ def _graph(capture: Capture, graph: Graph, weights: frozenset[int]) -> GraphFact
     programs = [leaf for program in graph.programs for leaf in program.leaves]
     program_sessions = [(program, program.sessions(weights)) for program in programs]
     refused = [facts for program, sessions in program_sessions for facts in _refused(program, sessions)]
-    given_up = [fallback for program in programs for fallback in failed_operators(program)]
+    failed = [fallback for program in programs for fallback in failed_operators(program)]
     moved = added(program.transferred_bytes for program in programs)
     return GraphFacts(
         kind=graph.kind,
         operators=graph.operators,
-        delegated=graph.delegated - len(given_up),
+        delegated=graph.delegated - len(failed),
         sessions=tuple(session.report() for _, sessions in program_sessions for session in sessions),
         pending_regions=sum(not sessions and program.failure is None for program, sessions in program_sessions),
-        fallback_operators=gathered([*graph.fallback_operators, *given_up]),
+        fallback_operators=gathered([*graph.fallback_operators, *failed]),
         refused_operators=gathered(refused),
         graph_break_reason=capture.ended,
         graph_break_line=capture.line,

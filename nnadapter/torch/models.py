@@ -186,11 +186,11 @@ def exported(program: ExportedProgram, **options: Any) -> onnx.ModelProto:
         constants=program.constants,
     )
     as_tensors(decomposed.graph)
-    written = _core.export(decomposed, verbose=False, optimize=False, **options)
-    without_types(written.model)
+    onnx_program = _core.export(decomposed, verbose=False, optimize=False, **options)
+    without_types(onnx_program.model)
     try:
-        tidy(written.model)
+        tidy(onnx_program.model)
     except Exception as error:  # raised by rules of onnxscript; the innermost cause has the message
         raise OnnxExporterError(f"the exported model cannot be simplified: {error}") from error
-    model: onnx.ModelProto = written.model_proto
+    model: onnx.ModelProto = onnx_program.model_proto
     return model

@@ -108,10 +108,10 @@ def _refuse_changes(name: str, signature: Any) -> None:
 
 def _refuse_others(name: str, nodes: Iterable[Any]) -> None:
     """Refuse operators that are random or wrongly exported."""
-    from nnadapter.torch.operators import is_random, written_otherwise
+    from nnadapter.torch.operators import is_random, wrong_form
 
     for node in nodes:
-        reason = written_otherwise(node)
+        reason = wrong_form(node)
         if reason is not None or is_random(node):
             detail = (
                 "it draws random numbers; call eval() if it is in training mode" if reason is None else reason.detail

@@ -53,13 +53,13 @@ def _sym_float(self: Any) -> Any:
 def _arithmetic(of_reals: Callable[..., Any], of_whole: Callable[..., Any] | None) -> Callable[..., Any]:
     """Return a form that computes integers by `of_whole`, and other numbers in float64 by `of_reals`."""
 
-    def written(*numbers: Any) -> Any:
+    def form(*numbers: Any) -> Any:
         are_whole = (type(number) is int or getattr(number, "dtype", None) == _INT64 for number in numbers)
         if of_whole is not None and all(are_whole):
             return of_whole(*(_tensor(number, _INT64) for number in numbers))
         return of_reals(*(_tensor(number, _DOUBLE) for number in numbers))
 
-    return written
+    return form
 
 
 def _floor_quotient(first: Any, second: Any) -> Any:
@@ -109,7 +109,7 @@ def register_numbers(registry: Any) -> None:
 def _sequence(target: torch._ops.OpOverload, theirs: Callable[..., Any]) -> Callable[..., Any]:
     """Return a form that computes constant sequences in PyTorch, because rounding decides their length."""
 
-    def written(*numbers: Any, dtype: int = _NOT_SAID, **options: Any) -> Any:
+    def form(*numbers: Any, dtype: int = _NOT_SAID, **options: Any) -> Any:
         are_known = all(isinstance(number, (int, float)) for number in numbers)
         with unset_fake_temporarily():
             sequence = target(*numbers, dtype=_DTYPES[dtype]).numpy() if are_known and dtype in _DTYPES else None
@@ -117,7 +117,7 @@ def _sequence(target: torch._ops.OpOverload, theirs: Callable[..., Any]) -> Call
             return theirs(*numbers, dtype=dtype, **options)
         return op.Constant(value=onnx_ir.tensor(sequence))
 
-    return written
+    return form
 
 
 def as_tensors(graph: fx.Graph) -> None:
@@ -301,7 +301,7 @@ def preserve_recurrence(graph_module: fx.GraphModule, registry: Any) -> None:
 
 
 @contextmanager
-def written_in_steps(graph_module: fx.GraphModule) -> Iterator[None]:
+def without_onednn_lstm(graph_module: fx.GraphModule) -> Iterator[None]:
     """Disable oneDNN for graphs with an LSTM: PyTorch 2.13 may choose an inference-only operator for gradients."""
     was = torch._C._get_mkldnn_enabled()
     is_there = bool(graph_module.graph.find_nodes(op="call_function", target=torch.lstm))

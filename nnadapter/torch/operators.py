@@ -81,20 +81,20 @@ def decomposition_table() -> Mapping[Any, Callable[..., Any]]:
     preserved_operators = _OF_AUTOGRAD | _BY_STRIDES | _OF_SIGNS
     return {
         **{
-            overload: _where_steady(overload, written)
-            for overload, written in table.items()
+            overload: _where_steady(overload, decomposition)
+            for overload, decomposition in table.items()
             if overload not in preserved_operators
         },
         **DECOMPOSITIONS,
     }
 
 
-def _where_steady(operator: Any, written: Callable[..., Any]) -> Callable[..., Any]:
+def _where_steady(operator: Any, decomposition: Callable[..., Any]) -> Callable[..., Any]:
     """Return a decomposition that skips random calls, because their numbers for a seed would change."""
     if not _is_seeded(operator):
-        return written
+        return decomposition
     return lambda *arguments, **named: (
-        NotImplemented if _draws(operator, arguments, named) else written(*arguments, **named)
+        NotImplemented if _draws(operator, arguments, named) else decomposition(*arguments, **named)
     )
 
 
@@ -325,7 +325,7 @@ _OTHERWISE = (
 )
 
 
-def written_otherwise(node: torch.fx.Node) -> Unsupported | None:
+def wrong_form(node: torch.fx.Node) -> Unsupported | None:
     """Return the difference between the exporter's ONNX form of a node and PyTorch's operator, or None."""
     return _first(_OTHERWISE, node)
 
@@ -342,7 +342,7 @@ _CHECKS: tuple[Check, ...] = (
         lambda node: node.target is aten.as_strided.default,
         "it accesses memory by strides, which tensors of sessions do not have",
     ),
-    written_otherwise,
+    wrong_form,
     _refuse_if(
         partial(_reads_further_of, aten._native_batch_norm_legit_no_training.default),
         "statistics saved at inference are empty, but not in ONNX",

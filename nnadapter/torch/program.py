@@ -186,8 +186,8 @@ class Weights:
             for place, tensor, version, steps, count in counted
             if _version(tensor) != version or steps.count != count
         }
-        written = set() if moved else {self.input_positions[index] for index in self.samples.changed()}
-        return sorted(moved | changed_places | written)
+        sampled_places = set() if moved else {self.input_positions[index] for index in self.samples.changed()}
+        return sorted(moved | changed_places | sampled_places)
 
 
 def note_weights(inputs: Sequence[Any], places: tuple[int, ...], callback: Callable[[Any], None]) -> Weights:

@@ -317,7 +317,7 @@ class Uses:
     returning: Collection[str] = ()
     device_tensor_results: Collection[str] = ()
     """Device tensors that user code holds."""
-    written: Mapping[str, str] = field(default_factory=dict)
+    overwritten_inputs: Mapping[str, str] = field(default_factory=dict)
 
 
 NO_USES = Uses()
@@ -330,11 +330,11 @@ class Roles:
     hidden: frozenset[int]
     returning: frozenset[int]
     device_tensor_results: frozenset[int]
-    written: Mapping[int, int]
+    overwritten_inputs: Mapping[int, int]
 
     @property
     def resident_results(self) -> frozenset[int]:
-        return self.hidden | self.returning | self.device_tensor_results | self.written.keys()
+        return self.hidden | self.returning | self.device_tensor_results | self.overwritten_inputs.keys()
 
 
 def computed_results(graph_module: fx.GraphModule, kind: str, visible_count: int | None) -> frozenset[fx.Node]:
@@ -359,26 +359,26 @@ def uses_of(
     graph_module: fx.GraphModule,
     kind: str,
     visible_count: int | None,
-    written: Sequence[int] = (),
+    overwritten_inputs: Sequence[int] = (),
     computed: Collection[fx.Node] = (),
     regions: Sequence[Region] = (),
     resident_results: Collection[int] = (),
 ) -> Uses:
     """Return the uses of a graph's values; for the arguments, see `compile_graph`."""
     results, inputs = results_in(graph_module), inputs_of(graph_module)
-    pairs = zip(results, (inputs[place] for place in written if place < len(inputs)), strict=False)
+    pairs = zip(results, (inputs[place] for place in overwritten_inputs if place < len(inputs)), strict=False)
     inside = {node for region in regions for node in region.nodes}
     outside_nodes = [node for node in called(graph_module) if node not in inside]
     passed = {node.name for node in graph_module.graph.output_node().all_input_nodes if node.op == "placeholder"}
-    given = _visible_names(results[:visible_count], last_views(graph_module, computed))
+    visible_names = _visible_names(results[:visible_count], last_views(graph_module, computed))
     return Uses(
-        visible=given | _names_read(node for node in outside_nodes if not is_size(node)),
+        visible=visible_names | _names_read(node for node in outside_nodes if not is_size(node)),
         read=_names_read(outside_nodes) | passed,
-        returning=given if kind == "backward" else (),
+        returning=visible_names if kind == "backward" else (),
         device_tensor_results={
             results[place].name for place in resident_results if isinstance(results[place], fx.Node)
         },
-        written={result.name: given.name for result, given in pairs if isinstance(result, fx.Node)},
+        overwritten_inputs={result.name: target.name for result, target in pairs if isinstance(result, fx.Node)},
     )
 
 
@@ -403,14 +403,14 @@ def roles_of(region: Region, uses: Uses) -> Roles:
     def places(used_names: Collection[str]) -> frozenset[int]:
         return frozenset(place for place, name in enumerate(names) if name in used_names)
 
-    targets = {place: inputs.get(uses.written[names[place]]) for place in places(uses.written)}
-    written = {place: target for place, target in targets.items() if target is not None}
+    targets = {place: inputs.get(uses.overwritten_inputs[names[place]]) for place in places(uses.overwritten_inputs)}
+    overwritten_inputs = {place: target for place, target in targets.items() if target is not None}
     read = places(uses.read)
     return Roles(
         hidden=frozenset(range(len(names))) - places(uses.visible) - read,
-        returning=places(uses.returning) - written.keys(),
+        returning=places(uses.returning) - overwritten_inputs.keys(),
         device_tensor_results=places(uses.device_tensor_results) - read,
-        written=written,
+        overwritten_inputs=overwritten_inputs,
     )
 
 

@@ -342,15 +342,15 @@ class ResidentRunner:
         return array.copy()
 
     def _stays_resident(self, place: int, inputs: Sequence[Any]) -> bool:
-        target = self._roles.written.get(place)
+        target = self._roles.overwritten_inputs.get(place)
         return place in self._roles.device_tensor_results if target is None else type(inputs[target]) is Resident
 
     def _note(self, tensors: Sequence[Any], values: Sequence[Any], inputs: Sequence[Any]) -> None:
         for place, value in enumerate(values):
             if type(value) is not Copies or place in self._roles.hidden or self._stays_resident(place, inputs):
                 continue
-            if place in self._roles.written:
-                target = inputs[self._roles.written[place]]
+            if place in self._roles.overwritten_inputs:
+                target = inputs[self._roles.overwritten_inputs[place]]
                 COPY_CACHE.note(target, value, target)
                 continue
             if place in self._trials.staying:

@@ -19,30 +19,30 @@ Decomposition = Callable[..., Any]
 HALVES = (torch.float16, torch.bfloat16)
 
 
-def in_float32(written: Decomposition) -> Decomposition:
+def in_float32(decomposition: Decomposition) -> Decomposition:
     """Compute 16-bit floats in float32, as PyTorch does."""
 
-    @wraps(written)
+    @wraps(decomposition)
     def computed(values: Tensor, *arguments: Any, **named: Any) -> Any:
         if values.dtype not in HALVES:
-            return written(values, *arguments, **named)
+            return decomposition(values, *arguments, **named)
         wide = [
             argument.float() if isinstance(argument, Tensor) and argument.dtype in HALVES else argument
             for argument in arguments
         ]
-        return written(values.float(), *wide, **named).to(values.dtype)
+        return decomposition(values.float(), *wide, **named).to(values.dtype)
 
     return computed
 
 
-def _of_reals(written: Decomposition) -> Decomposition:
-    @wraps(written)
+def _of_reals(decomposition: Decomposition) -> Decomposition:
+    @wraps(decomposition)
     def computed(values: Tensor, *arguments: Any, **named: Any) -> Any:
         if values.is_complex():
             return NotImplemented
         if not values.is_floating_point():
             values = values.to(torch.get_default_dtype())
-        return in_float32(written)(values, *arguments, **named)
+        return in_float32(decomposition)(values, *arguments, **named)
 
     return computed
 
@@ -123,9 +123,9 @@ def _logit(values: Tensor, eps: float | None = None) -> Any:
     return torch.log(bounded / (1 - bounded))
 
 
-def _of_float64(written: Decomposition) -> Decomposition:
+def _of_float64(decomposition: Decomposition) -> Decomposition:
     """Return a decomposition for float64 only, which the exporter would round to float32."""
-    return lambda values: written(values) if values.dtype is torch.float64 else NotImplemented
+    return lambda values: decomposition(values) if values.dtype is torch.float64 else NotImplemented
 
 
 OF_ELEMENTS: Mapping[torch._ops.OpOverload, Decomposition] = {
@@ -222,12 +222,12 @@ def multiplied_and_added(first: Tensor, second: Tensor, third: Tensor) -> Tensor
     return first * second + third
 
 
-def _of_doubles(written: Decomposition) -> Decomposition:
-    @wraps(written)
+def _of_doubles(decomposition: Decomposition) -> Decomposition:
+    @wraps(decomposition)
     def decomposed(*arguments: Any, **options: Any) -> Any:
         operands = (*arguments, *options.values())
         doubles = (isinstance(operand, Tensor) and operand.dtype is torch.float64 for operand in operands)
-        return written(*arguments, **options) if any(doubles) else NotImplemented
+        return decomposition(*arguments, **options) if any(doubles) else NotImplemented
 
     return decomposed
 
@@ -267,8 +267,8 @@ _OF_PYTORCH = get_decompositions(
 )  # fmt: skip
 
 OF_DOUBLES: Mapping[torch._ops.OpOverload, Decomposition] = {
-    operator: _of_doubles(written)
-    for operator, written in {
+    operator: _of_doubles(decomposition)
+    for operator, decomposition in {
         **_OF_PYTORCH,
         aten.add.Tensor: _added,
         aten.sub.Tensor: _subtracted,
@@ -286,21 +286,21 @@ _NORM_OF_FLOAT64 = get_decompositions([aten.linalg_vector_norm.default])[aten.li
 def as_one_element(operator: torch._ops.OpOverload) -> Decomposition:
     """Reshape rank 0 to rank 1, because ONNX needs an axis."""
 
-    def written(values: Tensor, *arguments: Any, **named: Any) -> Any:
+    def decomposition(values: Tensor, *arguments: Any, **named: Any) -> Any:
         if values.dim():
             return NotImplemented
         lifted = [argument.reshape(-1) if isinstance(argument, Tensor) else argument for argument in arguments]
         result = operator(values.reshape(1), *lifted, **named)
         return result.reshape(()) if isinstance(result, Tensor) else tuple(output.reshape(()) for output in result)
 
-    return written
+    return decomposition
 
 
-def of_first_match(*written: Decomposition) -> Decomposition:
+def of_first_match(*decompositions: Decomposition) -> Decomposition:
     """Return a decomposition that tries these in order."""
 
     def decomposed(*arguments: Any, **named: Any) -> Any:
-        for decomposition in written:
+        for decomposition in decompositions:
             result = decomposition(*arguments, **named)
             if result is not NotImplemented:
                 return result
@@ -422,7 +422,7 @@ OF_REDUCTIONS: Mapping[torch._ops.OpOverload, Decomposition] = {
 
 
 def _as_numbers(operator: torch._ops.OpOverload) -> Callable[..., Any]:
-    def written(values: Tensor, *arguments: Any, **named: Any) -> Any:
+    def decomposition(values: Tensor, *arguments: Any, **named: Any) -> Any:
         if values.dtype is not torch.bool:
             return NotImplemented
         result = operator(values.to(torch.int32), *arguments, **named)
@@ -431,13 +431,13 @@ def _as_numbers(operator: torch._ops.OpOverload) -> Callable[..., Any]:
         first, *places = result
         return (first.to(torch.bool), *places)
 
-    return written
+    return decomposition
 
 
 def _over_axes(operator: torch._ops.OpOverload) -> Callable[..., Any]:
     of_truths = _as_numbers(operator)
 
-    def written(values: Tensor, dim: Any = (), keepdim: bool = False) -> Any:
+    def decomposition(values: Tensor, dim: Any = (), keepdim: bool = False) -> Any:
         if not values.dim():
             return as_one_element(operator)(values, [0])
         axes = [dim] if isinstance(dim, int) else list(dim)
@@ -445,7 +445,7 @@ def _over_axes(operator: torch._ops.OpOverload) -> Callable[..., Any]:
             return operator(values, list(range(values.dim())), keepdim)
         return of_truths(values, axes, keepdim)
 
-    return written
+    return decomposition
 
 
 OF_EXTREMES = {
@@ -463,13 +463,13 @@ OF_EXTREMES = {
 def _without_sum(product: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., Any]:
     """Omit the added tensor for beta 0: PyTorch does not read it, even if it is NaN."""
 
-    def written(added: Tensor, first: Tensor, second: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Any:
+    def decomposition(added: Tensor, first: Tensor, second: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Any:
         if beta != 0:
             return NotImplemented
         result = product(first, second)
         return result if alpha == 1 else result * alpha
 
-    return written
+    return decomposition
 
 
 OF_PRODUCTS: Mapping[torch._ops.OpOverload, Callable[..., Any]] = {

@@ -16,12 +16,12 @@ _SHORTER = (torch.int8, torch.int16, torch.int32)
 
 
 def _by_long(operator: torch._ops.OpOverload) -> Callable[..., Any]:
-    def written(values: Tensor, indices: Indices, *arguments: Any, **named: Any) -> Any:
+    def decomposition(values: Tensor, indices: Indices, *arguments: Any, **named: Any) -> Any:
         if not any(index is not None and index.dtype in _SHORTER for index in indices):
             return NotImplemented
         return operator(values, [_long(index) for index in indices], *arguments, **named)
 
-    return written
+    return decomposition
 
 
 OF_INDICES = {
@@ -54,7 +54,7 @@ def diagonal_scatter(values: Tensor, diagonal: Tensor, offset: int = 0, dim1: in
 def _scatter(operator: torch._ops.OpOverload) -> Callable[..., Any]:
     """Return a scatter for rank 0, indices of other types than int64, and sources larger than the indices."""
 
-    def written(values: Tensor, dim: int, index: Tensor, source: Tensor, *arguments: Any, **named: Any) -> Any:
+    def decomposition(values: Tensor, dim: int, index: Tensor, source: Tensor, *arguments: Any, **named: Any) -> Any:
         if not (values.dim() and index.dim() and source.dim()):
             flat = [tensor.reshape(-1) if not tensor.dim() else tensor for tensor in (values, index, source)]
             return operator(flat[0], dim, *flat[1:], *arguments, **named).reshape(values.shape)
@@ -66,7 +66,7 @@ def _scatter(operator: torch._ops.OpOverload) -> Callable[..., Any]:
             source = source.narrow(axis, 0, size)
         return operator(values, dim, index, source, *arguments, **named)
 
-    return written
+    return decomposition
 
 
 def _scatter_reduce(
@@ -120,7 +120,7 @@ BY_SCALES = (*_NEAREST, aten.upsample_bicubic2d.vec)
 
 
 def _nearest(
-    written: Callable[..., Tensor],
+    decomposition: Callable[..., Tensor],
     values: Tensor,
     output_size: Any,
     scale_factors: Sequence[float] | None,
@@ -131,7 +131,7 @@ def _nearest(
     assert scale_factors is not None, "else there would be no scale that is none"
     if any(depends_on_length(scale, length) for scale, length in zip(scale_factors, values.shape[2:], strict=True)):
         return NotImplemented
-    return written(values, output_size, list(map(_effective_scale, scale_factors, values.shape[2:])))
+    return decomposition(values, output_size, list(map(_effective_scale, scale_factors, values.shape[2:])))
 
 
 def depends_on_length(scale: float, length: Any) -> bool:
@@ -149,5 +149,7 @@ def is_whole(scale: float) -> bool:
     return float(scale).is_integer()
 
 
-NEAREST = {operator: partial(_nearest, written) for operator, written in get_decompositions(_NEAREST).items()}
+NEAREST = {
+    operator: partial(_nearest, decomposition) for operator, decomposition in get_decompositions(_NEAREST).items()
+}
 """Source: `aten::upsample_nearest1d`, `2d` and `3d`."""
