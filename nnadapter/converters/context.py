@@ -54,10 +54,7 @@ class KnownContents:
 
 
 def passed_on(type_: str, attributes: Attributes, input_contents: KnownContents) -> KnownContents | None:
-    """Return the contents of an operation's result from those of its only input, or None if they are unknown.
-
-    They are unknown if the operation does arithmetic instead of moving elements, or depends on symbolic sizes.
-    """
+    """Return the contents of an operation's result from those of its input, or None if it changes elements."""
     if type_ not in _KEEPING or any(map(is_symbolic, attributes.values())):
         return None
     exact = tuple(sorted(attributes.items()))
@@ -139,10 +136,7 @@ class GraphValues:
         return name in self._constants or name in self._sizes or name in self._computed
 
     def integers(self, name: str) -> tuple[int, ...] | None:
-        """Return the integers of a known value, symbolic if computed from shapes, or None if it holds no integers.
-
-        Raises Refusal as `constant` does.
-        """
+        """Return the integers of a known value, symbolic if computed from shapes, or None. Raises as `constant`."""
         size_array = self._sizes.get(name)
         if size_array is not None:
             return tuple(size_array.items.flat) if size_array.dtype.kind in "iu" else None
@@ -150,10 +144,7 @@ class GraphValues:
         return tuple(array.reshape(-1).tolist()) if array.dtype.kind in "iu" else None
 
     def real(self, name: str) -> float | None:
-        """Return the only element of a known real value, symbolic if computed from shapes, or None for other values.
-
-        Raises Refusal as `constant` does.
-        """
+        """Return the only real of a known value, symbolic if computed from shapes, or None. Raises as `constant`."""
         size_array = self._sizes.get(name)
         if size_array is None or size_array.dtype.kind != "f":
             array = self.constant(name)
@@ -464,7 +455,6 @@ class ConversionContext(GraphValues):
         return self.builder.value_of(operand)
 
     def _refusal(self, type_: str, inputs: Sequence[int], error: InvalidModelError) -> Refusal:
-        """Return the refusal for an error of the builder; an undefined data type is unsupported, not invalid."""
         try:
             roles = schema_of(type_).inputs
         except InvalidModelError:  # external operation that is missing or broken

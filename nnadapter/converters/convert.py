@@ -247,7 +247,7 @@ def _convert_node(context: ConversionContext, node: OnnxNode) -> None:
 
 
 def _check_known(context: ConversionContext, node: OnnxNode, convert: Converter) -> None:
-    """Refuse a node with unknown output types. If the node is invalid, which may be the cause, refuse it as such."""
+    """Refuse unknown output types. An invalid node, which may be the cause, is refused as such."""
     try:
         for name in filter(None, node.outputs):
             context.declared(name)
@@ -336,7 +336,6 @@ def output_types(
 def _converted_alone(
     node: OnnxNode, values: Mapping[str, Value], constants: Mapping[str, Array]
 ) -> ConversionContext | None:
-    """Return the context of the converted node, or None without a converter, or raise Refusal."""
     convert = lookup(node.domain, node.op_type, node.since_version) if node.since_version else None
     if convert is None:
         return None
@@ -347,7 +346,7 @@ def _converted_alone(
 
 
 _MOST_COMPARED_ELEMENTS = 64
-"""Largest constant, in elements, that is compared between nodes; larger ones, weights, do not affect a conversion."""
+"""Largest constant, in elements, that is compared between nodes; larger ones are weights."""
 
 
 def convert_per_node(

@@ -80,7 +80,7 @@ def same_pads(windows: Windows, sizes: Sequence[int]) -> tuple[int, ...]:
 
 
 def split_pads(totals: Sequence[int], *, more_at_end: bool) -> tuple[int, ...]:
-    """Split the padding of each axis into start and end; with `more_at_end`, an odd element is at the end."""
+    """Split the padding of each axis into start and end; `more_at_end` places an odd element."""
     smaller = tuple(total // 2 for total in totals)
     larger = tuple(total - total // 2 for total in totals)
     return smaller + larger if more_at_end else larger + smaller
@@ -125,7 +125,7 @@ def add_on_picture(
     inputs: Sequence[int],
     attributes: dict[str, AttributeValue],
 ) -> None:
-    """Add an operation on images or volumes. A sequence is reshaped to an image before it, and back after it."""
+    """Add an operation on images or volumes; a sequence is reshaped to an image and back."""
     dimensions = context.type_of(inputs[0]).dimensions
     outputs = len(schema_of(type_).outputs)
     if len(dimensions) > 3:

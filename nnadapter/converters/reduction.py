@@ -105,7 +105,6 @@ _RULES: Mapping[str, tuple[_Rule, tuple[int, ...]]] = {
 
 
 def _convert(rule: _Rule, context: ConversionContext, node: OnnxNode) -> None:
-    """Convert a reduction; empty axes mean all, or none with `noop_with_empty_axes`."""
     rank = context.rank(node)
     axes: Sequence[int] = context.attribute_or_input(node, "axes", 1) or ()
     if not axes and not node.integer("noop_with_empty_axes", 0):

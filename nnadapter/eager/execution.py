@@ -257,7 +257,7 @@ def _model(call: OperationCall) -> Model | str:
 
 
 def _candidates(context: Context, call: OperationCall, plain: Model) -> list[Model]:
-    """Return the models to try in order: `plain`, and one that calls a custom kernel if there is one."""
+    """Return models to try in order: `plain`, and a call of a custom kernel if any."""
     driver_context = context.driver_context
     if not isinstance(driver_context, KernelContext) or ("", call.op_type) not in driver_context.table.by_op:
         return [plain]

@@ -274,7 +274,6 @@ def _reduce(a: Placed, name: str, axis: Axes = None, keepdims: bool = False) -> 
 
 
 def _truth(a: Placed, name: str, axis: Axes = None, keepdims: bool = False) -> Placed:
-    """Reduce by `any` or `all`, as an extreme of 0 and 1."""
     numbers = cast(cast(a, np.dtype(bool)), np.dtype(np.int32))
     return cast(_reduce(numbers, {"any": "max", "all": "min"}[name], axis, keepdims), np.dtype(bool))
 
@@ -311,7 +310,6 @@ def _get_item(a: Placed, key: Any) -> Placed | None:
 
 
 def _span(size: int, key: Any) -> range:
-    """Return the indices along an axis that a key selects."""
     selected = range(size)[key]
     return selected if isinstance(selected, range) else range(selected, selected + 1)
 

@@ -532,10 +532,7 @@ _DIVISORS = {"QuantizeLinear": 448.0, "DequantizeLinear": 112.0}
 
 
 def mark(program: Any) -> int:
-    """Mark quantizing operations as float8, which the converter supports, in place; return their number.
-
-    Raises ValueError unless they quantize to 8-bit integers.
-    """
+    """Mark 8-bit quantizing operations as float8, which the converter supports. Return their number."""
     operations = [item for item in walked(program) if item["#"] in _OPERATIONS]
     for operation in operations:
         attributes = {attribute["N"]: attribute["AT"] for attribute in operation["A"]}

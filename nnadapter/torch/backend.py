@@ -287,7 +287,7 @@ def _spread(function: Callable[..., Any], args: list[Any]) -> Any:
 
 
 def _run_reading(function: Boxed, layout_copies: Mapping[int, Callable[[Any], Any] | None], args: list[Any]) -> Any:
-    """Run a backward graph after moving saved tensors to the host, in the layouts that PyTorch expects."""
+    """Move saved tensors to the host, then run a backward graph."""
     for place, lay in layout_copies.items():
         is_kept = type(args[place]) is Resident and not isinstance(args[place], torch.nn.Parameter)
         value = args[place].plain() if is_kept else args[place]
@@ -343,7 +343,6 @@ def captures_of(compiled: Any) -> list[Capture]:
 
 
 def _has_run(capture: Capture, tensors: frozenset[int]) -> bool:
-    """Return True if the capture ran with these weights."""
     return any(program.has_run(tensors) for graph in capture.graphs for program in graph.programs)
 
 

@@ -202,7 +202,6 @@ def divisor_of(node: torch.fx.Node) -> Any:
 
 
 def _has_empty_statistics(node: torch.fx.Node) -> bool:
-    """Return True for statistics of empty tensors that are not empty themselves."""
     if _packet(node) not in _STATISTICS or not any(map(_is_empty, _input_tensors(node))):
         return False
     return not all(map(_is_empty, _tensors(node.meta.get("val"))))

@@ -123,10 +123,7 @@ class CopyCache:
         return sum(entry.copies is not None for entry in list(self._known.values()))
 
     def fed(self, tensor: torch.Tensor, array: Array, owner: object | None) -> Copies | None:
-        """Return cached copies of a tensor to feed in place of its `array`, or None.
-
-        Without an `owner`, nothing is added to the cache.
-        """
+        """Return cached copies of a tensor to feed in place of `array`, or None; add them if there is an `owner`."""
         if tensor.is_neg():  # its memory holds the negated values
             return None
         key = _key(tensor)

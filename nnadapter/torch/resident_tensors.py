@@ -153,7 +153,6 @@ def _converted(like: Any, is_visible: bool) -> Callable[[Any], Any]:
 
 
 def _arrangement(like: Any) -> Callable[[Any], Any] | None:
-    """Return a function that gives a row-major tensor the layout of `like`, or None for row-major."""
     order, strides = order_of(like), strides_of_one(like)
     if order is not None:
         return laid_out(order)

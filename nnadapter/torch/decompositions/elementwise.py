@@ -199,7 +199,6 @@ def remainder(dividend: Any, divisor: Any) -> Any:
 
 
 def _divided_with_residual(dividend: Any, divisor: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return both operands in one type, the remainder, and where its sign is not the divisor's."""
     kind = torch.result_type(dividend, divisor)
     top, bottom = (
         operand.to(kind) if isinstance(operand, Tensor) else torch.full((), operand, dtype=kind)
