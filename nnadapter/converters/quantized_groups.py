@@ -130,7 +130,7 @@ def _bias(context: ConversionContext, node: OnnxNode, operands: Mapping[str, int
     quantizations = [None if type_ is None else type_.quantization for type_ in (x, filter_, bias)]
     first, second, own_quantization = quantizations
     if bias is None or own_quantization is None or first is None or second is None or bias.dtype is not DataType.INT32:
-        raise Refusal(Reason.UNSUPPORTED_DTYPE, f"bias of {node.op_type} is not quantized; expected int32")
+        raise Refusal(Reason.UNSUPPORTED_DTYPE, f"bias of {node.op_type} is not quantized as int32")
     expected = bias_quantization(first, second)
     many = own_quantization.scale * len(expected.scale) if len(own_quantization.scale) == 1 else own_quantization.scale
     if (

@@ -121,5 +121,5 @@ def test_model_before_paddle_3_keeps_its_names(saved, tmp_path):
 
 @pytest.mark.sweep
 def test_operations_without_converter_are_named(saved):
-    with pytest.raises(nna.errors.InvalidModelError, match="no form of these operations: lgamma, svd;"):
+    with pytest.raises(nna.errors.InvalidModelError, match="cannot convert these operations: lgamma, svd;"):
         opened(saved, "refused", devices="cpu")

@@ -59,7 +59,7 @@ def program(monkeypatch):
         ("print('ValueError: no room', flush=True); os._exit(1)", "paddle2onnx reports: ValueError: no room"),
         (f"{MADE}; print('The exported ONNX model is invalid\\nModel checker error log: a circle')", ": a circle;"),
         ("json.dump({'unsupported': ['svd']}, open(f'{sys.argv[1]}/told.json', 'w')); "
-         "print('Due to the unsupported operators', flush=True); os.abort()", "no form of these operations: svd;"),
+         "print('Due to the unsupported operators', flush=True); os.abort()", "cannot convert these operations: svd;"),
         ("json.dump({'wrong': 'output a is off'}, open(f'{sys.argv[1]}/told.json', 'w')); os._exit(1)",
          "differs from Paddle's results: output a is off"),
         ("json.dump({'error': 'ValueError: cut short'}, open(f'{sys.argv[1]}/told.json', 'w')); os._exit(1)",
