@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -31,32 +31,6 @@ Target = Any
 """Target of an output: device name, array to fill, `DeviceValue` or `onnxruntime.OrtValue`."""
 
 
-class Binding(Protocol):
-    """Bound inputs and outputs of one session, by name."""
-
-    @property
-    def results(self) -> list[Any]:
-        pass
-
-    def bind_input(self, name: str, value: Any) -> None:
-        """Bind an array, a `DeviceValue` or an `onnxruntime.OrtValue` to an input."""
-
-    def bind_output(self, name: str, target: Target) -> None:
-        pass
-
-    def clear_inputs(self) -> None:
-        pass
-
-    def clear_outputs(self) -> None:
-        pass
-
-    def run(self, options: Any) -> Provenance:
-        pass
-
-    def arrays(self) -> list[Any]:
-        pass
-
-
 class PlannedBinding:
     """Binding of a session that runs compiled plans.
 
@@ -74,6 +48,7 @@ class PlannedBinding:
         self.results: list[Any] = []
 
     def bind_input(self, name: str, value: Any) -> None:
+        """Bind an array, a `DeviceValue` or an `onnxruntime.OrtValue` to an input."""
         self._inputs[name] = value
         if isinstance(value, DeviceValue):
             self._know(value.device)
@@ -220,6 +195,10 @@ class HostBinding:
 
     def arrays(self) -> list[Any]:
         return list(self._binding.copy_outputs_to_cpu())
+
+
+Binding = PlannedBinding | HostBinding
+"""Bound inputs and outputs of one session, by name."""
 
 
 def _device_of(target: Target) -> str:

@@ -305,7 +305,7 @@ class RunControl:
 
     def for_driver(self) -> Control:
         seconds_left = 0.0 if self._end is None else max(_LEAST_SECONDS, self._end - time.monotonic())
-        return Control(deadline_seconds=seconds_left, cancelled=self._is_over)
+        return Control(deadline_seconds=seconds_left, cancelled=lambda: self.is_over)
 
     def error(self, interrupted: str, *, device: str, segment: int | None = None) -> CancelledError:
         """Return the error for a stopped run. `interrupted` is the moment as text, such as `while segment 0 ran`."""
@@ -324,9 +324,6 @@ class RunControl:
 
         text = f"the run was stopped by its run options {interrupted} ({TERMINATED})"
         return CancelledError(text, device=device, segment=segment)
-
-    def _is_over(self) -> bool:
-        return self.is_over
 
     def _on_deadline(self) -> float | None:
         """Stop the run at its deadline, and return None; return a later time if it waited for its turn meanwhile."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 
@@ -34,55 +34,10 @@ if TYPE_CHECKING:
     from nnadapter.engine.compiled import Checks, RunnablePlan
     from nnadapter.engine.control import Deadlines, RunControl
     from nnadapter.engine.fallback import Incident
+    from nnadapter.engine.host import HostEngine
     from nnadapter.engine.observed import KeptReport, Observed
     from nnadapter.engine.shape_sets import ShapeTest
     from nnadapter.traces.recorder import Recorder
-
-
-class Engine(Protocol):
-    """Model that is ready to run. Thread-safe."""
-
-    def run(
-        self,
-        names: Sequence[str] | None,
-        feed: Mapping[str, Any],
-        options: Any = None,
-        control: RunControl | None = None,
-    ) -> RunResult:
-        pass
-
-    def binding(self) -> Binding:
-        pass
-
-    def prepare(self, shapes: Shapes) -> None:
-        """Make or load the plans for these input shapes before the first run."""
-
-    def observed(self) -> Observed | KeptReport:
-        """Return the facts for the session's report: of the plan for the last run's shapes, or for default shapes."""
-
-    def inputs(self) -> list[NodeArg]:
-        pass
-
-    def outputs(self) -> list[NodeArg]:
-        pass
-
-    def overridable(self) -> list[NodeArg]:
-        """Return the optional inputs, which have default contents (overridable initializers in ONNX Runtime)."""
-
-    def metadata(self) -> ModelMetadata:
-        pass
-
-    def session_options(self) -> onnxruntime.SessionOptions:
-        pass
-
-    def end_profiling(self) -> str:
-        """Stop profiling and return the path of the profile; empty without profiling."""
-
-    def profiling_started(self) -> int:
-        """Return when profiling began, in nanoseconds; 0 without profiling."""
-
-    def close(self) -> None:
-        """Free all plans and devices; those in use are freed when their run ends. Idempotent."""
 
 
 class _Serving:
@@ -144,7 +99,7 @@ class PlanEngine:
         control: RunControl | None = None,
         out_devices: OutDevices | None = None,
     ) -> RunResult:
-        """Run the model; see `Engine.run`, and `CompiledPlan.run` for `out_devices`."""
+        """Run the model, and return the outputs `names` with their provenance; see `CompiledPlan.run`."""
         recorder = self._recorder
         if recorder is None:
             return self._run(names, feed, options, control, out_devices)
@@ -345,6 +300,7 @@ class PlanEngine:
         return PlannedBinding(self.run, self._all_outputs, self.source.devices)
 
     def prepare(self, shapes: Shapes) -> None:
+        """Make or load the plans for these input shapes before the first run."""
         with nullcontext() if self._recorder is None else self._recorder.span(SESSION, PLAN, "prepare shapes"):
             serving = self._serving
             try:
@@ -355,6 +311,7 @@ class PlanEngine:
             serving.source.write_new_plans()
 
     def observed(self) -> Observed | KeptReport:
+        """Return the facts for a report: of the plan for the last run's shapes, or for default shapes."""
         serving = self._serving
         return serving.source.observed(serving.last_shapes)
 
@@ -365,6 +322,7 @@ class PlanEngine:
         return list(map(node_arg, self.source.signature.outputs))
 
     def overridable(self) -> list[NodeArg]:
+        """Return the optional inputs, which have default contents (overridable initializers in ONNX Runtime)."""
         return list(map(node_arg, self.source.signature.overridable))
 
     def metadata(self) -> ModelMetadata:
@@ -378,12 +336,15 @@ class PlanEngine:
         return self._session_options
 
     def end_profiling(self) -> str:
+        """Stop profiling and return the path of the profile; empty without profiling."""
         return "" if self._recorder is None else self._recorder.finish()
 
     def profiling_started(self) -> int:
+        """Return when profiling began, in nanoseconds; 0 without profiling."""
         return 0 if self._recorder is None else self._recorder.started
 
     def close(self) -> None:
+        """Free all plans and devices; those in use are freed when their run ends. Idempotent."""
         with self._replacing:
             self._is_closed = True
         try:
@@ -395,6 +356,10 @@ class PlanEngine:
         finally:
             if self._recorder is not None:
                 self._recorder.finish()
+
+
+Engine: TypeAlias = "PlanEngine | HostEngine"
+"""Model that is ready to run. `HostEngine` has the methods of `PlanEngine`. Thread-safe."""
 
 
 def _shape_of(value: Any) -> tuple[int, ...] | None:

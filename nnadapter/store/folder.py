@@ -344,9 +344,6 @@ class Folder(NamedTuple):
         listed = [Listed(Path(file.path), status.st_size, status.st_atime) for file, status in self._files(_is_entry)]
         return sorted(listed, key=lambda entry: (entry.used, entry.path.name))
 
-    def drop(self, path: Path) -> bool:
-        return _removed(path)
-
     def _read(self, path: Path) -> Entry | Miss | None:
         try:
             entry = read_entry(path)
@@ -393,7 +390,7 @@ class Folder(NamedTuple):
         for entry in entries:
             if total <= target:
                 break
-            if entry.path != spared and _removed(entry.path):
+            if entry.path != spared and _remove(entry.path):
                 dropped.append(entry)
                 total -= entry.nbytes
         return tuple(dropped), total
@@ -419,7 +416,7 @@ class Folder(NamedTuple):
     def _sweep(self) -> None:
         for entry, status in self._files(lambda name: name.startswith(".") and name.endswith(_UNFINISHED)):
             if time.time() - status.st_mtime > _ABANDONED_SECONDS:
-                _removed(Path(entry.path))
+                _remove(Path(entry.path))
 
     def _files(self, is_wanted: Callable[[str], bool]) -> Iterator[tuple[os.DirEntry[str], os.stat_result]]:
         try:
@@ -436,7 +433,7 @@ def _is_entry(name: str) -> bool:
     return short_parts(name) is not None and not name.startswith(".")
 
 
-def _removed(path: Path) -> bool:
+def _remove(path: Path) -> bool:
     with suppress(OSError):
         path.unlink(missing_ok=True)
         return True
