@@ -1,7 +1,4 @@
-"""Planner thread of a session with `Options(background=True)`: it makes plans while the CPU runs the entire model.
-
-If planning fails in the thread, the next run makes the plan itself and raises the error.
-"""
+"""Planner thread of a session with `Options(background=True)`: it makes plans while the CPU runs the entire model."""
 
 from __future__ import annotations
 
@@ -50,7 +47,6 @@ class BackgroundPlanner:
 
     def __init__(self, source: BackgroundSource) -> None:
         self.runs = 0
-        """Number of runs on the CPU while a plan was made."""
         self._source = ref(source)
         self._cpu_fallbacks: PlanCache[CpuFallback] = PlanCache(1, sys.maxsize)
         self._lock = new_lock()

@@ -1,7 +1,4 @@
-"""Binder of a plan: connects its steps with compiled programs, value slots and memory.
-
-Plans of a model and plans of a compiled file are bound in the same way.
-"""
+"""Binder of a plan: connects its steps with compiled programs, value slots and memory."""
 
 from __future__ import annotations
 
@@ -43,13 +40,13 @@ class Bindable(NamedTuple):
     nodes_of: Callable[[Step], Sequence[str]]
     incidents: Incidents
     make_substitute: Callable[[Mapping[str, int], Step, BaseException | None], bound_steps.Substitute]
-    """Makes the program that runs a step in place of its device, for the slots of all values.
+    """Makes the program that runs a step in place of its device, after an error or (None) for comparison.
 
-    The error is the reason; None if the program computes results for comparison. Raises if no other device can run it.
+    The first argument is the slot of every value. Raises if no other device can run the step.
     """
     checks: Mapping[int, Sequence[IndexCheck]] = {}
     make_cpu_fallback: Callable[[NNAdapterError], CpuFallback] | None = None
-    """Makes the CPU fallback for the entire model; None if the original model is not available."""
+    """None if the original model is not available."""
 
 
 class Binder:
@@ -67,7 +64,7 @@ class Binder:
         self.held_between = partial(held_between, arenas)
         self._outputs = {name: self._slots[name] for name in graph.outputs}
         self._checked = {name for checks in bindable.checks.values() for check in checks for name in check.sizes}
-        """Names of values whose sizes index checks read; they are released only at the end of the run."""
+        """Values with sizes that index checks read; they are released only at the end of the run."""
         self._fields: dict[int, Mapping[str, Any]] = {}
         """Arguments of `BoundStep` that all programs of a segment share."""
         constants, produced = bindable.constants, self._plan.produced_values

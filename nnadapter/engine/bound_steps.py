@@ -36,17 +36,17 @@ class Residence:
 
     device: str
     saves: bool
-    """True if this avoids a copy between host and device even if the caller binds only host arrays."""
+    """True if this avoids a copy even if the caller binds only host arrays."""
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     slots: tuple[int, ...]
     expected: OutputCheck
     last: frozenset[int] = frozenset()
-    """Slots of model inputs that may be donated to the driver, because only this step reads them."""
+    """Slots of model inputs that may be donated, because only this step reads them."""
     is_supported: bool = field(default=True)
-    """False after the driver reported that it cannot run this step in device memory."""
+    """False after the driver reported that it cannot."""
     can_enqueue: bool = field(default=True)
-    """False after the driver reported that it cannot enqueue this step on a stream."""
+    """False after the driver reported that it cannot on a stream."""
 
     def compute(
         self,
@@ -367,26 +367,21 @@ class BoundStep:
     """True for all devices but the CPU: inputs are passed read-only and contiguous, and outputs are checked."""
     planned: tuple[Planned, ...]
     make_substitute: Callable[[BaseException | None], Substitute]
-    """Makes the program that replaces the device after an error, or (None) that computes results for comparison.
-
-    Raises if no other device can run the step, or if fallback is forbidden.
-    """
+    """Makes the program that replaces the device after an error, or (None) for comparison; raises if there is none."""
     report_failure: Callable[[BaseException, str], Incident]
-    """Records an error and a text on the reaction to it, and raises or warns by the fallback policy."""
+    """Records an error and the reaction to it by the fallback policy, which may raise."""
     make_room: Callable[[], bool]
     names: tuple[str, ...]
     lock: Lock
     """Guards `substitute`, `reference` and `failures`; shared by all bindings of a step."""
     health: Health = WELL
     health_keys: tuple[str, ...] = ()
-    """Names of the outputs and nodes of the step. Plans for other shapes have the same ones, and share the device's
-    health.
-    """
+    """Outputs and nodes of the step; plans for other shapes have the same, and share the device's health."""
     copies_inputs: bool = False
-    """True if inputs are copied for the device, because its native code could write to them."""
+    """True if inputs are copied, because native code of the device could write to them."""
     index_checks: tuple[BoundCheck, ...] = ()
     takes_sizes: bool = False
-    """True if the program is adapter IR with dynamic shapes, which gets the symbolic sizes of each run."""
+    """True if the program is adapter IR with dynamic shapes, which gets symbolic sizes."""
     residence: Residence | None = None
     seconds: float = 0.0
     failures: tuple[str, ...] = ()

@@ -47,7 +47,7 @@ MOST_AHEAD = 4
 """Number of selections up to which all are planned ahead of runs."""
 _MOST_LEFT = 256
 _MOST_VAIN = 4
-"""Number of sets of shapes at which no accelerator ran a node of a selection's branches, before it is abandoned."""
+"""Number of sets of shapes without gain, after which a selection is abandoned."""
 
 
 class NothingGainedError(NNAdapterError):
@@ -113,7 +113,7 @@ class BranchSelections:
         self._contradicted: list[Truths] = []
         self._forks, self._numbers = count(2), count(1)
         self.note = ""
-        """Report note that inputs select among too many variants to plan them ahead; otherwise empty."""
+        """Report note that inputs select among too many variants; otherwise empty."""
         self._fork = self._fork_of(decision)
 
     def select(self, feed: Mapping[str, Any] | None) -> BranchSelection:

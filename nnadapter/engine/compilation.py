@@ -37,7 +37,7 @@ from nnadapter.records import dataclass, field, replace
 from partition.plan import Step
 
 Failure = tuple[Step, BaseException]
-"""Step that its device failed to compile, and the driver's error."""
+"""Step that failed to compile, and the driver's error."""
 
 
 @dataclass(eq=False)
@@ -46,7 +46,7 @@ class Compiler:
 
     setting: Setting
     make_room: Callable[[], bool] = evict_nothing
-    """Closes an idle plan of the session to free memory; returns False if there is none."""
+    """Closes an idle plan to free memory; returns False if there is none."""
     arenas: Arenas = field(init=False)
     """Memory of intermediate values, shared by all plans; isolated devices map it."""
 

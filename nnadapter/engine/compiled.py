@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 BLOCK = 16
 BLOCKS = 3
-"""Number of consecutive blocks of runs that must contradict the measured time."""
+"""Number of consecutive blocks that must contradict the measured time."""
 _SLOWER = 1.25
 _FASTER = 0.75
 _LEAST_SECONDS = 20e-6
-"""Smallest difference in seconds that counts, since the overhead of calls varies by some microseconds."""
+"""Smallest difference that counts, since the overhead of calls varies."""
 
 _CLOCK_SECONDS = 1e-6
 
@@ -62,7 +62,6 @@ class Watch:
     block: list[float] = field(default_factory=list)
     against: int = 0
     typical_seconds: float = 0.0
-    """Typical run time in the last block that contradicted the measured time."""
     ended: float = -inf
 
     def is_broken_by(self, seconds: float, ended: float) -> bool:
@@ -94,9 +93,9 @@ class RunnablePlan:
     notes: tuple[str, ...] = ()
     watch: Watch | None = None
     shapes: ShapeSet | None = None
-    """Shapes that a dynamic plan serves; None for a plan that serves only the shapes it was made at."""
+    """Shapes that a dynamic plan serves; None for a static plan."""
     programs: SpecializedPrograms[Any] | None = None
-    """Programs that a template and its specialized plans share; None for other plans."""
+    """Programs that a template and its specialized plans share."""
     is_template: bool = False
     """True if it never runs itself, only its specialized plans."""
 
@@ -148,12 +147,12 @@ class Compiled(RunnablePlan):
     partitioning: Partitioning
     compile_seconds: Mapping[int, float]
     cloned_from: Mapping[int, int] = field(default_factory=dict)
-    """Segments whose program is a clone, with the segment that it was cloned from."""
+    """Segments with a cloned program -> the segments that they were cloned from."""
     timed: tuple[TimedPlacement, ...] = ()
-    """Measured placements: the chosen one, then the others with the fastest first."""
+    """Measured placements: the chosen one, then fastest first."""
     chosen: str = ""
     dynamic: DynamicPartitioning | None = None
-    """Dynamic partitioning of a dynamic plan or template; `partitioning` is then the static one at the first shapes."""
+    """Dynamic partitioning, if any; `partitioning` is then the static one at the first shapes."""
 
     @property
     def run_partitioning(self) -> Partitioning:

@@ -139,9 +139,7 @@ class Flight:
         self.pending: list[Pending] = []
         self.values: list[Any] = []
         self.made: list[Sequence[DeviceTensor]] = []
-        """Outputs of enqueued steps. They stay alive while the device may write them, even if the run lost them in an
-        interrupt.
-        """
+        """Outputs that a device may still write, which stay alive even if the run lost them in an interrupt."""
         self.lanes: dict[str, Lane] = {}
         self._pools = [bound.pool for bound in steps]
         try:

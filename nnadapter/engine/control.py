@@ -87,9 +87,7 @@ class Turns:
 ENTRY = "nnadapter.deadline_s"
 """Name of the run configuration entry with a run's deadline in seconds."""
 OnDeadline = Callable[[], float | None]
-"""Function called at a run's deadline; returns a later time by `time.monotonic` if the run has more time, otherwise
-None.
-"""
+"""Called at a run's deadline; returns a later time by `time.monotonic` if the run has more time."""
 
 
 def deadline_of(options: onnxruntime.RunOptions | None) -> float | None:
@@ -117,7 +115,7 @@ class Deadlines:
         self._is_awake = False
         self._ends: dict[OnDeadline, float] = {}
         self._asleep = Lock()
-        """Locked until `close`, or until this object is collected; the watching thread waits for it and then ends."""
+        """Locked until `close`, or until this object is collected; then the watching thread ends."""
         self._asleep.acquire()
         finalize(self, _end_watch, self._asleep).atexit = False
         register_after_fork(self)
@@ -213,7 +211,7 @@ class RunControl:
         self._turns, self._number = turns, number
         self._device: str | None = None
         self.copies_options = False
-        """True if steps on the CPU get a copy of the caller's run options, which lacks adapters."""
+        """True if steps on the CPU get a copy of the run options, which lacks adapters."""
         self._stopped = False
         self._has_holder = has_holder
         self._caller_options: onnxruntime.RunOptions | None = None
@@ -223,7 +221,7 @@ class RunControl:
         self._own_deadlines: Deadlines | None = None
         self._end: float | None = None
         self._seconds_left: float | None = None
-        """Seconds that remained to the deadline when the run began to wait for its turn; None at other times."""
+        """Seconds to the deadline while the run waits for its turn."""
 
     def stop(self) -> None:
         """Stop the run before its next step, or during a step if the device supports it; ignored after the run."""

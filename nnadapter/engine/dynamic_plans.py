@@ -1,8 +1,4 @@
-"""Dynamic plans of a model or a compiled file, found by the input shapes that they serve.
-
-On devices with dynamic-shape support, one plan serves all its shapes. On others it is a template, specialized for each
-set of sizes.
-"""
+"""Dynamic plans of a model or a compiled file, found by the input shapes that they serve."""
 
 from __future__ import annotations
 
@@ -34,13 +30,11 @@ class FixedSizesError(NNAdapterError):
 
 
 class DynamicPlan:
-    """Key and shapes of a dynamic plan. The plan itself is in a cache, from which it may be evicted and made again.
+    """Dynamic plan that may be evicted from its cache and made again.
 
-    Args:
-        key: key in the cache.
-        shapes: shapes that the plan serves; may change when it is made again, since drivers may guard other sizes.
-        is_template: segments are compiled for each set of sizes.
-        branch: condition values that select the branches of the plan.
+    `shapes` may change when it is made again, since drivers may guard other sizes. Segments of a template are compiled
+    for
+    each set of sizes. `branch` are the condition values that select branches.
     """
 
     def __init__(self, key: Hashable, shapes: ShapeSet | None, *, is_template: bool, branch: tuple[bool, ...] = ()):
@@ -53,9 +47,7 @@ class DynamicPlans(ABC, Generic[PlanT]):
     def __init__(self, plans: PlanCache[PlanT], limit: int, cache_name: str) -> None:
         self._plans = plans
         self._templates: PlanCache[PlanT] = PlanCache(limit, sys.maxsize)
-        """Cache of templates, without a limit of bytes, since specialized plans account for the programs that they
-        share.
-        """
+        """Not limited in bytes, since specialized plans account for the programs that they share."""
         self._entries: tuple[DynamicPlan, ...] = ()
         self._refused: Cache[object, bool] = Cache(cache_name, _MOST_REFUSED)
 

@@ -453,9 +453,7 @@ class Repeat:
         )
         self._expected = expected if len(expected) == len(feed) else ()
         self._direct: tuple[BoundStep, _Run] | None = None
-        """Only step of the plan, and ONNX Runtime's run method, if its session has the names of the model's inputs and
-        outputs.
-        """
+        """Only step, and ONNX Runtime's run method, if its session has the names of the model's inputs and outputs."""
 
     @property
     def is_of_choice(self) -> bool:

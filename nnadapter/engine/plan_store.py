@@ -101,11 +101,11 @@ class PlanMemory:
 PLAN_FOR_EACH = "a plan for every set of input shapes"
 """Report text for models without dynamic plans, followed by the reason."""
 _EVICTED_KEYS_PER_PLAN = 4
-"""Number of evicted keys to remember, as a multiple of the maximum number of plans."""
+"""Number of evicted keys to remember per plan of the limit."""
 
 
 _IN_USE = -1
-"""Value of `Lease.reported_at` for plans to ask again, since their memory may change during a use."""
+"""Marks plans to ask again, since their memory may change during a use."""
 
 
 class CacheablePlan(Closable, Protocol):
@@ -151,7 +151,7 @@ class Lease(Generic[PlanT]):
         self.reuse_count = 0
         """Uses after the first; may be too low, since threads count without a lock."""
         self.reported_at = _IN_USE
-        """Value of `reuse_count` when the plan last reported its memory while it was not in use."""
+        """Value of `reuse_count` when the plan last reported its memory while unused."""
         self.plan: PlanT | None = None
         self.dropped = False
         self.made = new_lock()

@@ -74,9 +74,9 @@ class Target:
     writer: ContainerWriter
     make_report: ReportMaker
     linked_program: Callable[[BoundStep], int | None] = _not_stored
-    """Returns the number of the part with a step's program if it is stored already, otherwise None."""
+    """Returns the number of the part with a step's program, if it is stored already."""
     stands_alone: bool = True
-    """True if the plans run without the model, so that segments to compile and the CPU's nodes are stored too."""
+    """True if segments to compile and the CPU's nodes are stored too, so that no model is needed."""
 
 
 def save(

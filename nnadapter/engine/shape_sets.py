@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from nnadapter.ir.symbolic_numbers import SymbolicTrace
 
 ShapeTest = Callable[[Shapes], tuple[bool, Sequence[Any] | None]]
-"""Test of the shapes of all inputs: returns whether a plan serves them, and the symbolic sizes for its programs."""
+"""Returns whether a plan serves shapes of all inputs, and the symbolic sizes for its programs."""
 _MOST_PROBED = 256
 
 
@@ -68,7 +68,7 @@ class ShapeSet:
     limits: Bounds | ProbedBounds | None
     """Bounds that were checked, for engines with unknown guards; None if all sizes are served."""
     vicinity: Bounds | None = None
-    """Sizes near those at which costs were compared; None if the placement does not depend on costs."""
+    """Sizes near those at which costs were compared; None for all sizes."""
     holds_indices: Callable[[Shapes], bool] | None = None
     """Checks that indices computed from shapes are in range; None if they always are."""
 

@@ -111,7 +111,7 @@ class SpecializedPrograms(Generic[SpecializedPlan]):
         for position, part in fillable.items():
             kinds.setdefault((steps[position].device, part.model.kind), []).append(position)
         self._duplicates = {first: tuple(duplicates) for first, *duplicates in kinds.values()}
-        """Positions of the segments to compile, with the positions of equal segments that share their programs."""
+        """Positions of segments to compile -> positions of equal segments that share their programs."""
         for device in {steps[position].device for position in self._duplicates}:
             group_specializations(
                 [fillable[position] for position in self._duplicates if steps[position].device == device]
@@ -130,7 +130,7 @@ class SpecializedPrograms(Generic[SpecializedPlan]):
         )
         self._run_guards = sizes if takes_sizes else None
         self._dead_plans = deque[_Plan]()
-        """Plans that were collected without `release`, for the next call to release."""
+        """Collected plans that the next call releases."""
         self._holders: dict[_Plan, _Holder] = {ref(self): _Holder(ref(self), self._shared_keys)}
         self._unused = set[_Plan]()
         self._holder_counts: dict[_Key, int] = dict.fromkeys(self._shared_keys, 1)

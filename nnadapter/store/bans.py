@@ -43,7 +43,7 @@ class Ban:
     stage: str
     """`compile`, `run` or `accuracy`."""
     is_size: bool = False
-    """True if the segment is too large, so that it is cut in two; its nodes are not at fault."""
+    """True if the segment is too large and is cut in two; its nodes are not at fault."""
     reason: str
     since: float
     """Unix time."""

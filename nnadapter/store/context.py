@@ -37,7 +37,7 @@ _MOST_KNOWN = 1 << 16
 
 _by_place: Cache[Hashable, bytes] = Cache("digests of weights", _MOST_KNOWN)
 _by_array: dict[int, tuple[weakref.ref[Array], bytes]] = {}
-"""Digests of arrays by `id`, as long as the array lives; see `ir.derived` on the dictionary and `pop`."""
+"""Digests of arrays by `id`, while the array lives; see `ir.derived` on `pop`."""
 
 
 def digest_of(constants: Sequence[Contents], *, fresh: bool = False) -> str:
@@ -186,7 +186,7 @@ class CachedContext(Context):
         self._entries: WeakKeyDictionary[Program, Key] = WeakKeyDictionary()
         self._last: tuple[object, Canonical] | None = None
         self._was_spared = False
-        """True if an answer came from the cache, so that the driver was not asked about the segment."""
+        """True if a cached answer was used, so that the driver was not asked."""
 
     def outcome(self, program: Program) -> Outcome | None:
         return self._outcomes.get(program)

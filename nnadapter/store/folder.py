@@ -123,9 +123,7 @@ class Outcome:
 
     is_hit: bool
     miss_reason: str = ""
-    """Reason of a miss, with the differing parts of the nearest key, and why the program is not stored; empty for a
-    hit.
-    """
+    """Reason, with the differing parts of the nearest key, and why it is not stored; empty for a hit."""
 
 
 def warn_once(message: str) -> None:
@@ -249,7 +247,7 @@ _LOOKED_EVERY = 64
 _ROOM = 16
 """Eviction frees this fraction (1/16) in addition, so that the next writes need none."""
 _written: dict[Path, tuple[int, int]] = {}
-"""For each folder, its bytes when last counted plus those written since, and the number of entries written since."""
+"""Folder -> bytes when last counted plus bytes written since, and entries written since."""
 
 
 class _TooMuchError(Exception):

@@ -117,13 +117,13 @@ def _abilities() -> Iterator[str]:
 
 _PIECE_BYTES = 1 << 22
 _BEHIND_BYTES = 1 << 13
-"""Bytes of the next piece that are read too, for a file name that crosses the end; paths are at most half as long."""
+"""Overlap into the next piece, for a name that crosses the end; paths are at most half as long."""
 _MOST_THREADS = 8
 _LOCATION = b"location"
 _BEGINS = re.compile(rb"(?:\x0a|\x8a\x80{0,8}\x00)(?:\x08|\x88\x80{0,8}\x00)\Z")
 """Before the name: key tag of StringStringEntryProto and length 8; zero-padded varints are rare but valid."""
 _BEFORE_BYTES = 32
-"""Bytes of the previous piece that are read too, for the length of an entry that crosses the beginning."""
+"""Overlap into the previous piece, for an entry that crosses the beginning."""
 _LENGTH = re.compile(rb"\x12([\x01-\x7f]|[\x80-\xff][\x01-\x3f])")
 """After it: tag and length of the value."""
 _ENTRY_BYTES = re.compile(rb"(?<![\x80-\xff])([\x01-\x7f]|[\x80-\xff][\x01-\x3f])\Z")
