@@ -57,14 +57,11 @@ class Residence:
         *,
         is_work_of_stream: bool = False,
     ) -> Sequence[Copies] | None:
-        """Run a step in device memory; return None if host arrays are better, or the driver cannot.
+        """Run a step in device memory by `compute`; return None if host arrays are better, or the driver cannot.
 
-        Args:
-            compute: calls the driver with device tensors; returns None if the driver cannot.
-            values: values of the run by slot; also receives the copies made on the device, for later steps.
-            transfers: receives the transfers.
-            stays: devices of device-resident inputs and outputs, by name.
-            is_work_of_stream: `compute` enqueues the step on a stream.
+        `values` also receives copies made on the device, for later steps. `stays` are devices of device-resident inputs
+        and
+        outputs, by name. `is_work_of_stream` means that `compute` enqueues the step.
         """
         inputs = [values[slot] for slot in self.slots]
         if not self.is_supported or not (

@@ -28,10 +28,8 @@ Selection = TypeVar("Selection")
 class Fork(Generic[Selection]):
     """Node of a decision tree: conditions of `If` nodes that are computed together from the inputs. Thread-safe.
 
-    Args:
-        conditions: the conditions, with the ONNX model that computes them.
-        make: returns the next fork or the final selection of branches for these condition values; may be called twice.
-        otherwise: returns the selection if the conditions cannot be computed, from the error.
+    `make` returns the next fork, or the final selection of branches, for the values of the conditions; it may be called
+    twice. `otherwise` returns the selection if the conditions cannot be computed.
     """
 
     def __init__(

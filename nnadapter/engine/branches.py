@@ -259,14 +259,8 @@ def partition_selected(
 ) -> tuple[Partitioning, Notes]:
     """Return the partitioning of the model that these inputs select, as sessions plan it, and report notes.
 
-    Args:
-        prepared: the model with all branches.
-        shapes: returns the shapes of all inputs.
-        values: contents of some inputs; conditions on others are assumed true.
-        plan: partitions a model.
-
-    Raises:
-        InvalidInputError: an input is unknown, or its contents do not fit.
+    Conditions on inputs that are not in `values` are assumed true. Raises InvalidInputError for unknown inputs or unfit
+    contents.
     """
     inputs = {name: prepared.graph.value(name) for name in prepared.graph.inputs}
     feed = {name: array_for(name, value, inputs) for name, value in values.items()}

@@ -198,12 +198,9 @@ _LEAST_LEFT = 0.001
 class RunControl:
     """Control of one run: stop, deadline, and turns on devices.
 
-    `stop` takes no lock, so any thread and finalizers may call it.
-
-    Args:
-        turns: turns of the runs of a stream; None for single runs.
-        number: position of the run in the stream.
-        has_holder: True if a caller may call `stop`, so that the run needs run options of its own.
+    `stop` takes no lock, so any thread and finalizers may call it. `has_holder` means that a caller may call it.
+    `turns` and
+    `number`, the position of the run, are for runs of a stream.
     """
 
     def __init__(self, turns: Turns | None = None, number: int = 0, *, has_holder: bool = False) -> None:

@@ -298,10 +298,9 @@ class CompiledPlan:
     ) -> None:
         """Bind the steps to slots.
 
-        `make_cpu_fallback` makes the CPU fallback for the entire model, or raises; None if the plan already is that.
-        `guarded_shapes` is for programs that take symbolic sizes. `buffers` is the memory of intermediate values; None
-        if the
-        steps allocate all. `step_runner` runs overlapping steps; None if the steps run in order. `held_between` returns
+        `make_cpu_fallback` is None if the plan is the CPU fallback itself. `guarded_shapes` is for programs that take
+        symbolic
+        sizes. `buffers` is the memory of intermediate values; None if the steps allocate all. `held_between` returns
         the
         intermediate memory of the session, which no single plan frees.
         """

@@ -108,8 +108,8 @@ def open_devices(
 ) -> FileDevices:
     """Open the devices that a file was compiled for, as its `records` describe.
 
-    `requests` are devices that the caller requested; None for all of the file, with the options at compile time. With
-    `fallback` `allow`, the CPU replaces missing devices; with `warn` too, devices that fail to open.
+    `requests` are the requested devices; None for all of the file, with the options at compile time. With `fallback`
+    `allow`, the CPU replaces missing devices; with `warn` too, devices that fail to open.
 
     Raises:
         DeviceNotFoundError, DeviceUnavailableError: a device is missing.

@@ -179,15 +179,11 @@ def decided(samples: Samples, simplest: Sequence[int]) -> Outcome:
 def contest(
     candidates: Sequence[Callable[[], float]], simplest: Sequence[int], clock: Callable[[], float]
 ) -> tuple[Outcome, list[list[float]]]:
-    """Time candidates in turns until the winner is clear or more turns do not help.
+    """Time candidates in turns until the winner is clear or more turns do not help; return outcome and seconds per
+    turn.
 
-    Args:
-        candidates: functions that run a candidate once and return its seconds.
-        simplest: indices of the candidates, the simplest first.
-        clock: returns the time in seconds.
-
-    Returns:
-        The outcome, and the seconds of every turn. The order within a round is random with a constant seed.
+    Each candidate runs once per round and returns its seconds. The order is random with a constant seed. `simplest` are
+    indices of candidates, the simplest first.
     """
     samples: list[list[float]] = [[] for _ in candidates]
     contenders, chance, started = list(range(len(candidates))), Random(0), clock()

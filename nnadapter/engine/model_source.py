@@ -464,9 +464,8 @@ def open_source(
 ) -> ModelPlanSource:
     """Load a model and return a plan source that plans it; raise as `make_engine` does, but do not close `setting`.
 
-    `make` makes the source; None for `ModelPlanSource`. `begun` is a model that a thread is loading already. `failed`
-    is the
-    error of ONNX Runtime for the unmodified model, if that was tried.
+    `make` makes the source. `begun` is a model that a thread is loading. `failed` is ONNX Runtime's error for the
+    unmodified model.
     """
     try:
         with setting.trace.span(SESSION, PLAN, "load the model"):

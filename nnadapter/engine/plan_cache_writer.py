@@ -154,10 +154,9 @@ _BEGINNING = -1
 class PlanCacheWriter:
     """Writer of the new plans of a plan source to the session's cache. Thread-safe.
 
-    Args:
-        is_unchanged: returns whether model and options still have the key of the entry.
-        reason: reason why the session does not use cached plans, for the report.
-        verifies: plans are written only after their results were checked.
+    `is_unchanged` returns whether model and options still have the key of the entry. `reason` is why the session uses
+    no
+    cached plan. With `verifies`, plans are written only after their results were checked.
     """
 
     def __init__(

@@ -20,12 +20,9 @@ _MOST_PROBED = 256
 
 
 class ProbedBounds:
-    """Bounds on the sizes that a plan serves, widened when a probe succeeds outside of them. Thread-safe.
+    """Bounds on the sizes that a plan serves, widened when the probe `holds` succeeds outside of them. Thread-safe.
 
-    Args:
-        bounds: initial bounds.
-        holds: probe that returns whether the plan serves some shapes.
-        agreeing: returns shapes with the sizes of inputs made consistent with each other.
+    `agreeing` makes the sizes of inputs consistent with each other.
     """
 
     def __init__(self, bounds: Bounds, holds: Callable[[Shapes], bool], agreeing: Callable[[Shapes], Shapes]) -> None:
