@@ -78,9 +78,8 @@ class Compiler:
     def compile_dynamic(self, partitioning: Partitioning, dynamic: DynamicPartitioning) -> Compiled:
         """Compile a dynamic partitioning; `partitioning` is the static one that it was made from, for the report.
 
-        Segments in `dynamic.fillable` are not compiled, because their devices take only static shapes. The result is
-        then a
-        template, which compiles them for each set of sizes.
+        Segments in `dynamic.fillable` are not compiled, since their devices take only static shapes: the result is a
+        template.
         """
         programs, planned = SegmentPrograms(), dynamic.partitioning
         fallback.warn_of_idle(partitioning, self._warned)

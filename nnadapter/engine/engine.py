@@ -177,10 +177,7 @@ class PlanEngine:
         return self._run_planned(serving, request, latest, is_due=is_due)
 
     def _run_planned(self, serving: _Serving, request: _Request, latest: Repeat | None, *, is_due: bool) -> RunResult:
-        """Look up the plan of a request and run it; store it in `serving` if the next run may repeat it.
-
-        `is_due` means that every step of this run is to be compared with the CPU.
-        """
+        """Look up and run the plan of a request; `is_due` if its steps are to be compared with the CPU."""
         source, use = serving.source, object()
         values, shapes, output_names, out_devices, control, _ = request
         try:
@@ -409,7 +406,6 @@ class Repeat:
     """Fast path for repeated runs: a feed with the dtypes and shapes of the previous one needs no lookup.
 
     Args:
-        feed: the previous feed.
         sizes: symbolic sizes passed to the plan; None if it takes none.
         serves: test of other shapes that the plan serves; None if that requires the model.
         fits: test that a feed selects the same branches; None if feeds select none.

@@ -97,9 +97,8 @@ def fall_back(
 ) -> Incident:
     """Record a failure of a device and return the incident; raise or warn as the fallback policy requires.
 
-    Each cause (stage, device and type of error) is warned of once. `message` describes the failure, `instead` the
-    reaction.
-    A repetition (`REPEATED`) is always allowed.
+    `message` is the failure, `instead` the reaction. Each cause (stage, device and type of error) is warned of once. A
+    repetition (`REPEATED`) is always allowed.
     """
     incidents.trace.mark(step.device, FALLBACK, "fall back", segment=step.segment, reason=message, then=instead)
     policy = incidents.policy(stage)

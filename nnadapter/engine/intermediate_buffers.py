@@ -120,11 +120,9 @@ def plan_intermediate_buffers(
 def share_regions(
     steps: Sequence[tuple[Collection[str], Sequence[str]]], sizes: Mapping[str, int]
 ) -> tuple[dict[str, int], list[int]]:
-    """Assign intermediate values to regions of memory; return the region of every value, and the bytes of every region.
+    """Return the memory region of every value in `sizes` (bytes by value), and the bytes of every region.
 
-    `steps` are inputs and outputs of each step, `sizes` bytes by value. A value gets the smallest free region that is
-    large
-    enough; otherwise the largest free one, which grows.
+    A value gets the smallest free region that is large enough; otherwise the largest free one, which grows.
     """
     made_by = {name: position for position, (_, outputs) in enumerate(steps) for name in outputs}
     readers = Counter[str]()  # a set of steps is an integer with one bit per step

@@ -146,7 +146,7 @@ class Outcome:
 def is_slower(turns: Sequence[float], other_turns: Sequence[float], by: float = 0.0) -> bool:
     """Return True if a candidate is slower than another by more than the share `by`, beyond noise.
 
-    Both are given by their seconds per turn. It must be slower in all of 5 turns, all but one of 7, all but two of 11:
+    It must be slower in all of 5 turns, all but one of 7, all but two of 11:
     2 to
     6 % by chance. In fewer than 5 turns, it must be slower in all by a wide margin.
     """
@@ -179,11 +179,10 @@ def decided(samples: Samples, simplest: Sequence[int]) -> Outcome:
 def contest(
     candidates: Sequence[Callable[[], float]], simplest: Sequence[int], clock: Callable[[], float]
 ) -> tuple[Outcome, list[list[float]]]:
-    """Time candidates in turns until the winner is clear or more turns do not help; return outcome and seconds per
-    turn.
+    """Time candidates in turns until the winner is clear or more turns do not help.
 
-    Each candidate runs once per round and returns its seconds. The order is random with a constant seed. `simplest` are
-    indices of candidates, the simplest first.
+    Returns outcome and seconds per turn. Each candidate runs once per round, in random order with a constant seed.
+    `simplest` are indices of candidates, the simplest first.
     """
     samples: list[list[float]] = [[] for _ in candidates]
     contenders, chance, started = list(range(len(candidates))), Random(0), clock()
@@ -201,7 +200,7 @@ def contest(
 def twice(
     turns: Sequence[Callable[[], float]], simplest: Sequence[int], clock: Callable[[], float]
 ) -> tuple[Outcome, str]:
-    """Hold two contests, and return the outcome with the reason to doubt it, empty if there is none.
+    """Return the outcome of two contests, and the reason to doubt it, empty if there is none.
 
     The winner of the first and the fastest other candidate hold the second contest. All turns count.
     """

@@ -79,7 +79,6 @@ class ModelDynamicPlans(DynamicPlans[Compiled]):
     Args:
         compile_at: compiles a dynamic plan at some shapes; raises FixedSizesError if that is impossible.
         planned_at: returns shapes that have static plans; a dynamic plan at these shapes reuses their verdicts.
-        limit: maximum number of dynamic plans.
         number: distinguishes the plans from those of the session's other models.
     """
 

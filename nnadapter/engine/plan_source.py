@@ -38,12 +38,9 @@ class PlanSource(ABC, Generic[PlanT]):
     """Source of the compiled plans of one model. Thread-safe.
 
     Args:
-        signature: inputs and outputs of the model.
         input_names: all names that can be fed, in order.
         defaults: contents of optional inputs.
         devices: names of devices to which outputs can be bound.
-        plans: cache of the plans.
-        trace: trace of the session.
     """
 
     recoverable: tuple[type[Exception], ...] = ()

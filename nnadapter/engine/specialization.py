@@ -92,7 +92,6 @@ class SpecializedPrograms(Generic[SpecializedPlan]):
     Args:
         fillable: segments to specialize, by position.
         shared: steps that serve all sizes, with their compile times, by position.
-        build: compiles segments.
         wrap: makes the plan for some sizes from its steps and compile times by segment.
     """
 

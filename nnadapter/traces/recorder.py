@@ -167,9 +167,7 @@ class Recorder(Trace):
     Thread-safe without locks, because list `append` and `pop` are atomic, so a finalizer may call `finish`.
 
     Args:
-        path: path of the file.
         of_session_options: True if ONNX Runtime's session options request it.
-        limit: maximum number of frequent events.
     """
 
     is_recording = is_logging = True
