@@ -43,7 +43,7 @@ def select(requests: DeviceRequest | Sequence[DeviceRequest], isolate: Isolate =
 
     Args:
         requests: requested devices.
-        isolate: isolated devices, unless their options decide; never host devices.
+        isolate: devices to isolate, unless their options decide. Host devices never are.
 
     Raises:
         DeviceNotFoundError, DeviceUnavailableError: a device does not exist or cannot be used.

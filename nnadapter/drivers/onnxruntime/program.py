@@ -193,15 +193,9 @@ def load_program(
     border: tuple[int, int],
     without: Sequence[str] = (),
 ) -> CpuProgram:
-    """Return the program of a model in a supported opset.
+    """Return the program of a model in a supported opset; see `open_program`.
 
-    Args:
-        model: the model.
-        session_options: the caller's.
-        spins: threads may spin.
-        single_threaded: threads do not help.
-        border: expected numbers of inputs and outputs.
-        without: see `open_session`.
+    `single_threaded`: threads do not help. `border`: expected numbers of inputs and outputs.
     """
     try:
         program = open_program(

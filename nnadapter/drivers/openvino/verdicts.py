@@ -404,7 +404,9 @@ class ModelAnalysis:
     sizes: Collection[str] = ()
     """Values computed from shapes or constants only."""
     measured: Collection[str] = ()
+    """See `measured_names`."""
     counted: Collection[str] = ()
+    """See `counted_names`."""
     has_dynamic_shapes: bool = False
 
     @staticmethod

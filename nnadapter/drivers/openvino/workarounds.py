@@ -38,10 +38,12 @@ class Workaround:
     ops: frozenset[str] = frozenset()
     """ONNX ops that require it; empty for every model."""
     seen: str = "2026.4.1"
+    """Newest version with the defect."""
     fixed: str = ""
     """Version without the defect; keep the row until `engine.OLDEST` reaches it."""
     processors: str = ""
     changes_shapes: bool = False
+    """Shapes must be inferred again."""
 
     def run(self, operators: Operators) -> str | None:
         if self.apply is None:
