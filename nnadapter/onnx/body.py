@@ -7,6 +7,7 @@ opset. ONNX Runtime still gets the original node.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import starmap
 from types import MappingProxyType
 from typing import Any
@@ -17,99 +18,16 @@ from onnx import helper
 
 from nnadapter.ir import Array, SymbolicNumber
 from nnadapter.ir.structure import SymbolicArray
-from nnadapter.onnx.construction import array_info, info_of, initializer_of
+from nnadapter.onnx.construction import add_constants, info_of, initializer_of
 from nnadapter.onnx.model import OnnxNode
 from nnadapter.onnx.propagation import infer
 from nnadapter.onnx.schemas import MICROSOFT, Refusal, add_schema, further_schema, since_version
 from nnadapter.records import dataclass, replace
 from partition.graph import ELEMENT_TYPE_OF_DTYPE, Reason, Value
 
-
-def invalid_node(node: OnnxNode, problem: str) -> Refusal:
-    """Return the refusal of an invalid node, as "OP_TYPE problem"."""
-    return Refusal(Reason.INVALID_NODE, f"{node.op_type} {problem}")
-
-
-class NodeInputs:
-    """Facts about the inputs of one node, by position.
-
-    `values` are None if absent, and dynamic sizes are not numbers. `integers` returns the contents of a shape-derived
-    input, possibly symbolic, or None.
-    """
-
-    def __init__(
-        self,
-        node: OnnxNode,
-        values: Sequence[Value | None],
-        constants: Mapping[int, Array],
-        integers: Callable[[int], tuple[int, ...] | None],
-    ) -> None:
-        self._node, self._values, self._contents, self._integers = node, values, constants, integers
-
-    def value(self, position: int) -> Value:
-        """Return a required input.
-
-        Raises:
-            Refusal: absent, or of unknown rank or type.
-        """
-        value = self._values[position] if position < len(self._values) else None
-        if value is None:
-            raise invalid_node(self._node, f"lacks its input {position}")
-        if value.shape is None or value.dtype is None:
-            raise Refusal(Reason.DYNAMIC_SHAPE, f"input {position} of {self._node.op_type} has an unknown rank or type")
-        return value
-
-    def shape(self, position: int) -> tuple[int | None, ...]:
-        """Return the dimensions, None if dynamic."""
-        return tuple(size if type(size) is int else None for size in self.value(position).shape or ())
-
-    def size(self, position: int, axis: int) -> int | None:
-        """Return a dimension: a number, a symbolic size, or None."""
-        shape = self.value(position).shape or ()
-        if not -len(shape) <= axis < len(shape):
-            raise invalid_node(self._node, f"has an input {position} of rank {len(shape)}, but needs its axis {axis}")
-        size = shape[axis]
-        return None if size is None or isinstance(size, str) else size
-
-    def width(self, position: int, axis: int = -1) -> int | None:
-        """Return a static dimension, or None."""
-        size = self.size(position, axis)
-        return size if type(size) is int else None
-
-    def integers(self, position: int) -> tuple[int, ...]:
-        """Return integer contents, possibly symbolic, or raise Refusal."""
-        items = self._integers(position)
-        return tuple(self.contents(position).reshape(-1).tolist()) if items is None else items
-
-    def rank(self, position: int) -> int:
-        return len(self.shape(position))
-
-    def dtype(self, position: int | None = None) -> str:
-        """Return a data type, by default of the first real-valued input."""
-        if position is not None:
-            return str(self.value(position).dtype)
-        names = (str(value.dtype) for value in self._values if value is not None)
-        return next((name for name in names if "float" in name), None) or self.dtype(0)
-
-    def contents(self, position: int) -> Array:
-        """Return known contents, or raise Refusal."""
-        if position not in self._contents:
-            raise Refusal(
-                Reason.NOT_CONSTANT,
-                f"input {position} of {self._node.op_type} is known only when the model runs; expected an initializer "
-                "or a value that follows from shapes",
-            )
-        return self._contents[position]
-
-    def knows(self, position: int) -> bool:
-        return position in self._contents
-
-
 NEWEST_OPSET = 24
 OLDEST_OPSET = 13
 """Oldest opset of bodies; Softmax and other ops have another meaning before it."""
-_SMALL_ELEMENTS = 1024
-"""Largest constants, in elements, whose contents are passed to inference."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -149,15 +67,13 @@ class Body:
         """Infer types of inner values by name; large constants are not followed."""
         graph = onnx.GraphProto(name="body")
         input_arrays = {name: array for position, array in constants.items() if (name := self.inputs[position])}
-        for name, array in (input_arrays | self.plain_constants()).items():
-            if array.size <= _SMALL_ELEMENTS and array.dtype != object:
-                graph.initializer.append(initializer_of(name, array))
-            else:
-                graph.input.append(array_info(name, array))
+        add_constants(graph, input_arrays | self.plain_constants())
         input_values = {
             name: value for name, value in zip(self.inputs, inputs, strict=True) if name and name not in input_arrays
         }
-        graph.input.extend(info_of(_named(value, name)) for name, value in input_values.items() if value is not None)
+        graph.input.extend(
+            info_of(replace(value, name=name)) for name, value in input_values.items() if value is not None
+        )
         graph.node.extend(self._protos())
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", self.opset)])
         return dict(infer(model))
@@ -175,10 +91,6 @@ class Body:
             yield proto
 
 
-def _named(value: Value, name: str) -> Value:
-    return Value(name, value.dtype, value.shape, value.itemsize)
-
-
 def _without_new_symbols(info: onnx.ValueInfoProto, symbols: set[Any]) -> onnx.ValueInfoProto:
     """Clear symbols invented by inference: other bodies may reuse the names."""
     for dimension in info.type.tensor_type.shape.dim:
@@ -187,19 +99,19 @@ def _without_new_symbols(info: onnx.ValueInfoProto, symbols: set[Any]) -> onnx.V
     return info
 
 
-def _objects(items: Sequence[Any]) -> Array:
-    array = np.empty(len(items), object)
-    array[:] = items
-    return array
-
-
 class BodyBuilder:
-    """Writer of the body of one node. `oldest` is the oldest opset it supports; see `NodeInputs`, `body_of`."""
+    """Writer of the body of one node, with facts about the node's inputs by position.
+
+    `values` are None if absent, and dynamic sizes are not numbers. `integers` returns the contents of a shape-derived
+    input, possibly symbolic, or None. `oldest` is the oldest opset that the body supports; see `body_of`.
+
+    Every ONNX op is a method: `body.MatMul(a, b)` adds a node with one output and returns the output's name.
+    """
 
     def __init__(
         self,
         node: OnnxNode,
-        inputs: Sequence[Value | None],
+        values: Sequence[Value | None],
         constants: Mapping[int, Array] = MappingProxyType({}),
         opset: int = NEWEST_OPSET,
         integers: Callable[[int], tuple[int, ...] | None] = lambda position: None,
@@ -208,14 +120,77 @@ class BodyBuilder:
         if opset < oldest:
             raise Refusal(Reason.UNSUPPORTED_VERSION, f"bodies of {node.op_type} need opset {oldest} or newer")
         self.node, self.opset = node, opset
-        self.inputs = NodeInputs(node, inputs, constants, integers)
-        self._names = tuple("" if value is None else f"input{position}" for position, value in enumerate(inputs))
+        self._values, self._known, self._integers = values, constants, integers
+        self._names = tuple("" if value is None else f"input{position}" for position, value in enumerate(values))
         self._nodes: list[OnnxNode] = []
         self._constants: dict[str, Array | SymbolicArray] = {}
+
+    def __getattr__(self, op_type: str) -> Callable[..., str]:
+        if not op_type[0].isupper():
+            raise AttributeError(f"{op_type!r} is no op of ONNX")
+        return partial(self.add, op_type)
 
     def input(self, position: int) -> str:
         """Return the inner name of an input, empty if absent."""
         return self._names[position] if position < len(self._names) else ""
+
+    def value(self, position: int) -> Value:
+        """Return a required input.
+
+        Raises:
+            Refusal: absent, or of unknown rank or type.
+        """
+        value = self._values[position] if position < len(self._values) else None
+        if value is None:
+            raise self.invalid(f"lacks its input {position}")
+        if value.shape is None or value.dtype is None:
+            raise Refusal(Reason.DYNAMIC_SHAPE, f"input {position} of {self.node.op_type} has an unknown rank or type")
+        return value
+
+    def shape(self, position: int) -> tuple[int | None, ...]:
+        """Return the dimensions, None if dynamic."""
+        return tuple(size if type(size) is int else None for size in self.value(position).shape or ())
+
+    def size(self, position: int, axis: int) -> int | None:
+        """Return a dimension: a number, a symbolic size, or None."""
+        shape = self.value(position).shape or ()
+        if not -len(shape) <= axis < len(shape):
+            raise self.invalid(f"has an input {position} of rank {len(shape)}, but needs its axis {axis}")
+        size = shape[axis]
+        return None if size is None or isinstance(size, str) else size
+
+    def width(self, position: int, axis: int = -1) -> int | None:
+        """Return a static dimension, or None."""
+        size = self.size(position, axis)
+        return size if type(size) is int else None
+
+    def integers(self, position: int) -> tuple[int, ...]:
+        """Return integer contents, possibly symbolic, or raise Refusal."""
+        items = self._integers(position)
+        return tuple(self.contents(position).reshape(-1).tolist()) if items is None else items
+
+    def rank(self, position: int) -> int:
+        return len(self.shape(position))
+
+    def dtype(self, position: int | None = None) -> str:
+        """Return a data type, by default of the first real-valued input."""
+        if position is not None:
+            return str(self.value(position).dtype)
+        names = (str(value.dtype) for value in self._values if value is not None)
+        return next((name for name in names if "float" in name), None) or self.dtype(0)
+
+    def contents(self, position: int) -> Array:
+        """Return known contents, or raise Refusal."""
+        if position not in self._known:
+            raise Refusal(
+                Reason.NOT_CONSTANT,
+                f"input {position} of {self.node.op_type} is known only when the model runs; expected an initializer "
+                "or a value that follows from shapes",
+            )
+        return self._known[position]
+
+    def knows(self, position: int) -> bool:
+        return position in self._known
 
     def wants(self, position: int) -> bool:
         return bool(self.node.output(position))
@@ -226,8 +201,8 @@ class BodyBuilder:
         return contents.plain() if isinstance(contents, SymbolicArray) else contents
 
     def invalid(self, problem: str) -> Refusal:
-        """See `invalid_node`."""
-        return invalid_node(self.node, problem)
+        """Return the refusal of an invalid node, as "OP_TYPE problem"."""
+        return Refusal(Reason.INVALID_NODE, f"{self.node.op_type} {problem}")
 
     def unsupported(self, attribute: str, problem: str) -> Refusal:
         return Refusal(Reason.UNSUPPORTED_ATTRIBUTE, f"attribute {attribute!r} of {self.node.op_type} {problem}")
@@ -235,11 +210,9 @@ class BodyBuilder:
     def constant(self, contents: Any, dtype: str = "int64") -> str:
         """Add a constant, possibly with symbolic integers, and return its name."""
         name = f"constant{len(self._constants)}"
-        if isinstance(contents, SymbolicNumber):
-            self._constants[name] = SymbolicArray(_objects((contents,)).reshape(()), np.dtype(dtype))
-            return name
-        if isinstance(contents, (list, tuple)) and any(isinstance(item, SymbolicNumber) for item in contents):
-            self._constants[name] = SymbolicArray(_objects(contents), np.dtype(dtype))
+        items = contents if isinstance(contents, (list, tuple)) else (contents,)
+        if any(isinstance(item, SymbolicNumber) for item in items):
+            self._constants[name] = SymbolicArray(np.array(contents, object), np.dtype(dtype))
             return name
         array = np.asarray(contents, helper.tensor_dtype_to_np_dtype(ELEMENT_TYPE_OF_DTYPE[dtype]))
         array.flags.writeable = False
@@ -265,15 +238,19 @@ class BodyBuilder:
         )
         return output_names
 
+    def plus(self, x: str, y: str) -> str:
+        """Add an Add of two values; return the other one if one is absent."""
+        return self.Add(x, y) if x and y else x or y
+
     def cast(self, x: str, dtype: str) -> str:
-        return self.add("Cast", x, to=ELEMENT_TYPE_OF_DTYPE[dtype])
+        return self.Cast(x, to=ELEMENT_TYPE_OF_DTYPE[dtype])
 
     def unsqueeze(self, x: str, *axes: int) -> str:
-        return self.add("Unsqueeze", x, self.constant(axes))
+        return self.Unsqueeze(x, self.constant(axes))
 
     def reshape(self, x: str, *sizes: int) -> str:
         """Add a Reshape; 0 copies a size, -1 infers one."""
-        return self.add("Reshape", x, self.constant(sizes))
+        return self.Reshape(x, self.constant(sizes))
 
     def finish(self, outputs: Sequence[str]) -> Body:
         """Return the body; copies outputs that no inner node produces."""
@@ -281,27 +258,28 @@ class BodyBuilder:
         defined_names: set[str] = set(self._names) | self._constants.keys()
         for position, name in enumerate(output_names):
             if name and name in defined_names:
-                output_names[position] = self.add("Identity", name)
+                output_names[position] = self.Identity(name)
             defined_names.add(output_names[position])
         return Body(self._names, tuple(output_names), tuple(self._nodes), self._constants, self.opset)
 
 
-def channels_first(body: BodyBuilder, x: str, rank: int) -> str:
-    """Transpose [N, ..., C] to [N, C, ...], or raise Refusal."""
+def channels_first(body: BodyBuilder) -> str:
+    """Transpose the first input from [N, ..., C] to [N, C, ...], or raise Refusal."""
+    rank = body.rank(0)
     if rank < 3:
         raise body.invalid(f"has an input of rank {rank}; expected [N, ..., C] of rank 3 or more")
-    return body.add("Transpose", x, perm=(0, rank - 1, *range(1, rank - 1)))
+    return body.Transpose(body.input(0), perm=(0, rank - 1, *range(1, rank - 1)))
 
 
-def channels_last(body: BodyBuilder, x: str, rank: int) -> str:
-    """Transpose [N, C, ...] to [N, ..., C]."""
-    return body.add("Transpose", x, perm=(0, *range(2, rank), 1))
+def channels_last(body: BodyBuilder, x: str) -> str:
+    """Transpose a value with the rank of the first input from [N, C, ...] to [N, ..., C]."""
+    return body.Transpose(x, perm=(0, *range(2, body.rank(0)), 1))
 
 
 def sliced(body: BodyBuilder, x: str, axis: int, begin: int, end: int | str) -> str:
     """Slice along one axis; `end` may name a one-element vector."""
     stop = end if isinstance(end, str) else body.constant((end,))
-    return body.add("Slice", x, body.constant((begin,)), stop, body.constant((axis,)))
+    return body.Slice(x, body.constant((begin,)), stop, body.constant((axis,)))
 
 
 def parts_along(body: BodyBuilder, x: str, axis: int, sizes: Sequence[int]) -> tuple[str, ...]:
@@ -311,15 +289,20 @@ def parts_along(body: BodyBuilder, x: str, axis: int, sizes: Sequence[int]) -> t
 
 def length_of(body: BodyBuilder, x: str, axis: int) -> str:
     """Return one dimension as a one-element vector."""
-    return body.add("Gather", body.add("Shape", x), body.constant((axis,)))
+    return body.Gather(body.Shape(x), body.constant((axis,)))
 
 
 def steps_along(body: BodyBuilder, x: str, axis: int, size: int | None) -> str:
     """Return the integers 0 to size - 1 along an axis, as a constant if the size is static."""
     if type(size) is int:
         return body.constant(np.arange(size))
-    scalar = body.add("Squeeze", length_of(body, x, axis)) if size is None else body.constant(size)
-    return body.add("Range", body.constant(0), scalar, body.constant(1))
+    scalar = body.Squeeze(length_of(body, x, axis)) if size is None else body.constant(size)
+    return range_to(body, scalar)
+
+
+def range_to(body: BodyBuilder, limit: str, dtype: str = "int64") -> str:
+    """Return the numbers from 0 up to a limit, excluding it."""
+    return body.Range(body.constant(0, dtype), limit, body.constant(1, dtype))
 
 
 BodyRule = Callable[[BodyBuilder], Sequence[str]]

@@ -170,6 +170,19 @@ def array_info(name: str, array: object) -> onnx.ValueInfoProto:
     return info
 
 
+_SMALL_ELEMENTS = 1024
+"""Largest constants, in elements, whose contents are passed to inference."""
+
+
+def add_constants(graph: GraphProto, constants: Mapping[str, Array]) -> None:
+    """Add constants to a graph for inference: small ones as initializers, others as inputs."""
+    for name, array in constants.items():
+        if array.size <= _SMALL_ELEMENTS and array.dtype != object:
+            graph.initializer.append(initializer_of(name, array))
+        else:
+            graph.input.append(array_info(name, array))
+
+
 def untyped(names: Iterable[str]) -> list[onnx.ValueInfoProto]:
     """Return infos with names only, skipping absent ones."""
     return [onnx.ValueInfoProto(name=name) for name in names if name]

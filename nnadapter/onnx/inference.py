@@ -22,9 +22,9 @@ from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import Array, OperandType
 from nnadapter.onnx.body import body_of
 from nnadapter.onnx.construction import (
+    add_constants,
     array_info,
     copied,
-    initializer_of,
     model_of,
     without_inner_shapes,
     without_shape,
@@ -181,8 +181,6 @@ _FAILURE = "(op_type:"
 """Prefix of onnx's messages about a node."""
 _UNKNOWN = ("No Op registered", "No Schema registered", "expected to have type but instead is null")
 """onnx's messages about unknown ops and their consumers."""
-SMALL_ELEMENTS = 1024
-"""Largest constants, in elements, whose contents are passed to inference."""
 Types = Mapping[str, onnx.ValueInfoProto]
 
 
@@ -275,7 +273,7 @@ class Inference:
         skeleton.graph.node.append(node if states_inside else without_inner_shapes(node))
         names = dict.fromkeys(self._graph.nodes[index].reads)
         skeleton.graph.input.extend(types[name] for name in names if name in types and name not in constants)
-        _add_constants(skeleton.graph, [name for name in names if name in constants], constants)
+        add_constants(skeleton.graph, {name: constants[name] for name in names if name in constants})
         inferred_types = infer(skeleton)
         output_types = {
             name: inferred_types[name] for name in self._graph.nodes[index].outputs if name in inferred_types
@@ -306,7 +304,7 @@ class Inference:
         if rule is not None:
             input_values = [values_by_name.get(name) for name in node.inputs]
             version = node.since_version or self._read.opsets.get(node.domain, 1)
-            infos = _infos(node, rule(node, version, input_values))
+            infos = _infos(zip(node.outputs, rule(node, version, input_values) or (), strict=False))
         if is_described and not infos:
             infos = self._said_of_further(node, values_by_name, constants)
         return infos or self._written.types([name for name in node.outputs if name], values)
@@ -323,11 +321,10 @@ class Inference:
         except Refusal:
             return {}
         if body is None:
-            types_by_name = self._read.operators.output_types(node, values, constants) or {}
-            return {name: _info(name, type_) for name, type_ in types_by_name.items()}
+            return _infos((self._read.operators.output_types(node, values, constants) or {}).items())
         output_names = (name for name in node.outputs if name)
         return {
-            name: _called(info, name)
+            name: onnx.ValueInfoProto(name=name, type=info.type)
             for name, info in zip(output_names, body.types(inputs, input_constants), strict=False)
         }
 
@@ -384,10 +381,8 @@ class Inference:
         graph.node.extend(self._inferable(facts.nodes))
         shapes = facts.shapes
         graph.input.extend(_shaped(info, shapes[info.name]) if info.name in shapes else info for info in self._inputs)
-        read = dict.fromkeys(
-            name for index in facts.nodes for name in self._graph.nodes[index].reads if name in facts.constants
-        )
-        _add_constants(graph, read, facts.constants)
+        read = (name for index in facts.nodes for name in self._graph.nodes[index].reads)
+        add_constants(graph, {name: facts.constants[name] for name in read if name in facts.constants})
         produced_names = {name for index in facts.nodes for name in self._graph.nodes[index].outputs}
         graph.output.extend(
             facts.stated.get(value.name, value) for value in self._outputs if value.name in produced_names
@@ -426,28 +421,12 @@ class Inference:
         return key_of(node) in self._functions or holds_graph(node)  # a subgraph may call one
 
 
-def _infos(node: OnnxNode, types: Sequence[OperandType] | None) -> dict[str, onnx.ValueInfoProto]:
-    return {name: _info(name, type_) for name, type_ in zip(node.outputs, types or (), strict=False) if name}
-
-
-def _info(name: str, type_: OperandType) -> onnx.ValueInfoProto:
-    info: onnx.ValueInfoProto = helper.make_tensor_value_info(
-        name, ELEMENT_TYPE_OF_DTYPE[type_.dtype.value], type_.dimensions
-    )
-    return info
-
-
-def _called(info: onnx.ValueInfoProto, name: str) -> onnx.ValueInfoProto:
-    return onnx.ValueInfoProto(name=name, type=info.type)
-
-
-def _add_constants(graph: onnx.GraphProto, names: Iterable[str], constants: Mapping[str, Array]) -> None:
-    for name in names:
-        array = constants[name]
-        if array.size <= SMALL_ELEMENTS and array.dtype != object:
-            graph.initializer.append(initializer_of(name, array))
-        else:
-            graph.input.append(array_info(name, array))
+def _infos(types: Iterable[tuple[str, OperandType]]) -> dict[str, onnx.ValueInfoProto]:
+    return {
+        name: helper.make_tensor_value_info(name, ELEMENT_TYPE_OF_DTYPE[type_.dtype.value], type_.dimensions)
+        for name, type_ in types
+        if name
+    }
 
 
 def _with_default(node: onnx.NodeProto, name: str, value: int) -> onnx.NodeProto:

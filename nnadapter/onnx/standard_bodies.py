@@ -15,7 +15,7 @@ from math import inf, prod, sqrt
 import numpy as np
 
 from nnadapter.ir.operand import Array
-from nnadapter.onnx.body import Body, BodyBuilder, length_of, steps_along
+from nnadapter.onnx.body import Body, BodyBuilder, length_of, range_to, steps_along
 from nnadapter.onnx.construction import array_info
 from nnadapter.onnx.graphs import value_of_type
 from nnadapter.onnx.microsoft.attention import filtered, joined, lowest, separated, turned_plainly
@@ -43,99 +43,93 @@ def dynamic_quantize_linear_body(body: BodyBuilder) -> Sequence[str]:
     zero, unit_scale, steps = (body.constant(value, "float32") for value in (0, 1, _LARGEST))
     x = body.input(0)
     numbers = body.reshape(x, -1)
-    low = body.add("Min", body.add("ReduceMin", numbers, keepdims=0), zero)
-    high = body.add("Max", body.add("ReduceMax", numbers, keepdims=0), zero)
-    width = body.add("Sub", high, low)
-    scale = body.add("Where", body.add("Equal", width, zero), unit_scale, body.add("Div", width, steps))
-    below = body.add("Sub", zero, body.add("Div", low, scale))
-    point = body.add("Round", body.add("Clip", below, zero, steps))
-    moved = body.add("Add", body.add("Round", body.add("Div", x, scale)), point)
-    clipped = body.add("Clip", moved, zero, steps)
+    low = body.Min(body.ReduceMin(numbers, keepdims=0), zero)
+    high = body.Max(body.ReduceMax(numbers, keepdims=0), zero)
+    width = body.Sub(high, low)
+    scale = body.Where(body.Equal(width, zero), unit_scale, body.Div(width, steps))
+    below = body.Sub(zero, body.Div(low, scale))
+    point = body.Round(body.Clip(below, zero, steps))
+    moved = body.Add(body.Round(body.Div(x, scale)), point)
+    clipped = body.Clip(moved, zero, steps)
     # The values are integers already: this quantization changes none, but shows a device that they are.
-    is_shown = body.opset >= _OLDEST_QUANTIZED and body.inputs.rank(0)
-    y = (
-        body.add("QuantizeLinear", clipped, unit_scale, body.constant(0, "uint8"))
-        if is_shown
-        else body.cast(clipped, "uint8")
-    )
+    is_shown = body.opset >= _OLDEST_QUANTIZED and body.rank(0)
+    y = body.QuantizeLinear(clipped, unit_scale, body.constant(0, "uint8")) if is_shown else body.cast(clipped, "uint8")
     return [y, scale, body.cast(point, "uint8")]
 
 
 def mat_mul_integer_body(body: BodyBuilder) -> Sequence[str]:
     """Write the body of MatMulInteger (ONNX version 10); zero points may be per row of A and column of B."""
-    rank, summed = body.inputs.rank(0), max(body.inputs.rank(1) - 2, 0)
+    rank, summed = body.rank(0), max(body.rank(1) - 2, 0)
     if _is_quantized(body):
         return [_quantized_product(body)]
     a, b = _centered(body, 0, (-1, 1)), _centered(body, 1, (-1,))
     if _is_known(body):
         weights = np.moveaxis(_magnitudes(body, (-1,)), summed, 0)
     else:
-        weights = _unknown(body, body.inputs.width(1, summed) or body.inputs.width(0), 1)
+        weights = _unknown(body, body.width(1, summed) or body.width(0), 1)
     sizes = _parts(body, weights)
     pairs = zip(_cut(body, a, rank - 1, sizes), _cut(body, b, summed, sizes), strict=True)
-    return [_sum(body, [body.add("MatMul", *pair) for pair in pairs])]
+    return [_sum(body, [body.MatMul(*pair) for pair in pairs])]
 
 
 def _is_quantized(body: BodyBuilder) -> bool:
     """Return whether it is a Linear by quantize_dynamic: a constant int8 matrix with zero point 0."""
-    if body.opset < _OLDEST_QUANTIZED or not _is_known(body) or (body.input(3) and body.inputs.contents(3).any()):
+    if body.opset < _OLDEST_QUANTIZED or not _is_known(body) or (body.input(3) and body.contents(3).any()):
         return False
-    is_one = not body.input(2) or body.inputs.rank(2) == 0 or (body.inputs.rank(2) == 1 and body.inputs.width(2) == 1)
-    ranks, dtypes = (body.inputs.rank(0), body.inputs.rank(1)), (body.inputs.dtype(0), body.inputs.dtype(1))
+    is_one = not body.input(2) or body.rank(2) == 0 or (body.rank(2) == 1 and body.width(2) == 1)
+    ranks, dtypes = (body.rank(0), body.rank(1)), (body.dtype(0), body.dtype(1))
     return is_one and min(ranks) > 1 and ranks[1] == 2 and dtypes == ("uint8", "int8")
 
 
 def _quantized_product(body: BodyBuilder) -> str:
     """Multiply, then subtract A's zero point times column sums of B, so that devices multiply integers."""
-    weights = body.inputs.contents(1).astype(np.int16)
+    weights = body.contents(1).astype(np.int16)
     sizes = _parts(body, np.abs(weights))
     unit_scale, point = body.constant(1, "float32"), body.cast(body.input(2), "float32") if body.input(2) else ""
-    first, second = _cut(body, body.input(0), body.inputs.rank(0) - 1, sizes), _cut(body, body.input(1), 0, sizes)
+    first, second = _cut(body, body.input(0), body.rank(0) - 1, sizes), _cut(body, body.input(1), 0, sizes)
     sums = []
     for a, b, part in zip(first, second, np.split(weights, np.cumsum(sizes)[:-1]), strict=True):
-        product = body.add(
-            "MatMul", body.add("DequantizeLinear", a, unit_scale), body.add("DequantizeLinear", b, unit_scale)
-        )
+        product = body.MatMul(body.DequantizeLinear(a, unit_scale), body.DequantizeLinear(b, unit_scale))
         columns = body.constant(part.sum(axis=0, dtype=np.int64), "float32")
-        sums.append(body.add("Sub", product, body.add("Mul", point, columns)) if point else product)
+        sums.append(body.Sub(product, body.Mul(point, columns)) if point else product)
     return _sum(body, sums)
 
 
 def conv_integer_body(body: BodyBuilder) -> Sequence[str]:
     """Write the body of ConvInteger (ONNX version 10); padding has x's zero point."""
-    along = (-1, *(1,) * (body.inputs.rank(1) - 1))
+    along = (-1, *(1,) * (body.rank(1) - 1))
     pixels = tuple(range(2, len(along)))
     x, filters = _centered(body, 0, along), _centered(body, 1, along)
     if _is_known(body):
         weights = _magnitudes(body, along).sum(axis=pixels, dtype=np.int64).T
     else:
-        window = [body.inputs.width(1, axis) for axis in pixels]
-        weights = _unknown(body, body.inputs.width(1, 1), None if None in window else prod(filter(None, window)))
+        window = [body.width(1, axis) for axis in pixels]
+        weights = _unknown(body, body.width(1, 1), None if None in window else prod(filter(None, window)))
     sizes = _parts(body, weights)
     if len(sizes) > 1 and body.node.integer("group", 1) > 1:
         raise body.unsupported("group", "is above 1, but sums of products may exceed 2^24")
     pairs = zip(_cut(body, x, 1, sizes), _cut(body, filters, 1, sizes), strict=True)
-    return [_sum(body, [body.add("Conv", *pair, **body.node.attributes) for pair in pairs])]
+    return [_sum(body, [body.Conv(*pair, **body.node.attributes) for pair in pairs])]
 
 
 def _centered(body: BodyBuilder, position: int, along: tuple[int, ...]) -> str:
     """Subtract the zero point, reshaped to `along` if per channel."""
     numbers, point = body.cast(body.input(position), "float32"), position + 2
-    if not body.input(point) or (body.inputs.knows(point) and not body.inputs.contents(point).any()):
+    if not body.input(point) or (body.knows(point) and not body.contents(point).any()):
         return numbers
     points = body.cast(body.input(point), "float32")
-    if body.inputs.rank(point) == 1 and body.inputs.width(point) != 1 and len(along) > 1:
+    if body.rank(point) == 1 and body.width(point) != 1 and len(along) > 1:
         points = body.reshape(points, *along)
-    return body.add("Sub", numbers, points)
+    return body.Sub(numbers, points)
 
 
 def _is_known(body: BodyBuilder) -> bool:
-    return body.inputs.knows(1) and (not body.input(3) or body.inputs.knows(3))
+    return body.knows(1) and (not body.input(3) or body.knows(3))
 
 
 def _magnitudes(body: BodyBuilder, along: tuple[int, ...]) -> Array:
-    weights = body.inputs.contents(1).astype(np.int16)
-    points = body.inputs.contents(3).astype(np.int16) if body.input(3) else np.zeros((), np.int16)
+    weights = body.contents(1).astype(np.int16)
+    points = body.contents(3).astype(np.int16) if body.input(3) else np.zeros((), np.int16)
     magnitudes: Array = np.abs(weights - (points.reshape(along) if points.ndim == 1 and points.size > 1 else points))
     return magnitudes
 
@@ -167,7 +161,7 @@ def _cut(body: BodyBuilder, name: str, axis: int, sizes: list[int]) -> Sequence[
 def _sum(body: BodyBuilder, parts: Sequence[str]) -> str:
     total, *addends = (body.cast(part, "int32") for part in parts)
     for part in addends:
-        total = body.add("Add", total, part)
+        total = body.Add(total, part)
     return total
 
 
@@ -176,28 +170,28 @@ def qlinear_conv_body(body: BodyBuilder) -> Sequence[str]:
     x, filters = _dequantized(body, 0), _dequantized(body, 3, axis=0)
     bias = body.input(8)
     if bias:
-        scale = body.add("Mul", _number(body, 1), _scale(body, 4))
-        bias = body.add("DequantizeLinear", bias, scale, axis=0)
-    return [_quantized(body, body.add("Conv", x, filters, bias, **body.node.attributes), 6)]
+        scale = body.Mul(_number(body, 1), _scale(body, 4))
+        bias = body.DequantizeLinear(bias, scale, axis=0)
+    return [_quantized(body, body.Conv(x, filters, bias, **body.node.attributes), 6)]
 
 
 def qlinear_mat_mul_body(body: BodyBuilder) -> Sequence[str]:
     """Write the body of QLinearMatMul (ONNX version 21); scales may be per row of A and column of B."""
-    first = _dequantized(body, 0, axis=body.inputs.rank(0) - 2)
-    second = _dequantized(body, 3, axis=body.inputs.rank(3) - 1)
-    return [_quantized(body, body.add("MatMul", first, second), 6)]
+    first = _dequantized(body, 0, axis=body.rank(0) - 2)
+    second = _dequantized(body, 3, axis=body.rank(3) - 1)
+    return [_quantized(body, body.MatMul(first, second), 6)]
 
 
 def _dequantized(body: BodyBuilder, position: int, axis: int | None = None) -> str:
     """Dequantize an input by the scale and zero point after it."""
     if axis is None:
-        return body.add("DequantizeLinear", body.input(position), *_numbers(body, position + 1))
+        return body.DequantizeLinear(body.input(position), *_numbers(body, position + 1))
     steps = (_scale(body, position + 1), _scale(body, position + 2))
-    return body.add("DequantizeLinear", body.input(position), *steps, axis=axis)
+    return body.DequantizeLinear(body.input(position), *steps, axis=axis)
 
 
 def _quantized(body: BodyBuilder, real: str, position: int) -> str:
-    return body.add("QuantizeLinear", real, *_numbers(body, position))
+    return body.QuantizeLinear(real, *_numbers(body, position))
 
 
 def _numbers(body: BodyBuilder, position: int) -> tuple[str, str]:
@@ -205,17 +199,17 @@ def _numbers(body: BodyBuilder, position: int) -> tuple[str, str]:
 
 
 def _number(body: BodyBuilder, position: int) -> str:
-    if body.inputs.rank(position) == 0:
+    if body.rank(position) == 0:
         return body.input(position)
-    if body.inputs.rank(position) > 1 or body.inputs.width(position) != 1:
+    if body.rank(position) > 1 or body.width(position) != 1:
         raise body.invalid(f"has an input {position} of several numbers; expected one")
-    return body.add("Squeeze", body.input(position))
+    return body.Squeeze(body.input(position))
 
 
 def _scale(body: BodyBuilder, position: int) -> str:
-    if body.inputs.rank(position) > 1:
-        raise body.invalid(f"has an input {position} of rank {body.inputs.rank(position)}; expected 0 or 1")
-    is_one = body.inputs.rank(position) == 0 or body.inputs.width(position) == 1
+    if body.rank(position) > 1:
+        raise body.invalid(f"has an input {position} of rank {body.rank(position)}; expected 0 or 1")
+    is_one = body.rank(position) == 0 or body.width(position) == 1
     return _number(body, position) if is_one else body.input(position)
 
 
@@ -229,7 +223,7 @@ def softplus_body(body: BodyBuilder) -> Sequence[str]:
     log(exp(x) + 1) overflows from 89 on, and OpenVINO is off by 8e-6 near 0, by which VITS divides.
     """
     x = body.input(0)
-    return [body.add("Sub", body.add("Relu", x), body.add("Log", body.add("Sigmoid", body.add("Abs", x))))]
+    return [body.Sub(body.Relu(x), body.Log(body.Sigmoid(body.Abs(x))))]
 
 
 _MASK, _PAST_KEY, _PAST_VALUE, _LENGTHS = 3, 4, 5, 6
@@ -260,28 +254,28 @@ def attention_body(body: BodyBuilder) -> Sequence[str]:
     for name in ("left_window_size", "right_window_size"):
         if body.node.integer(name, -1) >= 0:
             raise body.unsupported(name, "is stated; expected -1")
-    heads, dtype, packed = _heads(body), body.inputs.dtype(0), body.inputs.rank(0) == 3
-    query, key, value = (body.input(position) for position in range(3))
+    heads, dtype, packed = _heads(body), body.dtype(0), body.rank(0) == 3
+    query, key, value = map(body.input, range(3))
     if packed:
         query = separated(body, query, heads.queries, head_size=heads.size)
         key = separated(body, key, heads.keys, head_size=heads.size)
         value = separated(body, value, heads.keys, head_size=heads.wide)
     if body.input(_PAST_KEY):
-        key = body.add("Concat", body.input(_PAST_KEY), key, axis=2)
-        value = body.add("Concat", body.input(_PAST_VALUE), value, axis=2)
+        key = body.Concat(body.input(_PAST_KEY), key, axis=2)
+        value = body.Concat(body.input(_PAST_VALUE), value, axis=2)
     scale = body.node.number("scale", 1 / sqrt(heads.size))
-    scaled = body.add("Mul", query, body.constant(scale, dtype))
+    scaled = body.Mul(query, body.constant(scale, dtype))
     bias, sees = _mask(body, query, key)
     output = _weighted_values(body, (scaled, key, value), bias, heads)
     if sees:
-        output = body.add("Where", sees, output, body.constant(0.0, dtype))
+        output = body.Where(sees, output, body.constant(0.0, dtype))
     return (joined(body, output, heads.queries * heads.wide) if packed else output), key, value
 
 
 def rotary_embedding_body(body: BodyBuilder) -> Sequence[str]:
     """Write the body of RotaryEmbedding (ONNX version 23); tables may have a row per position."""
-    packed, heads, width = body.inputs.rank(0) == 3, body.node.integer("num_heads", 0), body.inputs.width(0)
-    pairs = body.inputs.width(1)
+    packed, heads, width = body.rank(0) == 3, body.node.integer("num_heads", 0), body.width(0)
+    pairs = body.width(1)
     if width is None or pairs is None or (packed and (heads < 1 or width % heads)):
         raise body.invalid("has heads or tables of unknown width")
     size = width // heads if packed else width
@@ -289,7 +283,7 @@ def rotary_embedding_body(body: BodyBuilder) -> Sequence[str]:
         raise body.invalid(f"has tables of {pairs} columns for heads of {size} features")
     x = separated(body, body.input(0), heads, head_size=size) if packed else body.input(0)
     cosine, sine = (
-        body.add("Gather", body.input(position), body.input(3)) if body.input(3) else body.input(position)
+        body.Gather(body.input(position), body.input(3)) if body.input(3) else body.input(position)
         for position in (1, 2)
     )
     interleaved = body.node.integer("interleaved", 0) != 0
@@ -298,12 +292,12 @@ def rotary_embedding_body(body: BodyBuilder) -> Sequence[str]:
 
 
 def _heads(body: BodyBuilder) -> _Heads:
-    widths = [body.inputs.width(position) for position in range(3)]
-    if body.inputs.rank(0) == 3:
+    widths = [body.width(position) for position in range(3)]
+    if body.rank(0) == 3:
         queries, keys = (body.node.integer(name, 0) for name in ("q_num_heads", "kv_num_heads"))
         parts = (queries, keys, keys)
     else:
-        queries, keys = (body.inputs.width(position, 1) or 0 for position in (0, 1))
+        queries, keys = (body.width(position, 1) or 0 for position in (0, 1))
         parts = (1, 1, 1)
     if queries < 1 or keys < 1 or queries % keys:
         raise body.invalid(f"has {queries} query heads for {keys} key heads; expected a multiple of the key heads")
@@ -324,85 +318,84 @@ def _weighted_values(body: BodyBuilder, parts: tuple[str, str, str], bias: str, 
         query = body.reshape(query, 0, heads.keys, share, -1, heads.size)
         key, value = body.unsqueeze(key, 2), body.unsqueeze(value, 2)
     order = [0, 1, 2, 4, 3] if share > 1 else [0, 1, 3, 2]
-    scores = body.add("MatMul", query, body.add("Transpose", key, perm=order))
+    scores = body.MatMul(query, body.Transpose(key, perm=order))
     softcap = body.node.number("softcap", 0.0)
     if softcap:
-        cap = body.constant(softcap, body.inputs.dtype(0))
-        scores = body.add("Mul", body.add("Tanh", body.add("Div", scores, cap)), cap)
+        cap = body.constant(softcap, body.dtype(0))
+        scores = body.Mul(body.Tanh(body.Div(scores, cap)), cap)
     if bias:
-        scores = body.add("Add", scores, _of_shared(body, bias, heads) if share > 1 else bias)
-    output = body.add("MatMul", body.add("Softmax", scores, axis=-1), value)
+        scores = body.Add(scores, _of_shared(body, bias, heads) if share > 1 else bias)
+    output = body.MatMul(body.Softmax(scores, axis=-1), value)
     return body.reshape(output, 0, heads.queries, -1, heads.wide) if share > 1 else output
 
 
 def _of_shared(body: BodyBuilder, bias: str, heads: _Heads) -> str:
-    rank = 4 if body.input(_LENGTHS) else body.inputs.rank(_MASK) if body.input(_MASK) else 2
+    rank = 4 if body.input(_LENGTHS) else body.rank(_MASK) if body.input(_MASK) else 2
     if rank < 3:
         return bias
-    count = body.inputs.width(_MASK, -3) if body.input(_MASK) and body.inputs.rank(_MASK) > 2 else 1
+    count = body.width(_MASK, -3) if body.input(_MASK) and body.rank(_MASK) > 2 else 1
     if count not in (1, heads.queries):
         raise body.invalid(f"has a mask for {count} heads; expected 1 or {heads.queries}")
     if count == 1:
         return body.unsqueeze(bias, rank - 2)
     batched_bias = body.unsqueeze(bias, 0) if rank == 3 else bias
-    shape = body.add(
-        "Concat",
+    shape = body.Concat(
         length_of(body, batched_bias, 0),
         body.constant((heads.keys, heads.queries // heads.keys)),
         length_of(body, batched_bias, 2),
         length_of(body, batched_bias, 3),
         axis=0,
     )
-    return body.add("Reshape", batched_bias, shape)
+    return body.Reshape(batched_bias, shape)
 
 
 def _mask(body: BodyBuilder, query: str, key: str) -> tuple[str, str]:
     """Return the additive bias, and a mask of queries that see any key; empty names if nothing is masked."""
-    dtype = body.inputs.dtype(0)
+    dtype = body.dtype(0)
     allowed = _both(body, _causal_mask(body, query, key), _within(body, key))
     if not body.input(_MASK):
         bias = filtered(body, allowed, lowest(dtype), dtype) if allowed else ""
         return bias, _any(body, allowed) if body.input(_LENGTHS) else ""
     mask = _as_long(body, key)
-    if body.inputs.dtype(_MASK) == "bool":
+    if body.dtype(_MASK) == "bool":
         allowed = _both(body, mask, allowed)
         return filtered(body, allowed, lowest(dtype), dtype), _any(body, allowed)
     least = body.constant(lowest(dtype), dtype)
-    bias = body.add("Max", mask, least)
-    allowed = _both(body, body.add("Less", body.constant(-inf, dtype), mask), allowed)
-    return body.add("Where", allowed, bias, least), _any(body, allowed)
+    bias = body.Max(mask, least)
+    allowed = _both(body, body.Less(body.constant(-inf, dtype), mask), allowed)
+    return body.Where(allowed, bias, least), _any(body, allowed)
 
 
 def _both(body: BodyBuilder, first: str, second: str) -> str:
-    return body.add("And", first, second) if first and second else first or second
+    return body.And(first, second) if first and second else first or second
 
 
 def _any(body: BodyBuilder, allowed: str) -> str:
-    count = body.add("ReduceSum", body.cast(allowed, _COUNTS), body.constant((-1,)))
-    return body.add("Less", body.constant(0.0, _COUNTS), count)
+    count = body.ReduceSum(body.cast(allowed, _COUNTS), body.constant((-1,)))
+    return body.Less(body.constant(0.0, _COUNTS), count)
 
 
 def _as_long(body: BodyBuilder, key: str) -> str:
-    mask, rank = body.input(_MASK), body.inputs.rank(_MASK)
-    width, total = body.inputs.width(_MASK), _total(body)
+    mask, rank = body.input(_MASK), body.rank(_MASK)
+    width, total = body.width(_MASK), _total(body)
     if width is not None and width == total:
         return mask
     if width == 1:
         raise body.invalid("has a mask of one column; expected one for each key")
     if body.node.since_version < _PADDED_SINCE:
         return mask
-    missing = body.add("Sub", length_of(body, key, 2), length_of(body, mask, rank - 1))
-    pads = body.add("Concat", body.constant((0,) * (2 * rank - 1)), missing, axis=0)
-    if body.inputs.dtype(_MASK) != "bool":
-        return body.add("Pad", mask, pads, body.constant(-inf, body.inputs.dtype(_MASK)))
+    missing = body.Sub(length_of(body, key, 2), length_of(body, mask, rank - 1))
+    pads = body.Concat(body.constant((0,) * (2 * rank - 1)), missing, axis=0)
+    if body.dtype(_MASK) != "bool":
+        return body.Pad(mask, pads, body.constant(-inf, body.dtype(_MASK)))
     # Numbers are padded, since few devices pad booleans.
-    padded = body.add("Pad", body.cast(mask, _COUNTS), pads)
-    return body.add("Less", body.constant(0.0, _COUNTS), padded)
+    padded = body.Pad(body.cast(mask, _COUNTS), pads)
+    return body.Less(body.constant(0.0, _COUNTS), padded)
 
 
 def _total(body: BodyBuilder) -> int | None:
-    steps = body.inputs.width(1, -2)
-    past = body.inputs.width(_PAST_KEY, 2) if body.input(_PAST_KEY) else 0
+    steps = body.width(1, -2)
+    past = body.width(_PAST_KEY, 2) if body.input(_PAST_KEY) else 0
     return None if steps is None or past is None else steps + past
 
 
@@ -410,28 +403,28 @@ def _causal_mask(body: BodyBuilder, query: str, key: str) -> str:
     """Return a mask `[S, T]` or `[B, 1, S, T]` of keys up to each query; an empty name if not causal."""
     if not body.node.integer("is_causal", 0):
         return ""
-    places = body.unsqueeze(steps_along(body, query, 2, body.inputs.width(0, -2)), 1)
+    places = body.unsqueeze(steps_along(body, query, 2, body.width(0, -2)), 1)
     keys = body.unsqueeze(steps_along(body, key, 2, _total(body)), 0)
     if body.input(_PAST_KEY):
-        places = body.add("Add", places, length_of(body, body.input(_PAST_KEY), 2))
+        places = body.Add(places, length_of(body, body.input(_PAST_KEY), 2))
     if not body.input(_LENGTHS):
-        return body.add("LessOrEqual", keys, places)
-    first = body.add("Sub", _lengths(body, key), body.cast(length_of(body, query, 2), _COUNTS))
-    return body.add("LessOrEqual", body.cast(keys, _COUNTS), body.add("Add", first, body.cast(places, _COUNTS)))
+        return body.LessOrEqual(keys, places)
+    first = body.Sub(_lengths(body, key), body.cast(length_of(body, query, 2), _COUNTS))
+    return body.LessOrEqual(body.cast(keys, _COUNTS), body.Add(first, body.cast(places, _COUNTS)))
 
 
 def _within(body: BodyBuilder, key: str) -> str:
     """Return a mask `[B, 1, 1, T]` of keys that are not padding; an empty name without lengths."""
     if not body.input(_LENGTHS):
         return ""
-    return body.add("Less", body.cast(steps_along(body, key, 2, _total(body)), _COUNTS), _lengths(body, key))
+    return body.Less(body.cast(steps_along(body, key, 2, _total(body)), _COUNTS), _lengths(body, key))
 
 
 def _lengths(body: BodyBuilder, key: str) -> str:
     """Return the number of valid keys per sequence, `[B, 1, 1, 1]`, from a table of floats: few devices cast int64."""
-    count = body.add("Squeeze", body.add("Add", length_of(body, key, 2), body.constant((1,))))
-    numbers = body.cast(body.add("Range", body.constant(0), count, body.constant(1)), _COUNTS)
-    return body.reshape(body.add("Gather", numbers, body.input(_LENGTHS)), -1, 1, 1, 1)
+    count = body.Squeeze(body.Add(length_of(body, key, 2), body.constant((1,))))
+    numbers = body.cast(range_to(body, count), _COUNTS)
+    return body.reshape(body.Gather(numbers, body.input(_LENGTHS)), -1, 1, 1, 1)
 
 
 Writer = Callable[[OnnxNode, Sequence[Value | None], Mapping[int, Array]], Body | None]

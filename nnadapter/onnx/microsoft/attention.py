@@ -10,7 +10,7 @@ from math import sqrt
 
 import numpy as np
 
-from nnadapter.onnx.body import BodyBuilder, function_op, length_of, parts_along, sliced, steps_along
+from nnadapter.onnx.body import BodyBuilder, function_op, length_of, parts_along, range_to, sliced, steps_along
 from nnadapter.onnx.schemas import Refusal
 from nnadapter.records import dataclass, replace
 from partition.graph import Reason
@@ -39,15 +39,14 @@ class Scores:
     """S, T and P, for opsets without Attention."""
 
 
-def separated(body: BodyBuilder, x: str, heads: int, bias: str = "", head_size: int = -1) -> str:
-    """Split `[B, S, N * H]`, plus a bias, into `[B, N, S, H]`."""
-    x = body.add("Add", x, bias) if bias else x
-    return body.add("Transpose", body.reshape(x, 0, 0, heads, head_size), perm=_EXCHANGED)
+def separated(body: BodyBuilder, x: str, heads: int, head_size: int = -1) -> str:
+    """Split `[B, S, N * H]` into `[B, N, S, H]`."""
+    return body.Transpose(body.reshape(x, 0, 0, heads, head_size), perm=_EXCHANGED)
 
 
 def joined(body: BodyBuilder, x: str, width: int = -1) -> str:
     """Merge `[B, N, S, H]` into `[B, S, N * H]`."""
-    return body.reshape(body.add("Transpose", x, perm=_EXCHANGED), 0, 0, width)
+    return body.reshape(body.Transpose(x, perm=_EXCHANGED), 0, 0, width)
 
 
 def attention(
@@ -76,39 +75,37 @@ def attention(
         return joined(body, results[0]), *(results[1:] or (key, value))  # type: ignore[return-value]
     if past is not None:
         key, value = (
-            body.add("Concat", past_part, new_part, axis=2)
-            for past_part, new_part in zip(past, (key, value), strict=True)
+            body.Concat(past_part, new_part, axis=2) for past_part, new_part in zip(past, (key, value), strict=True)
         )
     if scores.causal:
         causal_mask = _causal_mask(body, query, key, scores, "" if past is None else past[0])
-        scores = replace(scores, mask=body.add("Add", scores.mask, causal_mask) if scores.mask else causal_mask)
+        scores = replace(scores, mask=body.plus(scores.mask, causal_mask))
     return _composed(body, query, key, value, scores, groups), key, value
 
 
 def _composed(body: BodyBuilder, query: str, key: str, value: str, scores: Scores, groups: tuple[int, int]) -> str:
-    dtype = body.inputs.dtype()
+    dtype = body.dtype()
     wide_key, wide_value = (_repeated(body, tensor, *groups, scores.head_size or -1) for tensor in (key, value))
-    turned = body.add("Transpose", wide_key, perm=[0, 1, 3, 2])
-    logits = body.add("Mul", body.add("MatMul", query, turned), _score_scale(body, query, scores, dtype))
+    turned = body.Transpose(wide_key, perm=[0, 1, 3, 2])
+    logits = body.Mul(body.MatMul(query, turned), _score_scale(body, query, scores, dtype))
     if scores.softcap:
         cap = body.constant(scores.softcap, dtype)
-        logits = body.add("Mul", body.add("Tanh", body.add("Div", logits, cap)), cap)
-    if scores.mask:
-        logits = body.add("Add", logits, scores.mask)
-    weights = _with_sink(body, logits, query, scores.sink) if scores.sink else body.add("Softmax", logits, axis=-1)
-    return joined(body, body.add("MatMul", weights, wide_value))
+        logits = body.Mul(body.Tanh(body.Div(logits, cap)), cap)
+    logits = body.plus(logits, scores.mask)
+    weights = _with_sink(body, logits, query, scores.sink) if scores.sink else body.Softmax(logits, axis=-1)
+    return joined(body, body.MatMul(weights, wide_value))
 
 
 def _score_scale(body: BodyBuilder, query: str, scores: Scores, dtype: str) -> str:
     if scores.scale is not None or scores.head_size is not None:
         return body.constant(1 / sqrt(scores.head_size or 1) if scores.scale is None else scores.scale, dtype)
-    return body.add("Reciprocal", body.add("Sqrt", body.cast(length_of(body, query, 3), dtype)))
+    return body.Reciprocal(body.Sqrt(body.cast(length_of(body, query, 3), dtype)))
 
 
 def _repeated(body: BodyBuilder, x: str, heads: int, groups: int, head_size: int) -> str:
     if heads == groups:
         return x
-    tiled = body.add("Tile", body.unsqueeze(x, 2), body.constant((1, 1, heads // groups, 1, 1)))
+    tiled = body.Tile(body.unsqueeze(x, 2), body.constant((1, 1, heads // groups, 1, 1)))
     return body.reshape(tiled, 0, heads, -1, head_size)
 
 
@@ -122,17 +119,17 @@ def _causal_mask(body: BodyBuilder, query: str, key: str, scores: Scores, past: 
     places = queries
     if past:
         first = length_of(body, past, 2) if past_length is None else body.constant((past_length,))
-        places = body.add("Add", queries, first)
-    allowed = body.add("LessOrEqual", keys, places)
+        places = body.Add(queries, first)
+    allowed = body.LessOrEqual(keys, places)
     if scores.last_sees_all:
-        last = body.add("Sub", length_of(body, query, 2), body.constant((1,)))
-        allowed = body.add("Or", allowed, body.add("Equal", queries, last))
-    return filtered(body, allowed, lowest(body.inputs.dtype()), body.inputs.dtype())
+        last = body.Sub(length_of(body, query, 2), body.constant((1,)))
+        allowed = body.Or(allowed, body.Equal(queries, last))
+    return filtered(body, allowed, lowest(body.dtype()), body.dtype())
 
 
 def filtered(body: BodyBuilder, allowed: str, value: float, dtype: str) -> str:
     """Return an additive mask: 0 if allowed, otherwise `value`."""
-    return body.add("Where", allowed, body.constant(0.0, dtype), body.constant(value, dtype))
+    return body.Where(allowed, body.constant(0.0, dtype), body.constant(value, dtype))
 
 
 def lowest(dtype: str) -> float:
@@ -141,9 +138,9 @@ def lowest(dtype: str) -> float:
 
 
 def _with_sink(body: BodyBuilder, logits: str, query: str, sink: str) -> str:
-    zeros = body.add("Mul", sliced(body, query, 3, 0, 1), body.constant(0.0, body.inputs.dtype()))  # `[B, N, S, 1]`
-    scores = body.add("Concat", logits, body.add("Add", zeros, sink), axis=-1)
-    return sliced(body, body.add("Softmax", scores, axis=-1), 3, 0, -1)
+    zeros = body.Mul(sliced(body, query, 3, 0, 1), body.constant(0.0, body.dtype()))  # `[B, N, S, 1]`
+    scores = body.Concat(logits, body.Add(zeros, sink), axis=-1)
+    return sliced(body, body.Softmax(scores, axis=-1), 3, 0, -1)
 
 
 _NUMBERS = "float32"
@@ -161,18 +158,17 @@ def score_mask(body: BodyBuilder, position: int, bias: int, places: Callable[[],
     `places` adds the range over all keys; `rows` is the batch size, if static.
     """
     mask = _key_mask(body, position, places, rows) if body.input(position) else ""
-    added = body.input(bias)
-    return body.add("Add", mask, added) if mask and added else mask or added
+    return body.plus(mask, body.input(bias))
 
 
 def _key_mask(body: BodyBuilder, position: int, places: Callable[[], str], rows: int | None) -> str:
-    mask, rank, dtype = body.input(position), body.inputs.rank(position), body.inputs.dtype()
-    if rank == 2 and body.inputs.width(position, 1) == 1:
+    mask, rank, dtype = body.input(position), body.rank(position), body.dtype()
+    if rank == 2 and body.width(position, 1) == 1:
         return ""
     if rank == 1:
         allowed = _between(body, position, places(), rows)
     elif rank in (2, 3):
-        shown = body.add("Less", body.constant(0.0, _NUMBERS), body.cast(mask, _NUMBERS))
+        shown = body.Less(body.constant(0.0, _NUMBERS), body.cast(mask, _NUMBERS))
         allowed = body.unsqueeze(shown, 1, 2) if rank == 2 else body.unsqueeze(shown, 1)
     else:
         raise body.invalid(f"has a mask (input {position}) of rank {rank}; expected 1 to 3")
@@ -181,31 +177,31 @@ def _key_mask(body: BodyBuilder, position: int, places: Callable[[], str], rows:
 
 
 def _between(body: BodyBuilder, position: int, places: str, rows: int | None) -> str:
-    numbers, count = body.cast(body.input(position), _NUMBERS), body.inputs.size(position, 0)
+    numbers, count = body.cast(body.input(position), _NUMBERS), body.size(position, 0)
     places = body.cast(places, _NUMBERS)
-    texts, stated = ((body.inputs.value(input_index).shape or (None,))[0] for input_index in (0, position))
+    texts, stated = ((body.value(input_index).shape or (None,))[0] for input_index in (0, position))
     if stated is not None and stated == texts:
-        return body.add("Less", places, body.reshape(numbers, -1, 1, 1, 1))
+        return body.Less(places, body.reshape(numbers, -1, 1, 1, 1))
     if rows is None or count is None:
         ends, starts = _in_the_run(body, numbers)
     elif count == 2 * rows:
         ends, starts = parts_along(body, numbers, 0, (rows, rows))
     elif count == 3 * rows + 2:
-        return body.add("Less", places, body.reshape(sliced(body, numbers, 0, 0, rows), -1, 1, 1, 1))
+        return body.Less(places, body.reshape(sliced(body, numbers, 0, 0, rows), -1, 1, 1, 1))
     else:
         raise body.invalid(
             f"has a mask (input {position}) of {count} numbers for {rows} sequences; expected {rows}, {2 * rows} or "
             f"{3 * rows + 2}"
         )
     ends, starts = (body.reshape(bound, -1, 1, 1, 1) for bound in (ends, starts))
-    return body.add("And", body.add("Less", places, ends), body.add("LessOrEqual", starts, places))
+    return body.And(body.Less(places, ends), body.LessOrEqual(starts, places))
 
 
 def _in_the_run(body: BodyBuilder, numbers: str) -> tuple[str, str]:
     texts, count = length_of(body, body.input(0), 0), length_of(body, numbers, 0)
-    has_starts = body.cast(body.add("Equal", count, body.add("Add", texts, texts)), _NUMBERS)
-    last = body.add("Slice", numbers, body.add("Sub", count, texts), count)
-    return sliced(body, numbers, 0, 0, texts), body.add("Mul", last, has_starts)
+    has_starts = body.cast(body.Equal(count, body.Add(texts, texts)), _NUMBERS)
+    last = body.Slice(numbers, body.Sub(count, texts), count)
+    return sliced(body, numbers, 0, 0, texts), body.Mul(last, has_starts)
 
 
 _ROTARY_EMBEDDING_SINCE = 23
@@ -216,8 +212,7 @@ def turned(body: BodyBuilder, x: str, tables: tuple[str, str], pairs: int, head_
     """Rotate `[B, N, S, H]` by cosines and sines `[B or 1, S, pairs]`; other features are unchanged."""
     part = 2 * pairs
     if body.opset >= _ROTARY_EMBEDDING_SINCE:
-        return body.add(
-            "RotaryEmbedding",
+        return body.RotaryEmbedding(
             x,
             *tables,
             interleaved=int(interleaved),
@@ -235,15 +230,15 @@ def turned_plainly(
         x, unrotated = parts_along(body, x, -1, (part, head_size - part))
     cosine, sine = (body.unsqueeze(table, 1) for table in tables)
     result = (_alternating if interleaved else _in_halves)(body, x, cosine, sine, pairs)
-    return body.add("Concat", result, unrotated, axis=-1) if unrotated else result
+    return body.Concat(result, unrotated, axis=-1) if unrotated else result
 
 
 def _alternating(body: BodyBuilder, x: str, cosine: str, sine: str, pairs: int) -> str:
     paired = body.reshape(x, 0, 0, 0, pairs, 2)
-    first, second = (body.add("Gather", paired, body.constant(index), axis=4) for index in (0, 1))
-    real = body.add("Sub", body.add("Mul", first, cosine), body.add("Mul", second, sine))
-    imaginary = body.add("Add", body.add("Mul", first, sine), body.add("Mul", second, cosine))
-    both = body.add("Concat", body.unsqueeze(real, 4), body.unsqueeze(imaginary, 4), axis=4)
+    first, second = (body.Gather(paired, body.constant(index), axis=4) for index in (0, 1))
+    real = body.Sub(body.Mul(first, cosine), body.Mul(second, sine))
+    imaginary = body.Add(body.Mul(first, sine), body.Mul(second, cosine))
+    both = body.Concat(body.unsqueeze(real, 4), body.unsqueeze(imaginary, 4), axis=4)
     return body.reshape(both, 0, 0, 0, 2 * pairs)
 
 
@@ -253,9 +248,9 @@ def _in_halves(body: BodyBuilder, x: str, cosine: str, sine: str, pairs: int) ->
     Engines recognize this form. OpenVINO recognizes one with narrow tables too, but computes it wrongly.
     """
     first, second = sliced(body, x, 3, 0, pairs), sliced(body, x, 3, pairs, 2 * pairs)
-    other = body.add("Concat", body.add("Neg", second), first, axis=-1)
-    cosines, sines = (body.add("Concat", table, table, axis=-1) for table in (cosine, sine))
-    return body.add("Add", body.add("Mul", x, cosines), body.add("Mul", other, sines))
+    other = body.Concat(body.Neg(second), first, axis=-1)
+    cosines, sines = (body.Concat(table, table, axis=-1) for table in (cosine, sine))
+    return body.Add(body.Mul(x, cosines), body.Mul(other, sines))
 
 
 @function_op(
@@ -267,15 +262,15 @@ def _in_halves(body: BodyBuilder, x: str, cosine: str, sine: str, pairs: int) ->
 def rotary_embedding_body(body: BodyBuilder) -> tuple[str, ...]:
     """Write the body of com.microsoft RotaryEmbedding-1. Refused: packed batches, scale."""
     pairs, width = _rotated_widths(body)
-    packed = body.inputs.rank(0) == 3
+    packed = body.rank(0) == 3
     positions = body.input(1)
-    if body.inputs.rank(1) == 1:
-        if body.inputs.width(1, 0) not in (1, None):
-            raise body.invalid(f"has {body.inputs.width(1, 0)} positions in a vector; expected only the first")
+    if body.rank(1) == 1:
+        if body.width(1, 0) not in (1, None):
+            raise body.invalid(f"has {body.width(1, 0)} positions in a vector; expected only the first")
         axis = 1 if packed else 2
-        steps = steps_along(body, body.input(0), axis, body.inputs.size(0, axis))
-        positions = body.unsqueeze(body.add("Add", steps, positions), 0)
-    tables = body.add("Gather", body.input(2), positions), body.add("Gather", body.input(3), positions)
+        steps = steps_along(body, body.input(0), axis, body.size(0, axis))
+        positions = body.unsqueeze(body.Add(steps, positions), 0)
+    tables = body.Gather(body.input(2), positions), body.Gather(body.input(3), positions)
     return (_turned_heads(body, tables, pairs, width),)
 
 
@@ -295,10 +290,10 @@ def multimodal_rotary_embedding_body(body: BodyBuilder) -> tuple[str, ...]:
     streams = np.array(_streams(body, pairs))
     tables = []
     for position in (2, 3):
-        three = body.add("Gather", body.input(position), body.input(1))  # `[3, B, S, pairs]`
-        table, *other_tables = (body.add("Gather", three, body.constant(stream), axis=0) for stream in range(3))
+        three = body.Gather(body.input(position), body.input(1))  # `[3, B, S, pairs]`
+        table, *other_tables = (body.Gather(three, body.constant(stream), axis=0) for stream in range(3))
         for stream, other in enumerate(other_tables, 1):
-            table = body.add("Where", body.constant(streams == stream, "bool"), other, table)
+            table = body.Where(body.constant(streams == stream, "bool"), other, table)
         tables.append(table)
     return (_turned_heads(body, (tables[0], tables[1]), pairs, width),)
 
@@ -318,21 +313,21 @@ def _rotated_widths(body: BodyBuilder) -> tuple[int, int]:
         raise body.unsupported("is_packed_batching", "is 1; expected 0")
     if body.node.number("scale", 1.0) != 1:
         raise body.unsupported("scale", f"is {body.node.number('scale')}; expected 1")
-    pairs, width = body.inputs.width(2), body.inputs.width(0)
+    pairs, width = body.width(2), body.width(0)
     if pairs is None or width is None:
         raise body.invalid("has heads or tables of unknown width")
     return pairs, width
 
 
 def _turned_heads(body: BodyBuilder, tables: tuple[str, str], pairs: int, width: int) -> str:
-    packed, (heads, head_size) = body.inputs.rank(0) == 3, _heads(body, width, pairs)
+    packed, (heads, head_size) = body.rank(0) == 3, _heads(body, width, pairs)
     x = separated(body, body.input(0), heads, head_size=head_size) if packed else body.input(0)
     rotated = turned(body, x, tables, pairs, head_size, interleaved=body.node.integer("interleaved", 0) != 0)
     return joined(body, rotated, width) if packed else rotated
 
 
 def _heads(body: BodyBuilder, width: int, pairs: int) -> tuple[int, int]:
-    packed, part = body.inputs.rank(0) == 3, body.node.integer("rotary_embedding_dim", 0)
+    packed, part = body.rank(0) == 3, body.node.integer("rotary_embedding_dim", 0)
     heads = body.node.integer("num_heads", 0)
     if part and heads < 1:
         raise body.unsupported("num_heads", f"is {heads} with 'rotary_embedding_dim' {part}; expected 1 or more")
@@ -350,8 +345,7 @@ _COMMON = {"num_heads": int, "unidirectional": 0, "mask_filter_value": float, "s
 
 
 def _scale(body: BodyBuilder) -> float | None:
-    scale = body.node.number("scale", 0.0)
-    return scale or None
+    return body.node.number("scale", 0.0) or None
 
 
 def _refuse_inputs(body: BodyBuilder, names: dict[int, str]) -> None:
@@ -379,8 +373,7 @@ def attention_body(body: BodyBuilder) -> tuple[str, ...]:
     Refused: rotary embeddings, buffers shared by past and present, masks for beams or of rank 4.
     """
     _refuse_inputs(body, {6: "past_sequence_length"})
-    product = body.add("MatMul", body.input(0), body.input(1))
-    product = body.add("Add", product, body.input(2)) if body.input(2) else product
+    product = body.plus(body.MatMul(body.input(0), body.input(1)), body.input(2))
     return attended(body, product, mask=3, past=4, bias=5)
 
 
@@ -395,30 +388,30 @@ def attended(body: BodyBuilder, product: str, *, mask: int, past: int, bias: int
     heads, widths = body.node.integer("num_heads"), _widths(body)
     parts = [separated(body, part, heads) for part in parts_along(body, product, -1, widths)]
     past_pair: tuple[str, str] | None = None
-    if body.input(past) and body.inputs.size(past, 3) != 0:  # an empty cache has no elements
-        old_key, old_value = (body.add("Gather", body.input(past), body.constant(index), axis=0) for index in (0, 1))
+    if body.input(past) and body.size(past, 3) != 0:  # an empty cache has no elements
+        old_key, old_value = (body.Gather(body.input(past), body.constant(index), axis=0) for index in (0, 1))
         past_pair = old_key, old_value
-    steps, past_length = body.inputs.size(0, 1), body.inputs.size(past, 3) if past_pair else 0
+    steps, past_length = body.size(0, 1), body.size(past, 3) if past_pair else 0
     total = None if steps is None or past_length is None else steps + past_length
     keys = body.input(0), 1, steps
     scores = Scores(
         scale=_scale(body),
         head_size=widths[0] // heads,
         causal=body.node.integer("unidirectional", 0) == 1,
-        mask=score_mask(body, mask, bias, lambda: _places(body, keys, past_pair, total), body.inputs.size(0, 0)),
+        mask=score_mask(body, mask, bias, lambda: _places(body, keys, past_pair, total), body.size(0, 0)),
         sizes=(steps, total, past_length),
     )
     output, key, value = attention(body, parts[0], parts[1], parts[2], scores, past_pair)
     present = ""
     if body.wants(1):
-        present = body.add("Concat", body.unsqueeze(key, 0), body.unsqueeze(value, 0), axis=0)
+        present = body.Concat(body.unsqueeze(key, 0), body.unsqueeze(value, 0), axis=0)
     return output, present
 
 
 def _widths(body: BodyBuilder) -> Sequence[int]:
     stated, total, heads = (
         body.node.integers("qkv_hidden_sizes"),
-        body.inputs.width(1, 1),
+        body.width(1, 1),
         body.node.integer("num_heads"),
     )
     if total is None and stated is None:
@@ -447,20 +440,20 @@ def multi_head_attention_body(body: BodyBuilder) -> tuple[str, ...]:
         raise body.unsupported("qk", "is an output that has no meaning here")
     query, key, value, keys = _packed(body)
     past = (body.input(6), body.input(7)) if body.input(6) else None
-    past_length = body.inputs.size(6, 2) if past else 0
+    past_length = body.size(6, 2) if past else 0
     total = None if keys[2] is None or past_length is None else keys[2] + past_length
-    steps, width = body.inputs.size(0, 1), body.inputs.width(0)
+    steps, width = body.size(0, 1), body.width(0)
     causal = body.node.integer("unidirectional", 0) == 1
     last_sees_all = causal and bool(body.input(1)) and not _enough_queries(body, keys[1])
     if last_sees_all and body.opset >= ATTENTION_SINCE:
         raise body.unsupported("unidirectional", "is 1 with more keys than queries, so the last query sees all keys")
     heads = body.node.integer("num_heads")
-    head_size = width if body.inputs.rank(0) == 5 else None if width is None else width // heads
+    head_size = width if body.rank(0) == 5 else None if width is None else width // heads
     scores = Scores(
         scale=_scale(body),
         head_size=head_size,
         causal=causal,
-        mask=score_mask(body, 4, 5, lambda: _places(body, keys, past, total), body.inputs.size(0, 0)),
+        mask=score_mask(body, 4, 5, lambda: _places(body, keys, past, total), body.size(0, 0)),
         last_sees_all=last_sees_all,
         sizes=(steps, total, past_length),
     )
@@ -472,16 +465,16 @@ def _places(
 ) -> str:
     if total is not None or past is None:
         return steps_along(body, keys[0], keys[1], total)
-    count = body.add("Add", length_of(body, keys[0], keys[1]), length_of(body, past[0], 2))
-    return body.add("Range", body.constant(0), body.add("Squeeze", count), body.constant(1))
+    count = body.Add(length_of(body, keys[0], keys[1]), length_of(body, past[0], 2))
+    return range_to(body, body.Squeeze(count))
 
 
 def _enough_queries(body: BodyBuilder, axis: int) -> bool:
     """Return whether queries are known to be at least as many as new keys."""
-    queries, keys = (body.inputs.value(0).shape or ())[1], (body.inputs.value(1).shape or ())[axis]
+    queries, keys = (body.value(0).shape or ())[1], (body.value(1).shape or ())[axis]
     if queries is not None and queries == keys:
         return True
-    steps, new_keys = body.inputs.size(0, 1), body.inputs.size(1, axis)
+    steps, new_keys = body.size(0, 1), body.size(1, axis)
     return steps is not None and new_keys is not None and steps >= new_keys
 
 
@@ -490,38 +483,38 @@ def _packed(body: BodyBuilder) -> tuple[str, str, str, tuple[str, int, int | Non
     heads = body.node.integer("num_heads")
     if heads < 1:
         raise body.invalid(f"has attribute 'num_heads' {heads}; expected 1 or more")
-    names = [body.input(position) for position in range(3)]
-    if body.inputs.rank(0) == 5:
+    names = [*map(body.input, range(3))]
+    if body.rank(0) == 5:
         parts = _unpacked(body, names[0], 3)
-        counted = names[0], 1, body.inputs.size(0, 1)
-    elif body.inputs.rank(1) == 5:
+        counted = names[0], 1, body.size(0, 1)
+    elif body.rank(1) == 5:
         parts = [body.reshape(names[0], 0, 0, heads, -1), *_unpacked(body, names[1], 2)]
-        counted = names[1], 1, body.inputs.size(1, 1)
-    elif body.inputs.rank(1) == 4:
+        counted = names[1], 1, body.size(1, 1)
+    elif body.rank(1) == 4:
         if body.input(3):
             query_bias = _biases(body)[0]
-            names[0] = body.add("Add", names[0], query_bias)
-        counted = names[1], 2, body.inputs.size(1, 2)
+            names[0] = body.Add(names[0], query_bias)
+        counted = names[1], 2, body.size(1, 2)
         return separated(body, names[0], heads), names[1], names[2], counted
     else:
         parts = [body.reshape(name, 0, 0, heads, -1) for name in names]
-        counted = names[1], 1, body.inputs.size(1, 1)
+        counted = names[1], 1, body.size(1, 1)
     if body.input(3):
         shaped = [body.reshape(bias, heads, -1) for bias in _biases(body)]
-        parts = [body.add("Add", part, bias) for part, bias in zip(parts, shaped, strict=True)]
-    query, key, value = (body.add("Transpose", part, perm=[0, 2, 1, 3]) for part in parts)
+        parts = [body.Add(part, bias) for part, bias in zip(parts, shaped, strict=True)]
+    query, key, value = (body.Transpose(part, perm=[0, 2, 1, 3]) for part in parts)
     return query, key, value, counted
 
 
 def _unpacked(body: BodyBuilder, x: str, count: int) -> list[str]:
     parts = parts_along(body, x, 3, (1,) * count)
-    return [body.add("Squeeze", part, body.constant((3,))) for part in parts]
+    return [body.Squeeze(part, body.constant((3,))) for part in parts]
 
 
 def _biases(body: BodyBuilder) -> tuple[str, ...]:
     """Split the bias; parts for queries and keys are as wide as the queries."""
-    total, width = body.inputs.width(3, 0), body.inputs.width(0)
+    total, width = body.width(3, 0), body.width(0)
     if total is None:
         raise body.invalid("has a bias of unknown width")
-    query_width = total // 3 if body.inputs.rank(0) == 5 or width is None else width
+    query_width = total // 3 if body.rank(0) == 5 or width is None else width
     return parts_along(body, body.input(3), 0, (query_width, query_width, total - 2 * query_width))

@@ -35,7 +35,7 @@ _BNB4_NUMBERS = (
 @function_op("MatMulNBits", "A B scales zero_points? g_idx? bias?", "Y", _N_BITS, required=["K", "N", "block_size"])
 def mat_mul_n_bits(body: BodyBuilder) -> Sequence[str]:
     """Write the body of com.microsoft MatMulNBits-1, for devices that take ONNX; the IR has its own operation."""
-    node, dtype = body.node, body.inputs.dtype()
+    node, dtype = body.node, body.dtype()
     units, depth = node.integer("N"), node.integer("K")
     bits, block_size = node.integer("bits", 4), _block_size(body)
     if body.input(4) or node.integer("weight_prepacked", 0):
@@ -43,13 +43,13 @@ def mat_mul_n_bits(body: BodyBuilder) -> Sequence[str]:
     _refuse_bits(body, bits)
     blocks = -(-depth // block_size)
     reals = body.cast(body.reshape(_integers(body, body.input(1), bits), units, blocks, block_size), dtype)
-    reals = body.add("Sub", reals, _zero_points(body, (units, blocks), bits))
-    reals = body.add("Mul", reals, body.reshape(body.input(2), units, blocks, 1))
+    reals = body.Sub(reals, _zero_points(body, (units, blocks), bits))
+    reals = body.Mul(reals, body.reshape(body.input(2), units, blocks, 1))
     weight = body.reshape(reals, units, blocks * block_size)
     if blocks * block_size > depth:
         weight = sliced(body, weight, 1, 0, depth)
-    product = body.add("MatMul", body.input(0), body.add("Transpose", weight, perm=(1, 0)))
-    return [body.add("Add", product, body.input(5)) if body.input(5) else product]
+    product = body.MatMul(body.input(0), body.Transpose(weight, perm=(1, 0)))
+    return [body.plus(product, body.input(5))]
 
 
 def _block_size(body: BodyBuilder, default: int = 0) -> int:
@@ -71,18 +71,18 @@ def _integers(body: BodyBuilder, packed: str, bits: int) -> str:
     parts = []
     for shift in range(0, 8, bits):
         above = 8 - bits - shift  # shifts higher bits out of the byte
-        shifted = body.add("BitShift", packed, body.constant(above, "uint8"), direction="LEFT") if above else packed
-        part = body.add("BitShift", shifted, body.constant(8 - bits, "uint8"), direction="RIGHT")
+        shifted = body.BitShift(packed, body.constant(above, "uint8"), direction="LEFT") if above else packed
+        part = body.BitShift(shifted, body.constant(8 - bits, "uint8"), direction="RIGHT")
         parts.append(body.unsqueeze(part, -1))
-    return body.add("Concat", *parts, axis=-1)
+    return body.Concat(*parts, axis=-1)
 
 
 def _zero_points(body: BodyBuilder, shape: tuple[int, int], bits: int) -> str:
     units, blocks = shape
-    dtype = body.inputs.dtype()
+    dtype = body.dtype()
     if not body.input(3):
         return body.constant(1 << (bits - 1), dtype)
-    if body.inputs.dtype(3) != "uint8":
+    if body.dtype(3) != "uint8":
         return body.reshape(body.cast(body.input(3), dtype), units, blocks, 1)
     points = body.reshape(_integers(body, body.input(3), bits), units, -1)
     if blocks * bits % 8:
@@ -109,7 +109,7 @@ def mat_mul_bnb4(body: BodyBuilder) -> Sequence[str]:
     if not node.integer("transB", 1):
         raise body.unsupported("transB", "is 0; expected 1")
     block_size = _block_size(body)
-    packed, most = body.inputs.contents(1), body.inputs.contents(2)
+    packed, most = body.contents(1), body.contents(2)
     count = units * depth
     if min(units, depth) < 1 or packed.size != -(-count // 2) or most.size != -(-count // block_size):
         raise body.invalid(
@@ -117,7 +117,7 @@ def mat_mul_bnb4(body: BodyBuilder) -> Sequence[str]:
             f"expected {-(-count // 2)} bytes and {-(-count // block_size)} scales"
         )
     weight = derived(_bnb4_weight, packed, most, units=units, depth=depth, block_size=block_size, kind=kind)
-    return [body.add("MatMul", body.input(0), body.constant(weight, body.inputs.dtype()))]
+    return [body.MatMul(body.input(0), body.constant(weight, body.dtype()))]
 
 
 def _bnb4_weight(packed: Array, most: Array, *, units: int, depth: int, block_size: int, kind: int) -> Array:
@@ -145,10 +145,10 @@ def gather_block_quantized(body: BodyBuilder) -> Sequence[str]:
     reals, scale = table.reals(0), table.rows(body.input(2))
     if body.input(3):
         points = sliced(body, table.reals(3), -1, 0, table.blocks)
-        reals = body.add("Sub", reals, table.spread(points))
+        reals = body.Sub(reals, table.spread(points))
     elif table.is_bytes:
-        reals = body.add("Sub", reals, body.constant(1 << (table.bits - 1), table.dtype))
-    return [body.add("Mul", reals, table.spread(scale))]
+        reals = body.Sub(reals, body.constant(1 << (table.bits - 1), table.dtype))
+    return [body.Mul(reals, table.spread(scale))]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -164,7 +164,7 @@ class _Table:
     @classmethod
     def of(cls, body: BodyBuilder) -> _Table:
         """Read the table, or raise Refusal."""
-        node, rank, dtype = body.node, body.inputs.rank(0), body.inputs.dtype(0)
+        node, rank, dtype = body.node, body.rank(0), body.dtype(0)
         axes = [node.integer(name, default) for name, default in (("gather_axis", 0), ("quantize_axis", 1))]
         if axes[1] not in (-1, rank - 1) or axes[0] in (-1, rank - 1):
             raise body.unsupported("quantize_axis", f"is {axes[1]} with gather_axis {axes[0]}; expected the last axis")
@@ -172,14 +172,14 @@ class _Table:
             raise Refusal(Reason.UNSUPPORTED_DTYPE, f"{node.op_type} has a table of {dtype}; expected integers")
         bits = node.integer("bits", 4) if dtype == "uint8" else 8
         _refuse_bits(body, bits)
-        width, blocks = body.inputs.width(0), body.inputs.width(2)
+        width, blocks = body.width(0), body.width(2)
         if width is None or blocks is None or blocks != -(-(width * 8 // bits) // _block_size(body, 128)):
             raise body.invalid(f"has {blocks} scales for a row of {width} elements; expected one for each block")
         length = width * 8 // bits
         return cls(
             body=body,
             axis=axes[0],
-            dtype=body.inputs.dtype(2),
+            dtype=body.dtype(2),
             bits=bits,
             is_bytes=dtype == "uint8",
             length=length,
@@ -187,13 +187,13 @@ class _Table:
         )
 
     def rows(self, table: str) -> str:
-        return self.body.add("Gather", table, self.body.input(1), axis=self.axis)
+        return self.body.Gather(table, self.body.input(1), axis=self.axis)
 
     def reals(self, position: int) -> str:
         """Look up rows, as one real per integer."""
-        body, dtype = self.body, self.body.inputs.dtype(position)
+        body, dtype = self.body, self.body.dtype(position)
         if dtype in _IN_BYTES:  # Gather supports bytes at any opset
-            byte_table = derived(_as_bytes, body.inputs.contents(position), dtype=_IN_BYTES[dtype])
+            byte_table = derived(_as_bytes, body.contents(position), dtype=_IN_BYTES[dtype])
             return body.cast(self.rows(body.constant(byte_table, _IN_BYTES[dtype])), self.dtype)
         packed = body.cast(self.rows(body.input(position)), self.dtype)
         return packed if self.bits == 8 else self._joined(self._parts(packed))
@@ -202,19 +202,19 @@ class _Table:
         """Unpack bytes by division, since few devices shift bits."""
         body, parts, remaining = self.body, list[str](), packed
         for _ in range(8 // self.bits - 1):
-            above = body.add("Floor", body.add("Mul", remaining, body.constant(0.5**self.bits, self.dtype)))
-            scaled = body.add("Mul", above, body.constant(float(1 << self.bits), self.dtype))
-            parts.append(body.unsqueeze(body.add("Sub", remaining, scaled), -1))
+            above = body.Floor(body.Mul(remaining, body.constant(0.5**self.bits, self.dtype)))
+            scaled = body.Mul(above, body.constant(float(1 << self.bits), self.dtype))
+            parts.append(body.unsqueeze(body.Sub(remaining, scaled), -1))
             remaining = above
-        return body.add("Concat", *parts, body.unsqueeze(remaining, -1), axis=-1)
+        return body.Concat(*parts, body.unsqueeze(remaining, -1), axis=-1)
 
     def spread(self, parameters: str) -> str:
         body, block = self.body, _block_size(self.body, 128)
-        many = body.add("Expand", body.unsqueeze(parameters, -1), body.constant((block,)))
+        many = body.Expand(body.unsqueeze(parameters, -1), body.constant((block,)))
         return sliced(body, self._joined(many), -1, 0, self.length)
 
     def _joined(self, x: str) -> str:
-        rank = self.body.inputs.rank(0) - 1 + self.body.inputs.rank(1)
+        rank = self.body.rank(0) - 1 + self.body.rank(1)
         return self.body.reshape(x, *(0,) * (rank - 1), -1)
 
 

@@ -13,64 +13,64 @@ _GELU_SINCE = 20
 def gelu(body: BodyBuilder, x: str, dtype: str, approximate: str = "none") -> str:
     """Add a Gelu by the error function, or by tanh."""
     if body.opset >= _GELU_SINCE:
-        return body.add("Gelu", x, approximate=approximate)
+        return body.Gelu(x, approximate=approximate)
     half, unit = body.constant(0.5, dtype), body.constant(1.0, dtype)
     if approximate == "none":
-        inner = body.add("Erf", body.add("Div", x, body.constant(sqrt(2), dtype)))
+        inner = body.Erf(body.Div(x, body.constant(sqrt(2), dtype)))
     else:
-        square = body.add("Mul", body.add("Mul", x, x), body.constant(0.044715 * sqrt(2 / pi), dtype))
-        factor = body.add("Add", square, body.constant(sqrt(2 / pi), dtype))
-        inner = body.add("Tanh", body.add("Mul", x, factor))
-    return body.add("Mul", body.add("Mul", x, body.add("Add", inner, unit)), half)
+        square = body.Mul(body.Mul(x, x), body.constant(0.044715 * sqrt(2 / pi), dtype))
+        factor = body.Add(square, body.constant(sqrt(2 / pi), dtype))
+        inner = body.Tanh(body.Mul(x, factor))
+    return body.Mul(body.Mul(x, body.Add(inner, unit)), half)
 
 
 def silu(body: BodyBuilder, x: str) -> str:
     """Add `x * Sigmoid(x)`."""
-    return body.add("Mul", x, body.add("Sigmoid", x))
+    return body.Mul(x, body.Sigmoid(x))
 
 
 @function_op("Gelu", "X", "Y")
 def gelu_body(body: BodyBuilder) -> tuple[str, ...]:
     """Write the body of com.microsoft Gelu-1."""
-    return (gelu(body, body.input(0), body.inputs.dtype()),)
+    return (gelu(body, body.input(0), body.dtype()),)
 
 
 @function_op("FastGelu", "X bias?", "Y")
 def fast_gelu_body(body: BodyBuilder) -> tuple[str, ...]:
     """Write the body of com.microsoft FastGelu-1: tanh form, optional bias."""
-    x = body.add("Add", body.input(0), body.input(1)) if body.input(1) else body.input(0)
-    return (gelu(body, x, body.inputs.dtype(), "tanh"),)
+    x = body.plus(body.input(0), body.input(1))
+    return (gelu(body, x, body.dtype(), "tanh"),)
 
 
 @function_op("BiasGelu", "A B", "C")
 def bias_gelu_body(body: BodyBuilder) -> tuple[str, ...]:
     """Write the body of com.microsoft BiasGelu-1."""
-    return (gelu(body, body.add("Add", body.input(0), body.input(1)), body.inputs.dtype()),)
+    return (gelu(body, body.Add(body.input(0), body.input(1)), body.dtype()),)
 
 
 @function_op("QuickGelu", "X", "Y", {"alpha": 1.702})
 def quick_gelu_body(body: BodyBuilder) -> tuple[str, ...]:
     """Write the body of com.microsoft QuickGelu-1: `x * Sigmoid(alpha * x)`."""
     x, alpha = body.input(0), body.node.number("alpha", 1.702)
-    scaled = x if alpha == 1 else body.add("Mul", x, body.constant(alpha, body.inputs.dtype()))
-    return (body.add("Mul", x, body.add("Sigmoid", scaled)),)
+    scaled = x if alpha == 1 else body.Mul(x, body.constant(alpha, body.dtype()))
+    return (body.Mul(x, body.Sigmoid(scaled)),)
 
 
 @function_op("BiasSplitGelu", "X bias", "Y")
 def bias_split_gelu_body(body: BodyBuilder) -> tuple[str, ...]:
     """Write the body of com.microsoft BiasSplitGelu-1: first half times Gelu of the second."""
-    total = body.add("Add", body.input(0), body.input(1))
-    width = body.inputs.width(1, 0) if body.inputs.rank(1) == 1 else None
+    total = body.Add(body.input(0), body.input(1))
+    width = body.width(1, 0) if body.rank(1) == 1 else None
     if width is None or width % 2:
         raise body.invalid("takes a bias of an even, known number of channels")
     factor, right = body.add_several("Split", (total, body.constant([width // 2, width // 2])), 2, axis=-1)
-    return (body.add("Mul", factor, gelu(body, right, body.inputs.dtype())),)
+    return (body.Mul(factor, gelu(body, right, body.dtype())),)
 
 
 @function_op("BiasAdd", "X bias skip", "Y")
 def bias_add_body(body: BodyBuilder) -> tuple[str, ...]:
     """Write the body of com.microsoft BiasAdd-1."""
-    return (body.add("Add", body.add("Add", body.input(0), body.input(1)), body.input(2)),)
+    return (body.Add(body.Add(body.input(0), body.input(1)), body.input(2)),)
 
 
 _PARAMETERS: Mapping[str, tuple[str, ...]] = {
@@ -93,7 +93,7 @@ _BOUNDS = "Clip"
 def apply(body: BodyBuilder, x: str, activation: str, parameters: Sequence[float]) -> str:
     """Add an activation, or return `x` if the name is empty. Raises Refusal if it is unknown."""
     if activation == _BOUNDS and len(parameters) == 2:
-        return body.add("Clip", x, *(body.constant(bound, body.inputs.dtype()) for bound in parameters))
+        return body.Clip(x, *(body.constant(bound, body.dtype()) for bound in parameters))
     names = _PARAMETERS.get(activation)
     if names is None:
         activation_names = ", ".join(sorted({*_PARAMETERS, _BOUNDS} - {""}))

@@ -10,11 +10,11 @@ from nnadapter.onnx.microsoft.elementwise import silu
 _LAYER_NORMALIZATION_SINCE, _AXES_ARE_INPUT_SINCE, _RMS_NORMALIZATION_SINCE = 17, 18, 23
 
 
-def reduced(body: BodyBuilder, op_type: str, x: str, axes: Sequence[int], *, keepdims: int = 1) -> str:
-    """Add a reduction; axes are an attribute or an input by opset."""
+def mean_of(body: BodyBuilder, x: str, axes: Sequence[int]) -> str:
+    """Add a ReduceMean; axes are an attribute or an input by opset."""
     if body.opset >= _AXES_ARE_INPUT_SINCE:
-        return body.add(op_type, x, body.constant(tuple(axes)), keepdims=keepdims)
-    return body.add(op_type, x, axes=list(axes), keepdims=keepdims)
+        return body.ReduceMean(x, body.constant(tuple(axes)), keepdims=1)
+    return body.ReduceMean(x, axes=list(axes), keepdims=1)
 
 
 def layer_normalization(
@@ -28,13 +28,13 @@ def layer_normalization(
     if body.opset >= _LAYER_NORMALIZATION_SINCE:
         return body.add_several("LayerNormalization", (x, scale, bias), outputs, axis=axes[0], epsilon=epsilon)
     wide, stash = _widened(body, x, dtype)
-    mean = reduced(body, "ReduceMean", wide, axes)
-    centered = body.add("Sub", wide, mean)
-    variance = reduced(body, "ReduceMean", body.add("Mul", centered, centered), axes)
-    deviation = body.add("Sqrt", body.add("Add", variance, body.constant(epsilon, stash)))
-    scaled = body.add("Mul", _narrowed(body, body.add("Div", centered, deviation), dtype), scale)
-    result = body.add("Add", scaled, bias) if bias else scaled
-    return (result,) if outputs == 1 else (result, mean, body.add("Reciprocal", deviation))
+    mean = mean_of(body, wide, axes)
+    centered = body.Sub(wide, mean)
+    variance = mean_of(body, body.Mul(centered, centered), axes)
+    deviation = body.Sqrt(body.Add(variance, body.constant(epsilon, stash)))
+    scaled = body.Mul(_narrowed(body, body.Div(centered, deviation), dtype), scale)
+    result = body.plus(scaled, bias)
+    return (result,) if outputs == 1 else (result, mean, body.Reciprocal(deviation))
 
 
 def rms_normalization(
@@ -43,12 +43,12 @@ def rms_normalization(
     """Add RMSNormalization. Return the result, and for 2 outputs the inverse root."""
     epsilon = body.node.number("epsilon", 1e-5)
     if body.opset >= _RMS_NORMALIZATION_SINCE and outputs == 1:
-        return (body.add("RMSNormalization", x, scale, axis=axes[0], epsilon=epsilon),)
+        return (body.RMSNormalization(x, scale, axis=axes[0], epsilon=epsilon),)
     wide, stash = _widened(body, x, dtype)
-    mean = reduced(body, "ReduceMean", body.add("Mul", wide, wide), axes)
-    root = body.add("Sqrt", body.add("Add", mean, body.constant(epsilon, stash)))
-    result = body.add("Mul", _narrowed(body, body.add("Div", wide, root), dtype), scale)
-    return (result,) if outputs == 1 else (result, body.add("Reciprocal", root))
+    mean = mean_of(body, body.Mul(wide, wide), axes)
+    root = body.Sqrt(body.Add(mean, body.constant(epsilon, stash)))
+    result = body.Mul(_narrowed(body, body.Div(wide, root), dtype), scale)
+    return (result,) if outputs == 1 else (result, body.Reciprocal(root))
 
 
 def _widened(body: BodyBuilder, x: str, dtype: str) -> tuple[str, str]:
@@ -68,20 +68,20 @@ _GROUPS = {"epsilon": 1e-5, "groups": int, "activation": int, "channels_last": 1
 @function_op("LayerNormalization", "X Scale B?", "Y Mean? InvStdDev?", _NORMALIZATION, domain="")
 def layer_normalization_body(body: BodyBuilder) -> tuple[str, ...]:
     """Write the body of ONNX Runtime's LayerNormalization-1, for opsets below 17."""
-    x, scale, bias = (body.input(position) for position in range(3))
+    x, scale, bias = map(body.input, range(3))
     outputs = 3 if body.wants(1) or body.wants(2) else 1
-    return layer_normalization(body, x, scale, bias, _axes(body), body.inputs.dtype(), outputs)
+    return layer_normalization(body, x, scale, bias, _axes(body), body.dtype(), outputs)
 
 
 @function_op("SimplifiedLayerNormalization", "X scale", "Y inv_std_var?", _NORMALIZATION, domain="")
 def simplified_layer_normalization_body(body: BodyBuilder) -> tuple[str, ...]:
     """Write the body of ONNX Runtime's SimplifiedLayerNormalization-1 (RMSNormalization)."""
     outputs = 2 if body.wants(1) else 1
-    return rms_normalization(body, body.input(0), body.input(1), _axes(body), body.inputs.dtype(), outputs)
+    return rms_normalization(body, body.input(0), body.input(1), _axes(body), body.dtype(), outputs)
 
 
 def _axes(body: BodyBuilder) -> list[int]:
-    axis, rank = body.node.integer("axis", -1), body.inputs.rank(0)
+    axis, rank = body.node.integer("axis", -1), body.rank(0)
     if not -rank <= axis < rank:
         raise body.invalid(f"has attribute 'axis' {axis}; expected {-rank} to {rank - 1}")
     return list(range(axis - rank if axis >= 0 else axis, 0))
@@ -97,7 +97,7 @@ def skip_layer_normalization_body(body: BodyBuilder) -> tuple[str, ...]:
     """Write the body of com.microsoft SkipLayerNormalization-1."""
     total = _total(body, body.input(4))
     outputs = 3 if body.wants(1) or body.wants(2) else 1
-    results = layer_normalization(body, total, body.input(2), body.input(3), [-1], body.inputs.dtype(), outputs)
+    results = layer_normalization(body, total, body.input(2), body.input(3), [-1], body.dtype(), outputs)
     return (*results, *[""] * (3 - outputs), total)
 
 
@@ -110,20 +110,19 @@ def skip_layer_normalization_body(body: BodyBuilder) -> tuple[str, ...]:
 def skip_simplified_layer_normalization_body(body: BodyBuilder) -> tuple[str, ...]:
     """Write the body of com.microsoft SkipSimplifiedLayerNormalization-1."""
     total = _total(body, body.input(3))
-    results = rms_normalization(body, total, body.input(2), [-1], body.inputs.dtype(), 2 if body.wants(2) else 1)
+    results = rms_normalization(body, total, body.input(2), [-1], body.dtype(), 2 if body.wants(2) else 1)
     return (results[0], "", results[1] if body.wants(2) else "", total)
 
 
 def _total(body: BodyBuilder, bias: str) -> str:
-    total = body.add("Add", body.input(0), body.input(1))
-    return body.add("Add", total, bias) if bias else total
+    return body.plus(body.Add(body.input(0), body.input(1)), bias)
 
 
 @function_op("GatedRMSNorm", "X scale gate", "Y", {"activation": "silu", "epsilon": 1e-5})
 def gated_rms_norm_body(body: BodyBuilder) -> tuple[str, ...]:
     """Write the body of com.microsoft GatedRMSNorm-1: RMSNormalization per feature group, times an activated gate."""
-    size, width, rank = body.inputs.width(1, 0), body.inputs.width(0), body.inputs.rank(0)
-    activation, dtype = body.node.text("activation", "silu"), body.inputs.dtype(0)
+    size, width, rank = body.width(1, 0), body.width(0), body.rank(0)
+    activation, dtype = body.node.text("activation", "silu"), body.dtype(0)
     if size is None or width is None or size < 1 or width % size:
         raise body.invalid(f"has {width} features and a scale of {size}")
     if activation not in ("silu", "swish", "sigmoid"):
@@ -132,8 +131,8 @@ def gated_rms_norm_body(body: BodyBuilder) -> tuple[str, ...]:
     grouped = x if width == size else body.reshape(x, *[0] * (rank - 1), width // size, size)
     (normal,) = rms_normalization(body, grouped, scale, [-1], "float32")
     normal = normal if width == size else body.reshape(normal, *[0] * (rank - 1), width)
-    opened = body.add("Sigmoid", gate) if activation == "sigmoid" else silu(body, gate)
-    return (body.cast(body.add("Mul", normal, opened), dtype),)
+    opened = body.Sigmoid(gate) if activation == "sigmoid" else silu(body, gate)
+    return (body.cast(body.Mul(normal, opened), dtype),)
 
 
 @function_op(
@@ -144,28 +143,28 @@ def gated_rms_norm_body(body: BodyBuilder) -> tuple[str, ...]:
 )
 def embed_layer_normalization_body(body: BodyBuilder) -> tuple[str, ...]:
     """Write the body of com.microsoft EmbedLayerNormalization-1."""
-    ids, segments, places = (body.input(position) for position in (0, 1, 8))
-    words, table = body.add("Gather", body.input(2), ids), body.input(3)
-    positions = body.add("Gather", table, places) if places else first_rows(body, table)
-    total = body.add("Add", words, positions)
+    ids, segments, places = map(body.input, (0, 1, 8))
+    words, table = body.Gather(body.input(2), ids), body.input(3)
+    positions = body.Gather(table, places) if places else first_rows(body, table)
+    total = body.Add(words, positions)
     if segments:
-        total = body.add("Add", total, body.add("Gather", body.input(4), segments))
-    (normalized,) = layer_normalization(body, total, body.input(5), body.input(6), [-1], body.inputs.dtype(2))
+        total = body.Add(total, body.Gather(body.input(4), segments))
+    (normalized,) = layer_normalization(body, total, body.input(5), body.input(6), [-1], body.dtype(2))
     return normalized, lengths(body, body.input(7), ids) if body.wants(1) else "", total
 
 
 def first_rows(body: BodyBuilder, table: str) -> str:
     """Return as many rows of the position table as the first input is long."""
-    size = body.inputs.size(0, 1)
+    size = body.size(0, 1)
     return sliced(body, table, 0, 0, length_of(body, body.input(0), 1) if size is None else size)
 
 
 def lengths(body: BodyBuilder, mask: str, ids: str) -> str:
     """Return the length of each sequence, counted in the mask; 0 for all if there is no mask."""
-    counted = body.cast(body.add("Equal", mask or ids, body.constant(1, "int32")), "int32")
+    counted = body.cast(body.Equal(mask or ids, body.constant(1, "int32")), "int32")
     if not mask:
-        counted = body.add("Sub", counted, counted)
-    return body.add("ReduceSum", counted, body.constant((1,)), keepdims=0)
+        counted = body.Sub(counted, counted)
+    return body.ReduceSum(counted, body.constant((1,)), keepdims=0)
 
 
 @function_op("GroupNorm", "X gamma beta", "Y", _GROUPS, required=("groups", "activation"))
@@ -178,26 +177,26 @@ def group_norm_body(body: BodyBuilder) -> tuple[str, ...]:
 def skip_group_norm_body(body: BodyBuilder) -> tuple[str, ...]:
     """Write the body of com.microsoft SkipGroupNorm-1."""
     skip = body.input(3)
-    if body.inputs.rank(3) == 2:
+    if body.rank(3) == 2:
         skip = body.unsqueeze(skip, *((1, 2) if body.node.integer("channels_last", 1) else (2, 3)))
-    total = body.add("Add", body.input(0), skip)
+    total = body.Add(body.input(0), skip)
     if body.input(4):
         channels = (-1,) if body.node.integer("channels_last", 1) else (1, -1, 1, 1)
-        total = body.add("Add", total, body.reshape(body.input(4), *channels))
+        total = body.Add(total, body.reshape(body.input(4), *channels))
     return _group_norm(body, total), total
 
 
 def _group_norm(body: BodyBuilder, x: str) -> str:
-    last, dtype = body.node.integer("channels_last", 1), body.inputs.dtype()
-    picture = body.add("Transpose", x, perm=[0, 3, 1, 2]) if last else x
+    last, dtype = body.node.integer("channels_last", 1), body.dtype()
+    picture = body.Transpose(x, perm=[0, 3, 1, 2]) if last else x
     flat = body.reshape(picture, 0, body.node.integer("groups"), -1)
-    mean = reduced(body, "ReduceMean", flat, [-1])
-    centered = body.add("Sub", flat, mean)
-    variance = reduced(body, "ReduceMean", body.add("Mul", centered, centered), [-1])
+    mean = mean_of(body, flat, [-1])
+    centered = body.Sub(flat, mean)
+    variance = mean_of(body, body.Mul(centered, centered), [-1])
     epsilon = body.constant(body.node.number("epsilon", 1e-5), dtype)
-    normal = body.add("Div", centered, body.add("Sqrt", body.add("Add", variance, epsilon)))
-    shaped = body.add("Reshape", normal, body.add("Shape", picture))
+    normal = body.Div(centered, body.Sqrt(body.Add(variance, epsilon)))
+    shaped = body.Reshape(normal, body.Shape(picture))
     scale, bias = (body.cast(body.reshape(body.input(position), 1, -1, 1, 1), dtype) for position in (1, 2))
-    result = body.add("Add", body.add("Mul", shaped, scale), bias)
-    result = body.add("Transpose", result, perm=[0, 2, 3, 1]) if last else result
+    result = body.Add(body.Mul(shaped, scale), bias)
+    result = body.Transpose(result, perm=[0, 2, 3, 1]) if last else result
     return silu(body, result) if body.node.integer("activation", 0) else result

@@ -22,9 +22,9 @@ def transpose_matmul_body(body: BodyBuilder) -> tuple[str, ...]:
 
 def _product(body: BodyBuilder, *, trans_batch: bool) -> str:
     sides = [_side(body, position, letter, trans_batch=trans_batch) for position, letter in enumerate("AB")]
-    product = body.add("MatMul", *sides)
+    product = body.MatMul(*sides)
     alpha = body.node.number("alpha", 1.0)
-    return product if alpha == 1 else body.add("Mul", product, body.constant(alpha, body.inputs.dtype()))
+    return product if alpha == 1 else body.Mul(product, body.constant(alpha, body.dtype()))
 
 
 def _side(body: BodyBuilder, position: int, letter: str, *, trans_batch: bool) -> str:
@@ -32,13 +32,13 @@ def _side(body: BodyBuilder, position: int, letter: str, *, trans_batch: bool) -
 
     `transBatch` moves the first batch axis after the others; then `trans` swaps the last two axes.
     """
-    axes = list(range(body.inputs.rank(position)))
+    axes = list(range(body.rank(position)))
     if trans_batch and body.node.integer(f"transBatch{letter}", 0) and len(axes) > 2:
         axes = [*axes[1:-1], axes[0], axes[-1]]
     if body.node.integer(f"trans{letter}", 0) and len(axes) > 1:
         axes[-2:] = axes[:-3:-1]
     name = body.input(position)
-    return name if axes == sorted(axes) else body.add("Transpose", name, perm=axes)
+    return name if axes == sorted(axes) else body.Transpose(name, perm=axes)
 
 
 @function_op(
@@ -58,7 +58,7 @@ def fused_gemm_body(body: BodyBuilder) -> tuple[str, ...]:
     """Write the body of com.microsoft FusedGemm-1: Gemm, activation."""
     node = body.node
     stated = {name: node.attributes.get(name) for name in ("alpha", "beta", "transA", "transB")}
-    product = body.add("Gemm", *(body.input(position) for position in range(3)), **stated)
+    product = body.Gemm(*map(body.input, range(3)), **stated)
     names = ("activation_alpha", "activation_beta", "activation_gamma")
     parameters = [node.number(name) for name in names if name in node.attributes]
     return (apply(body, product, node.text("activation", ""), parameters),)
@@ -78,9 +78,7 @@ _FUSED = {**_WINDOWS, "activation": str, "activation_params": list[float]}
 @function_op("FusedConv", "X W B? Z?", "Y", _FUSED)
 def fused_conv_body(body: BodyBuilder) -> tuple[str, ...]:
     """Write the body of com.microsoft FusedConv-1: Conv, addition of Z, activation."""
-    result = _convolved(body, body.input(0), body.input(1))
-    result = body.add("Add", result, body.input(3)) if body.input(3) else result
-    return (_activated(body, result),)
+    return (_activated(body, _convolved(body, body.input(0))),)
 
 
 @function_op("NhwcConv", "X W B?", "Y", _WINDOWS)
@@ -92,23 +90,22 @@ def nhwc_conv_body(body: BodyBuilder) -> tuple[str, ...]:
 @function_op("NhwcFusedConv", "X W B? Z?", "Y", _FUSED)
 def nhwc_fused_conv_body(body: BodyBuilder) -> tuple[str, ...]:
     """Write the body of com.microsoft NhwcFusedConv-1."""
-    result = _convolved_channels_last(body)
-    result = body.add("Add", result, body.input(3)) if body.input(3) else result
-    return (_activated(body, result),)
+    return (_activated(body, _convolved_channels_last(body)),)
 
 
-def _convolved(body: BodyBuilder, x: str, weight: str) -> str:
+def _convolved(body: BodyBuilder, x: str) -> str:
     stated = {name: body.node.attributes.get(name) for name in _WINDOWS}
-    return body.add("Conv", x, weight, body.input(2), **stated)
+    return body.Conv(x, body.input(1), body.input(2), **stated)
 
 
 def _activated(body: BodyBuilder, x: str) -> str:
+    """Add the input Z, if present, and the activation."""
+    x = body.plus(x, body.input(3))
     return apply(body, x, body.node.text("activation", ""), body.node.numbers("activation_params") or ())
 
 
 def _convolved_channels_last(body: BodyBuilder) -> str:
-    rank = body.inputs.rank(0)
-    return channels_last(body, _convolved(body, channels_first(body, body.input(0), rank), body.input(1)), rank)
+    return channels_last(body, _convolved(body, channels_first(body)))
 
 
 @function_op("Crop", "input", "output", {"border": list[int], "scale": list[int]}, domain="")

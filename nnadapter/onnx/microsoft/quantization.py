@@ -15,7 +15,7 @@ from nnadapter.ir.derived import derived
 from nnadapter.ir.operand import Array
 from nnadapter.onnx.body import BodyBuilder, channels_first, channels_last, function_op
 from nnadapter.onnx.microsoft.attention import attended
-from nnadapter.onnx.microsoft.normalization import first_rows, layer_normalization, lengths, reduced
+from nnadapter.onnx.microsoft.normalization import first_rows, layer_normalization, lengths, mean_of
 
 _SOFTMAX_ALONG_AXIS = 13
 """First opset with Softmax along one axis."""
@@ -26,50 +26,50 @@ _TWO_INPUTS = "A A_scale A_zero_point? B B_scale B_zero_point? C_scale C_zero_po
 def dequantized(body: BodyBuilder, position: int, x: str = "", *, axis: int | None = None) -> str:
     """Dequantize an input, or `x`, by the scale and zero point after that input."""
     inputs = (x or body.input(position), body.input(position + 1), body.input(position + 2))
-    return body.add("DequantizeLinear", *inputs, axis=axis)
+    return body.DequantizeLinear(*inputs, axis=axis)
 
 
 def quantized(body: BodyBuilder, real: str, position: int, like: int = 0) -> str:
     """Quantize by the scale and zero point at a position; by default 0 of the type of input `like`."""
-    zero_point = body.input(position + 1) or body.constant(0, body.inputs.dtype(like))
-    return body.add("QuantizeLinear", real, body.input(position), zero_point)
+    zero_point = body.input(position + 1) or body.constant(0, body.dtype(like))
+    return body.QuantizeLinear(real, body.input(position), zero_point)
 
 
 @function_op("QuantizeLinear", "x y_scale y_zero_point?", "y", {"axis": int})
 def quantize_linear(body: BodyBuilder) -> Sequence[str]:
     """Write the body of com.microsoft QuantizeLinear-1, also to 16 bits."""
-    return [body.add("QuantizeLinear", *map(body.input, range(3)), axis=body.node.integer("axis", 1))]
+    return [body.QuantizeLinear(*map(body.input, range(3)), axis=body.node.integer("axis", 1))]
 
 
 @function_op("DequantizeLinear", "x x_scale x_zero_point?", "y", {"axis": int})
 def dequantize_linear(body: BodyBuilder) -> Sequence[str]:
     """Write the body of com.microsoft DequantizeLinear-1, also from 16 bits."""
-    return [body.add("DequantizeLinear", *map(body.input, range(3)), axis=body.node.integer("axis", 1))]
+    return [body.DequantizeLinear(*map(body.input, range(3)), axis=body.node.integer("axis", 1))]
 
 
 @function_op("QLinearAdd", _TWO_INPUTS, "C")
 def qlinear_add(body: BodyBuilder) -> Sequence[str]:
     """Write the body of com.microsoft QLinearAdd-1."""
-    return [quantized(body, body.add("Add", dequantized(body, 0), dequantized(body, 3)), 6)]
+    return [quantized(body, body.Add(dequantized(body, 0), dequantized(body, 3)), 6)]
 
 
 @function_op("QLinearMul", _TWO_INPUTS, "C")
 def qlinear_mul(body: BodyBuilder) -> Sequence[str]:
     """Write the body of com.microsoft QLinearMul-1."""
-    return [quantized(body, body.add("Mul", dequantized(body, 0), dequantized(body, 3)), 6)]
+    return [quantized(body, body.Mul(dequantized(body, 0), dequantized(body, 3)), 6)]
 
 
 @function_op("QLinearSigmoid", _ONE_INPUT, "Y")
 def qlinear_sigmoid(body: BodyBuilder) -> Sequence[str]:
     """Write the body of com.microsoft QLinearSigmoid-1."""
-    return [quantized(body, body.add("Sigmoid", dequantized(body, 0)), 3)]
+    return [quantized(body, body.Sigmoid(dequantized(body, 0)), 3)]
 
 
 @function_op("QLinearLeakyRelu", _ONE_INPUT, "Y", {"alpha": 0.01})
 def qlinear_leaky_relu(body: BodyBuilder) -> Sequence[str]:
     """Write the body of com.microsoft QLinearLeakyRelu-1."""
     alpha = body.node.number("alpha", 0.01)
-    return [quantized(body, body.add("LeakyRelu", dequantized(body, 0), alpha=alpha), 3)]
+    return [quantized(body, body.LeakyRelu(dequantized(body, 0), alpha=alpha), 3)]
 
 
 @function_op("QLinearSoftmax", _ONE_INPUT.removesuffix("?"), "Y", {"axis": -1, "opset": int}, required=["opset"])
@@ -78,15 +78,15 @@ def qlinear_softmax(body: BodyBuilder) -> Sequence[str]:
 
     Before opset 13 that is over all axes from `axis` on together.
     """
-    rank, along_axis = body.inputs.rank(0), body.node.integer("opset") >= _SOFTMAX_ALONG_AXIS
+    rank, along_axis = body.rank(0), body.node.integer("opset") >= _SOFTMAX_ALONG_AXIS
     axis = body.node.integer("axis", -1)
     if along_axis or axis in (-1, rank - 1):
-        return [quantized(body, body.add("Softmax", dequantized(body, 0), axis=axis), 3)]
-    matrix = body.add("Flatten", body.input(0), axis=axis)
-    result = quantized(body, body.add("Softmax", dequantized(body, 0, matrix), axis=-1), 3)
-    sizes = [-1 if size is None else size for size in body.inputs.shape(0)]
-    full_shape = body.add("Shape", body.input(0)) if sizes.count(-1) > 1 else body.constant(sizes)
-    return [body.add("Reshape", result, full_shape)]
+        return [quantized(body, body.Softmax(dequantized(body, 0), axis=axis), 3)]
+    matrix = body.Flatten(body.input(0), axis=axis)
+    result = quantized(body, body.Softmax(dequantized(body, 0, matrix), axis=-1), 3)
+    sizes = [-1 if size is None else size for size in body.shape(0)]
+    full_shape = body.Shape(body.input(0)) if sizes.count(-1) > 1 else body.constant(sizes)
+    return [body.Reshape(result, full_shape)]
 
 
 @function_op("QLinearConcat", "Y_scale Y_zero_point inputs...", "Y", {"axis": int}, required=["axis"])
@@ -96,13 +96,13 @@ def qlinear_concat(body: BodyBuilder) -> Sequence[str]:
     if count % 3 != 2:
         raise body.invalid(f"has {count} inputs; expected two, and three for each tensor")
     parts = [dequantized(body, position) for position in range(2, count, 3)]
-    return [quantized(body, body.add("Concat", *parts, axis=body.node.integer("axis")), 0, like=2)]
+    return [quantized(body, body.Concat(*parts, axis=body.node.integer("axis")), 0, like=2)]
 
 
 @function_op("QLinearWhere", "condition X x_scale x_zero_point Y y_scale y_zero_point z_scale z_zero_point", "Z")
 def qlinear_where(body: BodyBuilder) -> Sequence[str]:
     """Write the body of com.microsoft QLinearWhere-1."""
-    chosen = body.add("Where", body.input(0), dequantized(body, 1), dequantized(body, 4))
+    chosen = body.Where(body.input(0), dequantized(body, 1), dequantized(body, 4))
     return [quantized(body, chosen, 7, like=1)]
 
 
@@ -129,18 +129,18 @@ def qlinear_average_pool(body: BodyBuilder) -> Sequence[str]:
         raise body.unsupported("count_include_pad", "is 1 together with ceil_mode; expected only one of them")
     attributes = {name: value for name, value in node.attributes.items() if name != "channels_last"}
     if not node.integer("channels_last", 0):
-        return [quantized(body, body.add("AveragePool", dequantized(body, 0), **attributes), 3)]
-    first = dequantized(body, 0, channels_first(body, body.input(0), body.inputs.rank(0)))
-    pooled = quantized(body, body.add("AveragePool", first, **attributes), 3)
-    return [channels_last(body, pooled, body.inputs.rank(0))]
+        return [quantized(body, body.AveragePool(dequantized(body, 0), **attributes), 3)]
+    first = dequantized(body, 0, channels_first(body))
+    pooled = quantized(body, body.AveragePool(first, **attributes), 3)
+    return [channels_last(body, pooled)]
 
 
 @function_op("QLinearGlobalAveragePool", "X x_scale x_zero_point y_scale y_zero_point", "Y", {"channels_last": 0})
 def qlinear_global_average_pool(body: BodyBuilder) -> Sequence[str]:
     """Write the body of com.microsoft QLinearGlobalAveragePool-1."""
-    rank = body.inputs.rank(0)
+    rank = body.rank(0)
     axes = range(1, rank - 1) if body.node.integer("channels_last", 0) else range(2, rank)
-    return [quantized(body, reduced(body, "ReduceMean", dequantized(body, 0), axes), 3)]
+    return [quantized(body, mean_of(body, dequantized(body, 0), axes), 3)]
 
 
 _WINDOW = {
@@ -161,49 +161,44 @@ _WINDOW = {
 def qlinear_conv(body: BodyBuilder) -> Sequence[str]:
     """Write the body of com.microsoft QLinearConv-1; filters are always channels-first."""
     attributes = {name: value for name, value in body.node.attributes.items() if name != "channels_last"}
-    x, *other_inputs = (body.input(position) for position in range(9))
+    x, *other_inputs = map(body.input, range(9))
     if not body.node.integer("channels_last", 0):
-        return [body.add("QLinearConv", x, *other_inputs, **attributes)]
-    rank = body.inputs.rank(0)
-    return [
-        channels_last(body, body.add("QLinearConv", channels_first(body, x, rank), *other_inputs, **attributes), rank)
-    ]
+        return [body.QLinearConv(x, *other_inputs, **attributes)]
+    return [channels_last(body, body.QLinearConv(channels_first(body), *other_inputs, **attributes))]
 
 
 @function_op("NhwcMaxPool", "x", "y", {**_WINDOW, "ceil_mode": 0}, required=["kernel_shape"])
 def nhwc_max_pool(body: BodyBuilder) -> Sequence[str]:
     """Write the body of com.microsoft NhwcMaxPool-1."""
-    rank = body.inputs.rank(0)
-    first = channels_first(body, body.input(0), rank)
-    return [channels_last(body, body.add("MaxPool", first, **body.node.attributes), rank)]
+    return [channels_last(body, body.MaxPool(channels_first(body), **body.node.attributes))]
 
 
 @function_op("MatMulIntegerToFloat", "A B a_scale b_scale a_zero_point? b_zero_point? bias?", "Y")
 def mat_mul_integer_to_float(body: BodyBuilder) -> Sequence[str]:
     """Write the body of com.microsoft MatMulIntegerToFloat-1."""
-    return [product_of_integers(body, *(body.input(position) for position in range(7)))]
+    return [product_of_integers(body, *map(body.input, range(7)))]
 
 
 def product_of_integers(
     body: BodyBuilder, a: str, b: str, a_scale: str, b_scale: str, a_zero_point: str, b_zero_point: str, bias: str
 ) -> str:
     """Add MatMulInteger and scale its sums to reals; zero points and bias may be empty."""
-    return _scaled(body, body.add("MatMulInteger", a, b, a_zero_point, b_zero_point), (a_scale, b_scale), bias)
+    return _scaled(body, body.MatMulInteger(a, b, a_zero_point, b_zero_point), (a_scale, b_scale), bias)
 
 
 @function_op("DynamicQuantizeMatMul", "A B b_scale b_zero_point? bias?", "Y")
 def dynamic_quantize_mat_mul(body: BodyBuilder) -> Sequence[str]:
     """Write the body of com.microsoft DynamicQuantizeMatMul-1."""
-    a, b, b_scale, b_zero_point, bias = (body.input(position) for position in range(5))
+    a, b, b_scale, b_zero_point, bias = map(body.input, range(5))
     integers, scale, zero_point = body.add_several("DynamicQuantizeLinear", [a], 3)
-    return [_scaled(body, body.add("MatMulInteger", integers, b, zero_point, b_zero_point), (scale, b_scale), bias)]
+    return [_scaled(body, body.MatMulInteger(integers, b, zero_point, b_zero_point), (scale, b_scale), bias)]
 
 
 def _scaled(body: BodyBuilder, sums: str, scales: tuple[str, str], bias: str) -> str:
     """Scale int32 sums in ONNX Runtime's order, and add the bias."""
-    factor = body.add("Mul", *scales)
-    product = body.add("Mul", body.add("Cast", sums, to=onnx.TensorProto.FLOAT), factor)
-    return body.add("Add", product, bias) if bias else product
+    factor = body.Mul(*scales)
+    product = body.Mul(body.Cast(sums, to=onnx.TensorProto.FLOAT), factor)
+    return body.plus(product, bias)
 
 
 @function_op(
@@ -223,10 +218,10 @@ def qgemm(body: BodyBuilder) -> Sequence[str]:
 def _quantized_gemm(body: BodyBuilder) -> str:
     transposed = {name: body.node.integer(name, 0) for name in ("transA", "transB")}
     a_scale = _scaled_by(body, 1, body.constant(body.node.number("alpha", 1.0), "float32"))
-    a = body.add("DequantizeLinear", body.input(0), a_scale, body.input(2))
+    a = body.DequantizeLinear(body.input(0), a_scale, body.input(2))
     b = dequantized(body, 3, axis=0 if transposed["transB"] else 1)
     c = _addend(body, _scaled_by(body, 4, a_scale)) if body.input(6) else ""
-    return quantized(body, body.add("Gemm", a, b, c, **transposed), 7)
+    return quantized(body, body.Gemm(a, b, c, **transposed), 7)
 
 
 def _real_gemm(body: BodyBuilder) -> str:
@@ -234,9 +229,7 @@ def _real_gemm(body: BodyBuilder) -> str:
         _transposed(body, position) if body.node.integer(name, 0) else body.input(position)
         for position, name in ((0, "transA"), (3, "transB"))
     )
-    sums = body.add("MatMulInteger", a, b, body.input(2), body.input(5))
-    if body.input(6):
-        sums = body.add("Add", sums, body.input(6))
+    sums = body.plus(body.MatMulInteger(a, b, body.input(2), body.input(5)), body.input(6))
     scale = _scaled_by(body, 1, body.constant(body.node.number("alpha", 1.0), "float32"))
     return _scaled(body, sums, (scale, body.input(4)), "")
 
@@ -244,33 +237,32 @@ def _real_gemm(body: BodyBuilder) -> str:
 def _scaled_by(body: BodyBuilder, position: int, factor: str) -> str:
     """Multiply the scale at `position` by `factor`, as a constant if possible: quantized fusion requires one."""
     known_factor = body.constant_of(factor)
-    if known_factor is None or not body.inputs.knows(position):
-        return body.add("Mul", factor, body.input(position))
-    scale = known_factor.reshape(-1) * body.inputs.contents(position).reshape(-1)
+    if known_factor is None or not body.knows(position):
+        return body.Mul(factor, body.input(position))
+    scale = known_factor.reshape(-1) * body.contents(position).reshape(-1)
     return body.constant(scale.reshape(()) if scale.size == 1 else scale, "float32")
 
 
 def _addend(body: BodyBuilder, scale: str) -> str:
     """Dequantize C; a constant row becomes a vector, like a bias."""
-    if body.inputs.knows(3) and body.inputs.knows(6) and body.inputs.contents(6).shape[:-1] in ((), (1,)):
-        units = body.inputs.width(3, 0 if body.node.integer("transB", 0) else 1) or 0
-        if body.inputs.contents(6).size not in (1, units):
+    if body.knows(3) and body.knows(6) and body.contents(6).shape[:-1] in ((), (1,)):
+        units = body.width(3, 0 if body.node.integer("transB", 0) else 1) or 0
+        if body.contents(6).size not in (1, units):
             raise body.invalid(
-                f"has a C of {body.inputs.contents(6).size} elements; expected 1 or {units}, as many as B is wide"
+                f"has a C of {body.contents(6).size} elements; expected 1 or {units}, as many as B is wide"
             )
-        return body.add(
-            "DequantizeLinear",
-            body.constant(np.broadcast_to(body.inputs.contents(6).reshape(-1), units), "int32"),
+        return body.DequantizeLinear(
+            body.constant(np.broadcast_to(body.contents(6).reshape(-1), units), "int32"),
             scale,
             axis=0,
         )
-    return body.add("Mul", body.add("Cast", body.input(6), to=onnx.TensorProto.FLOAT), scale)
+    return body.Mul(body.Cast(body.input(6), to=onnx.TensorProto.FLOAT), scale)
 
 
 def _transposed(body: BodyBuilder, position: int) -> str:
-    if body.inputs.knows(position):
-        return body.constant(body.inputs.contents(position).T, body.inputs.dtype(position))
-    return body.add("Transpose", body.input(position), perm=(1, 0))
+    if body.knows(position):
+        return body.constant(body.contents(position).T, body.dtype(position))
+    return body.Transpose(body.input(position), perm=(1, 0))
 
 
 _ABSENT = 9
@@ -308,17 +300,17 @@ def qattention_body(body: BodyBuilder) -> tuple[str, ...]:
 def qembed_layer_normalization_body(body: BodyBuilder) -> tuple[str, ...]:
     """Write the body of com.microsoft QEmbedLayerNormalization-1; rows are dequantized after lookup."""
     ids = body.input(0)
-    words = _dequantized_table(body, 0, body.add("Gather", body.input(2), ids))
-    total = body.add("Add", words, _dequantized_table(body, 1, first_rows(body, body.input(3))))
+    words = _dequantized_table(body, 0, body.Gather(body.input(2), ids))
+    total = body.Add(words, _dequantized_table(body, 1, first_rows(body, body.input(3))))
     if body.input(1):
-        total = body.add("Add", total, _dequantized_table(body, 2, body.add("Gather", body.input(4), body.input(1))))
+        total = body.Add(total, _dequantized_table(body, 2, body.Gather(body.input(4), body.input(1))))
     scale, bias = (_dequantized_table(body, table, body.input(2 + table)) for table in (3, 4))
-    (normalized,) = layer_normalization(body, total, scale, bias, [-1], body.inputs.dtype())
+    (normalized,) = layer_normalization(body, total, scale, bias, [-1], body.dtype())
     return normalized, lengths(body, body.input(7), ids) if body.wants(1) else ""
 
 
 def _dequantized_table(body: BodyBuilder, table: int, integers: str) -> str:
-    return body.add("DequantizeLinear", integers, body.input(8 + table), body.input(13 + table))
+    return body.DequantizeLinear(integers, body.input(8 + table), body.input(13 + table))
 
 
 _ATTRIBUTES = {
@@ -340,12 +332,12 @@ def dynamic_quantize_lstm(body: BodyBuilder) -> Sequence[str]:
     ONNX Runtime also rounds inputs and states to 8 bits, so this is closer to the original model.
     """
     w, r = (body.constant(_weight(body, *positions), "float32") for positions in ((1, 8), (2, 10)))
-    other_inputs = (body.input(position) for position in range(3, 8))
+    other_inputs = map(body.input, range(3, 8))
     return body.add_several("LSTM", [body.input(0), w, r, *other_inputs], 3, **body.node.attributes)
 
 
 def _weight(body: BodyBuilder, position: int, scale_position: int) -> Array:
-    weight, scale, zero_point = map(body.inputs.contents, (position, scale_position, scale_position + 1))
+    weight, scale, zero_point = map(body.contents, (position, scale_position, scale_position + 1))
     sizes = (1, weight.shape[0], weight.shape[0] * weight.shape[-1]) if weight.ndim == 3 else ()
     if scale.size not in sizes or zero_point.size not in sizes:
         raise body.invalid(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from nnadapter.onnx.body import BodyBuilder, function_op, length_of, parts_along, sliced, steps_along
+from nnadapter.onnx.body import BodyBuilder, function_op, length_of, parts_along, range_to, sliced, steps_along
 from nnadapter.onnx.microsoft.attention import Scores, attention, filtered, lowest, separated, turned
 from nnadapter.onnx.microsoft.elementwise import silu
 from nnadapter.onnx.schemas import Refusal
@@ -95,7 +95,7 @@ def group_query_attention_body(body: BodyBuilder) -> tuple[str, ...]:
     output, *both = attention(body, query, key, value, scores, None, (heads, groups))
     if past is not None and cache.size > cache.total:
         both = [
-            body.add("Concat", new_part, sliced(body, past_part, 2, cache.total, 2**31 - 1), axis=2)
+            body.Concat(new_part, sliced(body, past_part, 2, cache.total, 2**31 - 1), axis=2)
             for new_part, past_part in zip(both, past, strict=True)
         ]
     return output, *both
@@ -117,13 +117,13 @@ def _refuse(body: BodyBuilder) -> None:
 
 
 def _parts(body: BodyBuilder, heads: int, groups: int) -> tuple[str, str, str, int]:
-    width = body.inputs.width(0)
+    width = body.width(0)
     packed = not body.input(1)
     count = heads + 2 * groups if packed else heads
     if width is None or width % count:
         raise body.invalid(f"has queries of width {width} for {count} heads")
     size = width // count
-    names = [body.input(position) for position in range(3)]
+    names = [*map(body.input, range(3))]
     if packed:
         names = list(parts_along(body, names[0], -1, (heads * size, groups * size, groups * size)))
     query, key, value = (
@@ -134,7 +134,7 @@ def _parts(body: BodyBuilder, heads: int, groups: int) -> tuple[str, str, str, i
 
 
 def _cache(body: BodyBuilder) -> _Cache:
-    steps, size = body.inputs.size(0, 1), body.inputs.size(3, 2) if body.input(3) else 0
+    steps, size = body.size(0, 1), body.size(3, 2) if body.input(3) else 0
     if steps is None or size is None:
         return _Cache(steps=None)
     total = _total_length(body, steps, size)
@@ -142,7 +142,7 @@ def _cache(body: BodyBuilder) -> _Cache:
 
 
 def _total_length(body: BodyBuilder, steps: int, size: int) -> int:
-    stated = body.inputs.integers(6)
+    stated = body.integers(6)
     if len(stated) != 1:
         raise body.invalid(f"has {len(stated)} numbers for its total length; expected one")
     total = stated[0]
@@ -158,12 +158,12 @@ def _first_positions(body: BodyBuilder, query: str, cache: _Cache) -> str:
     """Return the number of cached keys of each sequence, `[B]`: the position of its first new key."""
     if cache.steps is not None:
         lengths = body.reshape(body.cast(body.input(5), "int64"), -1)
-        cached_counts = body.add("Add", lengths, body.constant((1 - cache.steps,)))
+        cached_counts = body.Add(lengths, body.constant((1 - cache.steps,)))
         return _within(body, cached_counts, body.constant((max(cache.total, cache.size) - cache.steps,)), "int64")
     steps, lengths = _counted(body, query), body.reshape(body.cast(body.input(5), _COUNTS), -1)
-    cached_counts = body.add("Sub", body.add("Add", lengths, body.constant((1,), _COUNTS)), steps)
+    cached_counts = body.Sub(body.Add(lengths, body.constant((1,), _COUNTS)), steps)
     zero = body.constant((0,), _COUNTS)
-    return body.add("Max", body.add("Where", body.add("Equal", steps, _total(body)), zero, cached_counts), zero)
+    return body.Max(body.Where(body.Equal(steps, _total(body)), zero, cached_counts), zero)
 
 
 def _total(body: BodyBuilder) -> str:
@@ -180,54 +180,54 @@ def _scattered(body: BodyBuilder, cached: str, added: str, first: str, cache: _C
         return _gathered(body, cached, added, first, cache)
     missing = cache.total - cache.size
     if missing > 0:
-        cached = body.add("Pad", cached, body.constant((0, 0, 0, 0, 0, 0, missing, 0)))
-    return body.add("TensorScatter", cached, added, first, axis=2)
+        cached = body.Pad(cached, body.constant((0, 0, 0, 0, 0, 0, missing, 0)))
+    return body.TensorScatter(cached, added, first, axis=2)
 
 
 def _gathered(body: BodyBuilder, cached: str, fresh: str, first: str, cache: _Cache) -> str:
     """Return all keys, by gathering each one from the cache or the new keys."""
     begin = body.unsqueeze(first if cache.steps is None else body.cast(first, _COUNTS), 1)
     room, added, unit = _counted(body, cached), _counted(body, fresh), body.constant((1,), _COUNTS)
-    most = body.add("Add", room, added)
-    count = body.add("Squeeze", body.add("Min", body.add("Max", _total(body), room), most))
-    steps = body.add("Range", body.constant(0.0, _COUNTS), count, body.constant(1.0, _COUNTS))
+    most = body.Add(room, added)
+    count = body.Squeeze(body.Min(body.Max(_total(body), room), most))
+    steps = range_to(body, count, _COUNTS)
     places = body.unsqueeze(steps, 0)
-    shifted = body.add("Sub", body.add("Add", places, room), begin)
-    is_new = body.add("Less", places, body.add("Add", begin, added))
-    last = body.add("Sub", most, unit)
-    after_cached = body.add("Where", is_new, shifted, body.add("Min", places, last))
-    chosen = body.add("Where", body.add("Less", places, begin), places, after_cached)
-    texts = body.cast(body.add("Squeeze", length_of(body, cached, 0)), _COUNTS)
-    numbers = body.add("Range", body.constant(0.0, _COUNTS), texts, body.constant(1.0, _COUNTS))
-    offsets = body.unsqueeze(body.add("Mul", numbers, most), 1)
-    source = body.cast(body.add("Add", chosen, offsets), "int32")
-    rows = body.add("Transpose", body.add("Concat", cached, fresh, axis=2), perm=[0, 2, 1, 3])
-    flat = body.reshape(rows, -1, body.node.integer("kv_num_heads"), body.inputs.width(3) or 0)
+    shifted = body.Sub(body.Add(places, room), begin)
+    is_new = body.Less(places, body.Add(begin, added))
+    last = body.Sub(most, unit)
+    after_cached = body.Where(is_new, shifted, body.Min(places, last))
+    chosen = body.Where(body.Less(places, begin), places, after_cached)
+    texts = body.cast(body.Squeeze(length_of(body, cached, 0)), _COUNTS)
+    numbers = range_to(body, texts, _COUNTS)
+    offsets = body.unsqueeze(body.Mul(numbers, most), 1)
+    source = body.cast(body.Add(chosen, offsets), "int32")
+    rows = body.Transpose(body.Concat(cached, fresh, axis=2), perm=[0, 2, 1, 3])
+    flat = body.reshape(rows, -1, body.node.integer("kv_num_heads"), body.width(3) or 0)
     source = _within_rows(body, source, flat)
-    return body.add("Transpose", body.add("Gather", flat, source, axis=0), perm=[0, 2, 1, 3])
+    return body.Transpose(body.Gather(flat, source, axis=0), perm=[0, 2, 1, 3])
 
 
 def _within_rows(body: BodyBuilder, indices: str, table: str, rows: int | None = None) -> str:
     """Clamp int32 indices to the table's rows, so that they are provably in range."""
     if rows is not None:
         return _within(body, indices, body.constant(rows - 1, "int32"), "int32")
-    last = body.add("Sub", body.cast(length_of(body, table, 0), "int32"), body.constant((1,), "int32"))
+    last = body.Sub(body.cast(length_of(body, table, 0), "int32"), body.constant((1,), "int32"))
     return _within(body, indices, last, "int32")
 
 
 def _within(body: BodyBuilder, x: str, most: str, dtype: str) -> str:
-    return body.add("Min", body.add("Max", x, body.constant((0,), dtype)), most)
+    return body.Min(body.Max(x, body.constant((0,), dtype)), most)
 
 
 def _turned(body: BodyBuilder, parts: tuple[str, str], head_size: int, cache: _Cache, first: str) -> tuple[str, str]:
-    pairs = body.inputs.width(7)
+    pairs = body.width(7)
     if pairs is None:
         raise body.invalid("has tables of unknown width")
     positions = _positions(body, parts[0], cache, first)
     tables = []
     for position in (7, 8):
         if positions:
-            tables.append(body.add("Gather", body.input(position), positions))
+            tables.append(body.Gather(body.input(position), positions))
         else:
             tables.append(body.unsqueeze(sliced(body, body.input(position), 0, 0, cache.steps or 0), 0))
     interleaved = body.node.integer("rotary_interleaved", 0) != 0
@@ -248,40 +248,40 @@ def _positions(body: BodyBuilder, query: str, cache: _Cache, first: str) -> str:
     if stated and cache.steps is not None and not cache.is_first:
         return stated
     counted = _counted_positions(body, query, cache, first)
-    return _within_rows(body, body.cast(counted, "int32"), body.input(7), body.inputs.width(7, 0))
+    return _within_rows(body, body.cast(counted, "int32"), body.input(7), body.width(7, 0))
 
 
 def _counted_positions(body: BodyBuilder, query: str, cache: _Cache, first: str) -> str:
     stated, steps = body.input(9), _steps(body, query, cache.steps, cache)
     if not stated:
-        return body.add("Add", body.unsqueeze(first, 1), steps)
+        return body.Add(body.unsqueeze(first, 1), steps)
     if cache.steps is not None:
         begin = sliced(body, body.reshape(stated, -1), 0, 0, 1)
-        return body.unsqueeze(body.add("Add", begin, steps), 0)
+        return body.unsqueeze(body.Add(begin, steps), 0)
     stated = _read_positions(body, stated)
     begin = sliced(body, body.reshape(stated, -1), 0, 0, 1)
-    counted = body.unsqueeze(body.add("Add", begin, steps), 0)
-    is_prompt = body.add("Equal", _counted(body, query), _total(body))
-    return body.add("Where", is_prompt, counted, stated)
+    counted = body.unsqueeze(body.Add(begin, steps), 0)
+    is_prompt = body.Equal(_counted(body, query), _total(body))
+    return body.Where(is_prompt, counted, stated)
 
 
 def _read_positions(body: BodyBuilder, stated: str) -> str:
     """Return explicit positions as floats from a table: few devices cast int64."""
-    rows = body.inputs.width(7, 0)
+    rows = body.width(7, 0)
     if rows is None:
         return body.cast(stated, _COUNTS)
-    return body.add("Gather", body.constant(np.arange(rows), _COUNTS), stated)
+    return body.Gather(body.constant(np.arange(rows), _COUNTS), stated)
 
 
 def _scores(body: BodyBuilder, cache: _Cache, names: tuple[str, str, str], head_size: int) -> Scores:
     """Return score parameters for names of queries, keys and first positions."""
     first = names[2]
-    dtype, causal = body.inputs.dtype(), body.node.integer("causal", 1) != 0
+    dtype, causal = body.dtype(), body.node.integer("causal", 1) != 0
     window = body.node.integer("local_window_size", -1)
     mask = body.input(10)
     if first or window >= 0 or not causal:
         hidden_keys = _mask(body, cache, names, window, causal=causal)
-        mask = body.add("Add", _as_wide(body, mask, names[1], cache), hidden_keys) if mask else hidden_keys
+        mask = body.Add(_as_wide(body, mask, names[1], cache), hidden_keys) if mask else hidden_keys
     sink = ""
     if body.input(11):
         sink = body.cast(body.reshape(body.input(11), 1, -1, 1, 1), dtype)
@@ -307,15 +307,15 @@ def _mask(body: BodyBuilder, cache: _Cache, names: tuple[str, str, str], window:
         places = body.reshape(body.cast(body.input(5), dtype), -1, 1, 1, 1)
     elif first:
         steps = body.reshape(_steps(body, query, cache.steps, cache), 1, 1, -1, 1)
-        places = body.add("Add", steps, body.reshape(first, -1, 1, 1, 1))
+        places = body.Add(steps, body.reshape(first, -1, 1, 1, 1))
     else:
         places = body.reshape(columns, 1, 1, -1, 1)
-    allowed = body.add("LessOrEqual", columns, places)
+    allowed = body.LessOrEqual(columns, places)
     if window >= 0:
         # Less, since a device may compute Greater of reals differently and refuse it.
         width = body.constant(window, _COUNTS if cache.steps is None else "int64")
-        allowed = body.add("And", allowed, body.add("Less", body.add("Sub", places, width), columns))
-    return filtered(body, allowed, lowest(body.inputs.dtype()), body.inputs.dtype())
+        allowed = body.And(allowed, body.Less(body.Sub(places, width), columns))
+    return filtered(body, allowed, lowest(body.dtype()), body.dtype())
 
 
 def _columns(cache: _Cache, first: str) -> int:
@@ -324,12 +324,12 @@ def _columns(cache: _Cache, first: str) -> int:
 
 def _as_wide(body: BodyBuilder, bias: str, key: str, cache: _Cache) -> str:
     if cache.steps is None:
-        padding = body.add("Sub", length_of(body, key, 2), length_of(body, bias, 3))
-        return body.add("Pad", bias, body.add("Concat", body.constant((0,) * 7), padding, axis=0))
+        padding = body.Sub(length_of(body, key, 2), length_of(body, bias, 3))
+        return body.Pad(bias, body.Concat(body.constant((0,) * 7), padding, axis=0))
     room = cache.size - cache.total
     if cache.is_first or room <= 0:
         return bias
-    return body.add("Pad", bias, body.constant((0, 0, 0, 0, 0, 0, 0, room)))
+    return body.Pad(bias, body.constant((0, 0, 0, 0, 0, 0, 0, room)))
 
 
 def _steps(body: BodyBuilder, x: str, size: int | None, cache: _Cache) -> str:
@@ -377,7 +377,7 @@ def linear_attention_body(body: BodyBuilder) -> tuple[str, ...]:
         raise Refusal(
             Reason.UNSUPPORTED_VERSION, f"the body of LinearAttention needs opset {_STATES_SINCE}, got {body.opset}"
         )
-    names = [body.input(position) for position in range(6)]
+    names = [*map(body.input, range(6))]
     if 0 < heads < groups:
         names[:2] = [_repeated(body, position, heads, groups) for position in (0, 1)]
     stated = {name: node.attributes.get(name) for name in ("chunk_size", "scale", "update_rule")}
@@ -386,7 +386,7 @@ def linear_attention_body(body: BodyBuilder) -> tuple[str, ...]:
 
 
 def _repeated(body: BodyBuilder, position: int, heads: int, groups: int) -> str:
-    queries, width, name = body.inputs.width(0), body.inputs.width(position), body.input(position)
+    queries, width, name = body.width(0), body.width(position), body.input(position)
     if queries is None or width is None or queries % heads or groups % heads:
         raise body.invalid(
             f"has queries of width {queries} in {heads} heads for {groups} value heads; expected a width and "
@@ -396,7 +396,7 @@ def _repeated(body: BodyBuilder, position: int, heads: int, groups: int) -> str:
     if width == groups * depth:
         return name
     grouped = body.reshape(name, 0, 0, heads, 1, depth)
-    tiled = body.add("Tile", grouped, body.constant((1, 1, 1, groups // heads, 1)))
+    tiled = body.Tile(grouped, body.constant((1, 1, 1, groups // heads, 1)))
     return body.reshape(tiled, 0, 0, groups * depth)
 
 
@@ -423,15 +423,15 @@ def causal_conv_with_state_body(body: BodyBuilder) -> tuple[str, ...]:
     last, dilation = body.node.integer("channels_last", 0), body.node.integer("dilation", 1)
     activation = body.node.text("activation", "none")
     if body.opset >= _STATES_SINCE and not last and dilation == 1:
-        inputs = tuple(body.input(position) for position in range(4))
+        inputs = tuple(map(body.input, range(4)))
         return body.add_several("CausalConvWithState", inputs, 2, activation=activation)
-    channels, taps = body.inputs.width(1, 0), body.inputs.width(1, 2)
+    channels, taps = body.width(1, 0), body.width(1, 2)
     if channels is None or taps is None:
         raise body.invalid("has a filter of unknown size")
     x, past = (_channels_first(body, position) if last else body.input(position) for position in (0, 3))
     length = (taps - 1) * dilation
-    extended = body.add("Concat", past, x, axis=2) if past else _padded(body, x, length)
-    output = body.add("Conv", extended, body.input(1), body.input(2), group=channels, dilations=[dilation])
+    extended = body.Concat(past, x, axis=2) if past else _padded(body, x, length)
+    output = body.Conv(extended, body.input(1), body.input(2), group=channels, dilations=[dilation])
     present = sliced(body, extended, 2, -length, _END) if length else sliced(body, extended, 2, 0, 0)
     if activation != "none":
         output = silu(body, output)
@@ -449,37 +449,37 @@ def _refuse_forms(body: BodyBuilder) -> None:
 
 
 def _padded(body: BodyBuilder, x: str, length: int) -> str:
-    zero = body.constant(0.0, body.inputs.dtype())
-    return body.add("Pad", x, body.constant((0, 0, length, 0, 0, 0)), zero) if length else x
+    zero = body.constant(0.0, body.dtype())
+    return body.Pad(x, body.constant((0, 0, length, 0, 0, 0)), zero) if length else x
 
 
 def _channels_first(body: BodyBuilder, position: int) -> str:
     name = body.input(position)
     if not name:
         return ""
-    flat = name if body.inputs.rank(position) == 3 else body.reshape(name, 0, 0, body.inputs.width(1, 0) or -1)
-    return body.add("Transpose", flat, perm=(0, 2, 1))
+    flat = name if body.rank(position) == 3 else body.reshape(name, 0, 0, body.width(1, 0) or -1)
+    return body.Transpose(flat, perm=(0, 2, 1))
 
 
 def _as_given(body: BodyBuilder, x: str) -> str:
     """Return [B, C, S] as [B, S, d, ...] with the input's last axes."""
-    turned, rank = body.add("Transpose", x, perm=(0, 2, 1)), body.inputs.rank(0)
+    turned, rank = body.Transpose(x, perm=(0, 2, 1)), body.rank(0)
     if rank == 3:
         return turned
-    sizes = [body.inputs.width(0, axis) for axis in range(2, rank)]
+    sizes = [body.width(0, axis) for axis in range(2, rank)]
     static_sizes = [size for size in sizes if size is not None]
     if len(static_sizes) == len(sizes):
         return body.reshape(turned, 0, 0, *static_sizes)
-    channels = sliced(body, body.add("Shape", body.input(0)), 0, 2, rank)
-    return body.add("Reshape", turned, body.add("Concat", body.constant((0, 0)), channels, axis=0))
+    channels = sliced(body, body.Shape(body.input(0)), 0, 2, rank)
+    return body.Reshape(turned, body.Concat(body.constant((0, 0)), channels, axis=0))
 
 
 @function_op("LinearAttentionGate", "a dt_bias decay_scale b?", "decay beta?")
 def linear_attention_gate_body(body: BodyBuilder) -> tuple[str, ...]:
     """Write the body of com.microsoft LinearAttentionGate-1: state decay and token weights."""
-    dtype = body.inputs.dtype(0)
-    shifted = body.add("Add", body.cast(body.input(0), "float32"), body.input(1))
-    decay = body.cast(body.add("Mul", body.add("Softplus", shifted), body.input(2)), dtype)
+    dtype = body.dtype(0)
+    shifted = body.Add(body.cast(body.input(0), "float32"), body.input(1))
+    decay = body.cast(body.Mul(body.Softplus(shifted), body.input(2)), dtype)
     if not body.input(3):
         return decay, ""
-    return decay, body.cast(body.add("Sigmoid", body.cast(body.input(3), "float32")), dtype)
+    return decay, body.cast(body.Sigmoid(body.cast(body.input(3), "float32")), dtype)
