@@ -18,7 +18,8 @@ from nnadapter.kernels.registry import Choice, KernelTable, Request
 from nnadapter.onnx.construction import OnnxIndex, extract, info_of, tensor_of
 from nnadapter.onnx.domains import plain_domain
 from nnadapter.onnx.graphs import BROADCASTING_OPSET, operand_type, opsets_of
-from nnadapter.onnx.preparation.prepare import NodeHashes, Prepared, Specialized
+from nnadapter.onnx.preparation.node_hashes import NodeHashes
+from nnadapter.onnx.preparation.prepare import Prepared, Specialized
 from nnadapter.onnx.references import inlined
 from nnadapter.onnx.signature import Shapes
 from nnadapter.records import dataclass, replace

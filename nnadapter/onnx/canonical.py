@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -43,9 +43,7 @@ class SeparateTensor(NamedTuple):
 
 def separated(model: onnx.ModelProto) -> tuple[bytes, list[SeparateTensor]]:
     """Take large constants out of `model`. Return its bytes and the constants."""
-    from onnx import TensorProto
-
-    from nnadapter.onnx.references import array_of, with_contents, without_contents
+    from nnadapter.onnx.references import array_of, set_place, with_contents, without_contents
 
     separate_tensors: list[SeparateTensor] = []
     for tensor in model.graph.initializer:
@@ -56,8 +54,7 @@ def separated(model: onnx.ModelProto) -> tuple[bytes, list[SeparateTensor]]:
         dtype = DTYPE_OF_ELEMENT_TYPE[tensor.data_type]
         separate_tensors.append(SeparateTensor(tensor.name, dtype, tuple(tensor.dims), contents))
         tensor.CopyFrom(without_contents(tensor))
-        tensor.data_location = TensorProto.EXTERNAL
-        tensor.external_data.add(key="location", value=LOCATION)
+        set_place(tensor, {"location": LOCATION})
     return model.SerializeToString(), separate_tensors
 
 
@@ -65,14 +62,13 @@ def joined(contents: bytes, tensors: Sequence[SeparateTensor]) -> onnx.ModelProt
     """Reassemble the results of `separated`."""
     import onnx
 
-    model = onnx.ModelProto()
-    model.ParseFromString(contents)
+    from nnadapter.onnx.references import set_contents
+
+    model: onnx.ModelProto = onnx.ModelProto.FromString(contents)
     by_name = {tensor.name: tensor for tensor in tensors}
     for tensor in model.graph.initializer:
         if tensor.name in by_name:
-            tensor.ClearField("external_data")
-            tensor.ClearField("data_location")
-            tensor.raw_data = by_name[tensor.name].contents.tobytes()
+            set_contents(tensor, by_name[tensor.name].contents.tobytes())
     return model
 
 
@@ -227,8 +223,8 @@ class _Writer:
         return ("", size.dim_value) if field else ("any", -1)
 
 
-def _in_order(rows: Sequence[Any], scope: _Scope) -> Iterator[Any]:
-    return iter(sorted((row for row in rows if row.name in scope.numbers), key=lambda row: scope.numbers[row.name]))
+def _in_order(rows: Sequence[Any], scope: _Scope) -> list[Any]:
+    return sorted((row for row in rows if row.name in scope.numbers), key=lambda row: scope.numbers[row.name])
 
 
 def _contents(tensor: onnx.TensorProto) -> Contents:

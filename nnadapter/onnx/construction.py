@@ -18,10 +18,10 @@ from nnadapter.onnx.graphs import (
     FunctionKey,
     dense_type,
     dtype_of,
-    graphs_of,
     key_of,
     needed_functions,
     sparse_type,
+    subgraphs,
     type_of,
 )
 from nnadapter.onnx.references import REFERRED_BYTES, fits, referring
@@ -91,6 +91,14 @@ def copied(message: _Message) -> _Message:
     return copy
 
 
+def unnamed_bytes(tensor: TensorProto) -> bytes:
+    """Return a tensor in serialized form, without its name."""
+    nameless = copied(tensor)
+    nameless.name = ""
+    contents: bytes = nameless.SerializeToString(deterministic=True)
+    return contents
+
+
 def without_shape(value: onnx.ValueInfoProto) -> onnx.ValueInfoProto:
     """Return a value without its shape: declared shapes are often symbolic and hide inferable sizes."""
     copy = copied(value)
@@ -102,7 +110,7 @@ def without_shape(value: onnx.ValueInfoProto) -> onnx.ValueInfoProto:
 def without_inner_shapes(node: onnx.NodeProto) -> onnx.NodeProto:
     """Return a node without declared shapes in its subgraphs."""
     copy = copied(node)
-    for graph in (graph for attribute in copy.attribute for graph in graphs_of(attribute)):
+    for graph in subgraphs(copy):
         for values in (graph.input, graph.output):
             bare = [without_shape(value) for value in values]
             del values[:]

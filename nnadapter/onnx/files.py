@@ -21,21 +21,9 @@ from nnadapter import limits
 from nnadapter.errors import InvalidModelError, InvalidOptionError, ModelFileError
 from nnadapter.files.atomic_files import replace_file, write_file
 from nnadapter.ir.operand import Array
+from nnadapter.onnx import references
 from nnadapter.onnx.construction import copied
-from nnadapter.onnx.graphs import check_calls, graphs_of, with_nested
-from nnadapter.onnx.references import (
-    REFERRED_BYTES,
-    ReadingAhead,
-    array_of,
-    bytes_of,
-    fits,
-    inlined,
-    is_reference,
-    refer,
-    refers_to,
-    stamp_of,
-    without_contents,
-)
+from nnadapter.onnx.graphs import check_calls, graphs_of, subgraphs, with_nested
 from nnadapter.onnx.wire_format import GRAPH, INITIALIZER, RAW_DATA, Contents, check_size, fields, rewritten
 from nnadapter.records import dataclass, field
 from partition.graph import DTYPE_OF_ELEMENT_TYPE
@@ -81,7 +69,7 @@ def override(model: onnx.ModelProto, overrides: Overrides) -> None:
 def _initializers(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
     yield from graph.initializer
     for node in with_nested(graph.node):
-        for inner in chain.from_iterable(map(graphs_of, node.attribute)):
+        for inner in subgraphs(node):
             yield from inner.initializer
 
 
@@ -133,11 +121,11 @@ def refer_to_files(
         ModelFileError: a file is missing, too short, or outside of the model's folder.
     """
     files = _Files(path, label, in_memory or {})
-    for tensor in filter(is_reference, model.graph.initializer):
-        if path is None or not refers_to(tensor, Path(path).absolute()):
+    for tensor in filter(references.is_reference, model.graph.initializer):
+        if path is None or not references.refers_to(tensor, Path(path).absolute()):
             files.take(tensor, may_refer=True)
     for part in (model.graph, *model.functions):
-        for tensor in filter(is_reference, _within(part)):
+        for tensor in filter(references.is_reference, _within(part)):
             files.take(tensor, may_refer=False)
 
 
@@ -147,19 +135,19 @@ class _Files:
         self._known: dict[str, tuple[Path, os.stat_result]] = {}
 
     def take(self, tensor: TensorProto, *, may_refer: bool) -> None:
-        place = {entry.key: entry.value for entry in tensor.external_data}
+        place = references.place_of(tensor)
         location = place.get("location", "")
         try:
             if location in self._in_memory:
                 contents = self._in_memory[location]
-                offset, length = _bounds(place, len(contents), bytes_of(tensor))
-                _put(tensor, bytes(contents[offset : offset + length]))
+                offset, length = _bounds(place, len(contents), references.bytes_of(tensor))
+                references.set_contents(tensor, bytes(contents[offset : offset + length]))
                 return
             path, status = self._known.get(location) or self._resolve(location)
             self._known[location] = path, status
-            offset, length = _bounds(place, status.st_size, bytes_of(tensor))
-            if may_refer and fits(tensor, length):
-                refer(tensor, path, stamp_of(status), offset, length, is_own=False)
+            offset, length = _bounds(place, status.st_size, references.bytes_of(tensor))
+            if may_refer and references.fits(tensor, length):
+                references.refer(tensor, path, references.stamp_of(status), offset, length, is_own=False)
             else:
                 _fill(tensor, path, offset, length)
         except (OSError, ValueError) as error:
@@ -203,13 +191,7 @@ def _fill(tensor: TensorProto, path: Path, offset: int, length: int) -> None:
         contents = file.read(length)
     if len(contents) != length:
         raise ValueError("it became shorter")
-    _put(tensor, contents)
-
-
-def _put(tensor: TensorProto, contents: bytes) -> None:
-    tensor.ClearField("external_data")
-    tensor.ClearField("data_location")
-    tensor.raw_data = contents
+    references.set_contents(tensor, contents)
 
 
 def _within(part: onnx.GraphProto | onnx.FunctionProto) -> Iterator[TensorProto]:
@@ -230,11 +212,11 @@ def _within(part: onnx.GraphProto | onnx.FunctionProto) -> Iterator[TensorProto]
 def skeleton_of(file: BinaryIO, path: Path) -> bytes | None:
     """Return a serialized model whose large initializers refer to its file; None if it has none."""
     status = os.fstat(file.fileno())
-    if status.st_size < REFERRED_BYTES:
+    if status.st_size < references.REFERRED_BYTES:
         return None
     try:
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as contents:
-            return _Writer(contents, path, stamp_of(status)).model()
+            return _Writer(contents, path, references.stamp_of(status)).model()
     except (OSError, ValueError, IndexError, DecodeError):
         return None  # Not mappable, or not a model: the parser reports the error.
 
@@ -254,7 +236,7 @@ class _Writer:
         return rewritten(self.contents, start, end, INITIALIZER, self._initializer)
 
     def _initializer(self, start: int, end: int) -> bytes | None:
-        if end - start < REFERRED_BYTES:
+        if end - start < references.REFERRED_BYTES:
             return None
         raw_fields = [
             (at, begin, stop) for tag, at, begin, stop in fields(self.contents, start, end) if tag == RAW_DATA
@@ -264,9 +246,9 @@ class _Writer:
         at, begin, stop = raw_fields[0]
         tensor = onnx.TensorProto.FromString(self.contents[start:at] + self.contents[stop:end])
         is_plain = tensor.data_location == onnx.TensorProto.DEFAULT and not tensor.HasField("segment")
-        if not is_plain or not fits(tensor, stop - begin):
+        if not is_plain or not references.fits(tensor, stop - begin):
             return None
-        refer(tensor, self.path, self.stamp, begin, stop - begin, is_own=True)
+        references.refer(tensor, self.path, self.stamp, begin, stop - begin, is_own=True)
         written: bytes = tensor.SerializeToString()
         return written
 
@@ -296,9 +278,7 @@ def load_model(
     import onnx
 
     if isinstance(source, onnx.ModelProto):
-        # Copy: callers may edit their model later, and this one is read again for every new shape.
-        model = onnx.ModelProto()
-        model.CopyFrom(source)
+        model = copied(source)  # callers may edit their model later, and this one is read again for every new shape
     elif isinstance(source, bytes):
         model = _contained(source)
     elif isinstance(source, (str, os.PathLike)):
@@ -321,7 +301,7 @@ def contents_of(model: onnx.ModelProto) -> bytes:
     from google.protobuf.message import EncodeError
 
     try:
-        contents: bytes = inlined(model).SerializeToString()
+        contents: bytes = references.inlined(model).SerializeToString()
     except (EncodeError, ValueError) as error:
         raise InvalidModelError(
             "the model is larger than protobuf's 2 GiB; save it with external data and give its path"
@@ -447,7 +427,7 @@ class BegunModel:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         """Load the model and start prefetching. Raises as `load_model`."""
         self._model = load_model(path)
-        self._reading = ReadingAhead(self._model.graph.initializer)
+        self._reading = references.ReadingAhead(self._model.graph.initializer)
 
     def finish(self) -> tuple[onnx.ModelProto, list[Array]]:
         """Return the model and its weights; references resolve to these arrays while alive."""
@@ -470,10 +450,11 @@ def save_model(model: onnx.ModelProto, path: str | os.PathLike[str], largest: in
         ModelFileError: a file cannot be written, or a weight file cannot be read.
     """
     target = Path(path)
-    referred = [array_of(tensor).nbytes for tensor in model.graph.initializer if is_reference(tensor)]
+    referred = filter(references.is_reference, model.graph.initializer)
+    size = model.ByteSize() + sum(references.array_of(tensor).nbytes for tensor in referred)
     try:
-        if model.ByteSize() + sum(referred) <= largest:
-            contents = inlined(model).SerializeToString()
+        if size <= largest:
+            contents = references.inlined(model).SerializeToString()
         else:
             contents = _with_data_beside(model, target.with_name(f"{target.name}.data")).SerializeToString()
         write_file(target, lambda file: file.write(contents))
@@ -485,27 +466,20 @@ def save_model(model: onnx.ModelProto, path: str | os.PathLike[str], largest: in
 
 def _with_data_beside(model: onnx.ModelProto, path: Path) -> onnx.ModelProto:
     saved_model = copied(model)
-    referred = [tensor for tensor in saved_model.graph.initializer if is_reference(tensor)]
+    referred = [*filter(references.is_reference, saved_model.graph.initializer)]
     sources = [copied(tensor) for tensor in referred]
     offset = 0
     for tensor in referred:
-        length = array_of(tensor).nbytes
-        _place(tensor, {"location": path.name, "offset": str(offset), "length": str(length)})
+        length = references.array_of(tensor).nbytes
+        tensor.CopyFrom(references.without_contents(tensor))
+        references.set_place(tensor, {"location": path.name, "offset": str(offset), "length": str(length)})
         offset += -(-length // _ALIGNMENT) * _ALIGNMENT
     replace_file(path, lambda file: _write(sources, file))
     return saved_model
 
 
-def _place(tensor: TensorProto, place: dict[str, str]) -> None:
-    bare = without_contents(tensor)
-    bare.data_location = TensorProto.EXTERNAL
-    for key, value in place.items():
-        bare.external_data.add(key=key, value=value)
-    tensor.CopyFrom(bare)
-
-
 def _write(tensors: list[TensorProto], file: BinaryIO) -> None:
     for tensor in tensors:
-        array = array_of(tensor)
+        array = references.array_of(tensor)
         file.write(array.reshape(-1).view(np.uint8).data)
         file.write(bytes(-array.nbytes % _ALIGNMENT))

@@ -4,24 +4,14 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import onnx
 from google.protobuf.message import DecodeError
-from onnx import (
-    AttributeProto,
-    FunctionProto,
-    GraphProto,
-    ModelProto,
-    NodeProto,
-    OperatorSetIdProto,
-    TensorProto,
-    TypeProto,
-    ValueInfoProto,
-)
+from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto
 
 from nnadapter import limits
 from nnadapter.errors import InvalidModelError
@@ -38,7 +28,7 @@ BROADCASTING_OPSET = 7
 """First opset with numpy broadcasting."""
 
 
-def graphs_of(attribute: AttributeProto) -> tuple[GraphProto, ...]:
+def graphs_of(attribute: onnx.AttributeProto) -> tuple[GraphProto, ...]:
     """Return the graphs in an attribute."""
     return (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs)
 
@@ -48,12 +38,13 @@ def holds_graph(node: NodeProto) -> bool:
     return any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute)
 
 
-def opsets_of(imports: Iterable[OperatorSetIdProto]) -> dict[str, int]:
+def opsets_of(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
     """Return version by imported domain."""
     return {plain_domain(entry.domain): entry.version for entry in imports}
 
 
-def _subgraphs(node: NodeProto) -> Iterator[GraphProto]:
+def subgraphs(node: NodeProto) -> Iterator[GraphProto]:
+    """Yield the graphs in the attributes of a node."""
     for attribute in node.attribute:
         yield from graphs_of(attribute)
 
@@ -61,7 +52,7 @@ def _subgraphs(node: NodeProto) -> Iterator[GraphProto]:
 def captured_names(node: NodeProto) -> dict[str, None]:
     """Return outer names that subgraphs read at any depth, in order of first use."""
     outer_names: dict[str, None] = {}
-    for graph in _subgraphs(node):
+    for graph in subgraphs(node):
         inner = {info.name for info in graph.input} | {tensor.name for tensor in graph.initializer}
         inner.update(sparse.values.name for sparse in graph.sparse_initializer)
         for part in graph.node:
@@ -77,7 +68,7 @@ def with_nested(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
     """Yield nodes, each followed by nodes of its subgraphs at any depth."""
     for node in nodes:
         yield node
-        for graph in _subgraphs(node):
+        for graph in subgraphs(node):
             yield from with_nested(graph.node)
 
 
@@ -204,7 +195,7 @@ def infos_of(values: Iterable[Value]) -> dict[str, ValueInfoProto]:
     return {name: ValueInfoProto(name=name, type=type_) for name, type_ in types if type_ is not None}
 
 
-def dense_type(tensor: TensorProto) -> TypeProto:
+def dense_type(tensor: onnx.TensorProto) -> TypeProto:
     """Return the type of an initializer."""
     type_proto: TypeProto = onnx.helper.make_tensor_type_proto(tensor.data_type, list(tensor.dims))
     return type_proto
@@ -226,12 +217,13 @@ def node_names(model: ModelProto) -> tuple[str, ...]:
     name_counts = Counter(names)
     existing_names = set(name_counts)
     return tuple(
-        name if name and name_counts[name] == 1 else _free_name(f"{node.op_type}_{index}", existing_names)
+        name if name and name_counts[name] == 1 else free_name(f"{node.op_type}_{index}", existing_names)
         for index, (name, node) in enumerate(zip(names, model.graph.node, strict=True))
     )
 
 
-def _free_name(base: str, existing_names: set[str]) -> str:
+def free_name(base: str, existing_names: set[str]) -> str:
+    """Return `base`, numbered if it exists already, and add the name to the existing ones."""
     name, number = base, 1
     while name in existing_names:
         name, number = f"{base}_{number}", number + 1
@@ -281,10 +273,13 @@ def read_graph(
     inputs = tuple(info.name for info in graph.input if info.name not in constants)
     if len(set(inputs)) != len(inputs):
         raise GraphError(f"two graph inputs have one name: {list(inputs)}")
-    found_nodes = read_nodes(model, origins) if nodes is None else nodes
-    outputs = tuple(info.name for info in graph.output)
-    values_by_name = {**_values(graph), **(values or {})}
-    model_graph = Graph(found_nodes, values_by_name, constants, inputs, outputs)
+    model_graph = Graph(
+        read_nodes(model, origins) if nodes is None else nodes,
+        {**_values(graph), **(values or {})},
+        constants,
+        inputs,
+        tuple(info.name for info in graph.output),
+    )
     _refuse_undefined(model_graph)
     return model_graph
 
@@ -361,18 +356,24 @@ def check_calls(model: onnx.ModelProto) -> None:
     total = sum(sizes.get(key, 1) for key in nodes)
     largest = max((*sizes.values(), total))
     if largest > most:
+        count = f"{largest:,}" if largest < 10**9 else "more than a billion"
         raise InvalidModelError(
-            f"calls of the model's functions expand to {_count_text(largest)} nodes, expected at most {most:,} for "
+            f"calls of the model's functions expand to {count} nodes, expected at most {most:,} for "
             f"{written:,} in the model; export it without functions, or with fewer nested calls"
         )
 
 
 def check_calls_in(source: str | os.PathLike[str] | bytes) -> None:
     """Apply `check_calls` to a path or contents; unparsable ones pass."""
+    check_in(source, check_calls)
+
+
+def check_in(source: str | os.PathLike[str] | bytes, check: Callable[[onnx.ModelProto], None]) -> None:
+    """Apply a check to the model in a path or contents; unparsable ones pass."""
     model = onnx.ModelProto()
     with suppress(DecodeError, UnicodeDecodeError):
         model.ParseFromString(source if isinstance(source, bytes) else Path(source).read_bytes())
-        check_calls(model)
+        check(model)
 
 
 def _sizes(bodies: dict[FunctionKey, list[FunctionKey]]) -> dict[FunctionKey, int]:
@@ -393,7 +394,3 @@ def _sizes(bodies: dict[FunctionKey, list[FunctionKey]]) -> dict[FunctionKey, in
             entered.add(current)
             path += waiting
     return sizes
-
-
-def _count_text(count: int) -> str:
-    return f"{count:,}" if count < 10**9 else "more than a billion"

@@ -7,7 +7,7 @@ for itself. Others are expanded if no device takes the op (`nnadapter/candidates
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import onnx
 import onnx.defs
@@ -15,7 +15,7 @@ from onnx import helper
 
 from nnadapter.onnx.construction import copied, with_nodes
 from nnadapter.onnx.domains import plain_domain
-from nnadapter.onnx.graphs import graphs_of, key_of, node_names, opsets_of, with_nested
+from nnadapter.onnx.graphs import free_name, graphs_of, key_of, node_names, opsets_of, subgraphs, with_nested
 from nnadapter.onnx.model import Operators
 from nnadapter.onnx.references import bytes_of, fits, is_reference
 from nnadapter.onnx.schemas import is_further, since_version
@@ -119,9 +119,7 @@ def expand_functions(
     stays = [library.body(node, name) is None for node, name in zip(model.graph.node, names, strict=True)]
     if all(stays):
         return model, names
-    existing_names = {name for node in with_nested(model.graph.node) for name in (*node.input, *node.output)}
-    existing_names.update(value.name for value in (*model.graph.input, *model.graph.initializer))
-    existing_names.update(names)
+    existing_names = _value_names(model.graph).union(names)
     parts = [
         [*library.expanded(node, name, existing_names)] for node, name in zip(model.graph.node, names, strict=True)
     ]
@@ -146,12 +144,8 @@ class _Library:
 
     @classmethod
     def of(cls, model: onnx.ModelProto, operators: Operators, bodies: Bodies) -> _Library:
-        return cls(
-            {key_of(function): function for function in model.functions},
-            opsets_of(model.opset_import),
-            operators,
-            bodies,
-        )
+        functions = {key_of(function): function for function in model.functions}
+        return cls(functions, opsets_of(model.opset_import), operators, bodies)
 
     def body(self, node: onnx.NodeProto, name: str) -> onnx.FunctionProto | None:
         """Return the function that replaces the node, or None."""
@@ -235,17 +229,8 @@ def _instance(
     copies = call.take_outputs(body.output, node.output)
     nodes = [*map(call.node, body.node), *copies]
     for index, inner_node in enumerate(nodes):
-        inner_node.name = _free_name(f"{name}/{inner_node.name or f'{inner_node.op_type}@{index}'}", existing_names)
+        inner_node.name = free_name(f"{name}/{inner_node.name or f'{inner_node.op_type}@{index}'}", existing_names)
     return nodes
-
-
-def _free_name(stem: str, existing_names: set[str]) -> str:
-    name, number = stem, 1
-    while name in existing_names:
-        number += 1
-        name = f"{stem}.{number}"
-    existing_names.add(name)
-    return name
 
 
 @dataclass(slots=True)
@@ -275,7 +260,7 @@ class _FunctionCall:
 
     def _name(self, inner: str) -> str:
         if inner and inner not in self.names:
-            self.names[inner] = _free_name(f"{self.prefix}/{inner}", self.used_names)
+            self.names[inner] = free_name(f"{self.prefix}/{inner}", self.used_names)
         return self.names[inner] if inner else ""
 
     def _attributes(self, stated: Iterable[onnx.AttributeProto]) -> Iterator[onnx.AttributeProto]:
@@ -333,12 +318,11 @@ def with_weights_outside(model: onnx.ModelProto) -> onnx.ModelProto:
     if not any(map(_large, _branches(model.graph))):
         return model
     copy = copied(model)
-    existing_names = _every_name(copy.graph)
+    existing_names = _value_names(copy.graph)
     for graph in list(_branches(copy.graph)):
         renamed: dict[str, str] = {}
         for tensor in _large(graph):
-            renamed[tensor.name] = _unused(f"{graph.name}/{tensor.name}", existing_names)
-            existing_names.add(renamed[tensor.name])
+            renamed[tensor.name] = free_name(f"{graph.name}/{tensor.name}", existing_names)
             outside = copy.graph.initializer.add()
             outside.CopyFrom(tensor)
             outside.name = renamed[tensor.name]
@@ -350,9 +334,9 @@ def with_weights_outside(model: onnx.ModelProto) -> onnx.ModelProto:
     return copy
 
 
-def _every_name(graph: onnx.GraphProto) -> set[str]:
+def _value_names(graph: onnx.GraphProto) -> set[str]:
     nodes = list(with_nested(graph.node))
-    inner = (subgraph for node in nodes for attribute in node.attribute for subgraph in graphs_of(attribute))
+    inner = (subgraph for node in nodes for subgraph in subgraphs(node))
     names = {name for node in nodes for name in (*node.input, *node.output)}
     for graph_proto in (graph, *inner):
         names.update(value.name for value in (*graph_proto.input, *graph_proto.output, *graph_proto.initializer))
@@ -363,10 +347,9 @@ def _every_name(graph: onnx.GraphProto) -> set[str]:
 def _branches(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
     for node in graph.node:
         if node.op_type == "If" and plain_domain(node.domain) == "":
-            for attribute in node.attribute:
-                for branch in graphs_of(attribute):
-                    yield branch
-                    yield from _branches(branch)
+            for branch in subgraphs(node):
+                yield branch
+                yield from _branches(branch)
 
 
 def _large(branch: onnx.GraphProto) -> list[onnx.TensorProto]:
@@ -376,12 +359,6 @@ def _large(branch: onnx.GraphProto) -> list[onnx.TensorProto]:
         for tensor in branch.initializer
         if tensor.name not in interface_names and not is_reference(tensor) and fits(tensor, bytes_of(tensor))
     ]
-
-
-def _unused(name: str, existing_names: Collection[str]) -> str:
-    while name in existing_names:
-        name += "_"
-    return name
 
 
 def _free(name: str, existing_names: set[str]) -> str:
@@ -430,9 +407,8 @@ def _renamed(branch: onnx.GraphProto, name: str) -> dict[str, str]:
 def _rename(node: onnx.NodeProto, renamed: Mapping[str, str]) -> None:
     for names in (node.input, node.output):
         names[:] = [renamed.get(name, name) for name in names]
-    for attribute in node.attribute:
-        for graph in graphs_of(attribute):
-            _rename_captured(graph, renamed)
+    for graph in subgraphs(node):
+        _rename_captured(graph, renamed)
 
 
 def _rename_captured(graph: onnx.GraphProto, renamed: Mapping[str, str]) -> None:

@@ -200,6 +200,11 @@ class OnnxNode:
         graphs = ((name, value) for name, value in self.attributes.items() if hasattr(value, "node"))
         return tuple((name, _op_types(graph)) for name, graph in graphs)
 
+    @property
+    def is_standard(self) -> bool:
+        """True for a valid node of ONNX's own domain."""
+        return not (self.domain or self.contradiction)
+
     def input(self, position: int) -> str:
         """Return the name of an input, empty if absent."""
         return self.inputs[position] if position < len(self.inputs) else ""
@@ -231,16 +236,16 @@ class OnnxNode:
 
     def integers(self, name: str) -> tuple[int, ...] | None:
         """Return a list attribute, or None; see `integer`."""
-        value = self.attributes.get(name)
-        if value is not None and not (isinstance(value, tuple) and all(type(item) is int for item in value)):
-            raise self._mismatch(name, value, "a list of integers")
-        return value
+        return self._list(name, int, "a list of integers")
 
     def numbers(self, name: str) -> tuple[float, ...] | None:
         """Return a list attribute, or None; see `integer`."""
+        return self._list(name, float, "a list of floating-point numbers")
+
+    def _list(self, name: str, item_type: type, expected: str) -> tuple[Any, ...] | None:
         value = self.attributes.get(name)
-        if value is not None and not (isinstance(value, tuple) and all(type(item) is float for item in value)):
-            raise self._mismatch(name, value, "a list of floating-point numbers")
+        if value is not None and not (isinstance(value, tuple) and all(type(item) is item_type for item in value)):
+            raise self._mismatch(name, value, expected)
         return value
 
     def _mismatch(self, name: str, value: object, expected: str) -> Refusal:

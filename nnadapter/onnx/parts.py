@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
 from functools import cached_property
 from hashlib import sha256
 from math import prod
 from operator import attrgetter
-from pathlib import Path
 from typing import NamedTuple
 
 import onnx
-from google.protobuf.message import DecodeError
 from onnx import TensorProto, checker
 from onnx.shape_inference import infer_shapes
 
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operations.equation import terms_of
-from nnadapter.onnx.construction import copied, model_of, tensor_info, with_inputs_for
-from nnadapter.onnx.graphs import FunctionKey, captured_names, holds_graph, key_of, opsets_of, values_of, with_nested
+from nnadapter.onnx.construction import model_of, tensor_info, unnamed_bytes, with_inputs_for
+from nnadapter.onnx.graphs import (
+    FunctionKey,
+    captured_names,
+    check_in,
+    holds_graph,
+    key_of,
+    opsets_of,
+    values_of,
+    with_nested,
+)
 from nnadapter.onnx.propagation import FAILURES, infer, with_stand_ins, without_crashes
 from nnadapter.onnx.references import bytes_of, with_contents
 from partition.graph import Value
@@ -55,10 +61,7 @@ def check_equations(model: onnx.ModelProto) -> None:
 
 def check_equations_in(source: str | os.PathLike[str] | bytes) -> None:
     """Apply `check_equations` to a path or contents; unparsable ones pass."""
-    model = onnx.ModelProto()
-    with suppress(DecodeError, UnicodeDecodeError):
-        model.ParseFromString(source if isinstance(source, bytes) else Path(source).read_bytes())
-        check_equations(model)
+    check_in(source, check_equations)
 
 
 def _places(nodes_by_function: dict[FunctionKey, list[onnx.NodeProto]]) -> set[_Place]:
@@ -126,7 +129,10 @@ class SizedCase(NamedTuple):
         numbers: dict[int | str | None, str] = {}
         shapes = (
             shape
-            and tuple(numbers.setdefault(size, f"#{len(numbers)}") if _is_several(size) else size for size in shape)
+            and tuple(
+                numbers.setdefault(size, f"#{len(numbers)}") if isinstance(size, int) and size > 1 else size
+                for size in shape
+            )
             for shape in self.shapes
         )
         return self.case, tuple(shapes), self.few
@@ -286,10 +292,6 @@ def _reads(node: onnx.NodeProto) -> tuple[str, ...]:
     return tuple(name for name in (*node.input, *captured_names(node)) if name)
 
 
-def _is_several(size: int | str | None) -> bool:
-    return isinstance(size, int) and size > 1
-
-
 def _is_weight(tensor: onnx.TensorProto) -> bool:
     return _has_reals_beyond(tensor, _DECIDING_ELEMENTS)
 
@@ -299,9 +301,7 @@ def _has_reals_beyond(tensor: onnx.TensorProto, elements: int) -> bool:
 
 
 def _digest(tensor: onnx.TensorProto) -> bytes:
-    nameless = copied(tensor)
-    nameless.name = ""
-    return sha256(nameless.SerializeToString(deterministic=True)).digest()
+    return sha256(unnamed_bytes(tensor)).digest()
 
 
 def _inferred(model: onnx.ModelProto) -> dict[str, onnx.ValueInfoProto]:

@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 import onnx
 from google.protobuf.message import Message
-from onnx import StringStringEntryProto, TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 from nnadapter.errors import ModelFileError
 from nnadapter.ir.derived import know_contents
@@ -70,8 +70,7 @@ def array_of(tensor: TensorProto) -> Array:
     if not is_reference(tensor):
         inline: Array = numpy_helper.to_array(tensor)
         return inline
-    place = {entry.key: entry.value for entry in tensor.external_data}
-    return _shared(_key(tensor), lambda: _looked_up(tensor, place))
+    return _shared(identity_of(tensor), lambda: _looked_up(tensor))
 
 
 def is_reference(tensor: TensorProto) -> bool:
@@ -79,20 +78,25 @@ def is_reference(tensor: TensorProto) -> bool:
     return bool(tensor.data_location == TensorProto.EXTERNAL)
 
 
+def place_of(tensor: TensorProto) -> dict[str, str]:
+    """Return the place of external data, by the keys of `external_data`."""
+    return {entry.key: entry.value for entry in tensor.external_data}
+
+
 def is_read(tensor: TensorProto) -> bool:
     """Return whether the contents are in the model's own file."""
-    return is_reference(tensor) and any(entry.key == _KIND and entry.value == READ for entry in tensor.external_data)
+    return is_reference(tensor) and place_of(tensor).get(_KIND) == READ
 
 
 def is_in_memory(tensor: TensorProto) -> bool:
     """Return whether the referenced array is alive."""
-    reference = _living.get(_key(tensor))
+    reference = _living.get(identity_of(tensor))
     return reference is not None and reference() is not None
 
 
 def refers_to(tensor: TensorProto, path: Path) -> bool:
     """Return whether a tensor refers to valid bytes in the current file at `path`."""
-    place = {entry.key: entry.value for entry in tensor.external_data}
+    place = place_of(tensor)
     if (place.get(_KIND), place.get("location")) != (READ, str(path)):
         return False
     try:
@@ -133,7 +137,8 @@ def refer(tensor: TensorProto, path: Path, stamp: str, offset: int, length: int,
     """
     aligned = offset % helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize == 0
     kind = MAPPED if aligned and not is_own else READ
-    _state(tensor, kind, {"location": str(path), "stamp": stamp, "offset": str(offset), "length": str(length)})
+    place = {"location": str(path), "stamp": stamp, "offset": str(offset), "length": str(length)}
+    set_place(tensor, {_KIND: kind, **place})
 
 
 def without_contents(tensor: TensorProto) -> TensorProto:
@@ -144,8 +149,8 @@ def without_contents(tensor: TensorProto) -> TensorProto:
 def referring(tensor: TensorProto, array: Array) -> TensorProto:
     """Return a reference to `array`, which the caller keeps alive."""
     reference = without_contents(tensor)
-    _state(reference, MEMORY, {"location": str(next(_numbers)), "length": str(array.nbytes)})
-    _keep(_key(reference), array)
+    set_place(reference, {_KIND: MEMORY, "location": str(next(_numbers)), "length": str(array.nbytes)})
+    _keep(identity_of(reference), array)
     return reference
 
 
@@ -156,7 +161,7 @@ def inlined(model: onnx.ModelProto) -> onnx.ModelProto:
     inlined_model = onnx.ModelProto()
     inlined_model.CopyFrom(model)
     for tensor in filter(is_reference, inlined_model.graph.initializer):
-        _hold(tensor)
+        set_contents(tensor, array_of(tensor).tobytes())
     return inlined_model
 
 
@@ -166,15 +171,15 @@ def with_contents(tensor: TensorProto) -> TensorProto:
         return tensor
     tensor_copy = TensorProto()
     tensor_copy.CopyFrom(tensor)
-    _hold(tensor_copy)
+    set_contents(tensor_copy, array_of(tensor).tobytes())
     return tensor_copy
 
 
-def _hold(tensor: TensorProto) -> None:
-    array = array_of(tensor)
+def set_contents(tensor: TensorProto, contents: bytes) -> None:
+    """Replace the place of external data by the contents."""
     tensor.ClearField("external_data")
     tensor.ClearField("data_location")
-    tensor.raw_data = array.tobytes()
+    tensor.raw_data = contents
 
 
 def with_references(model: onnx.ModelProto) -> tuple[onnx.ModelProto, list[Array]]:
@@ -212,36 +217,31 @@ def _copy_without(message: Message, copy: Message, left_out: str) -> None:
             getattr(copy, field.name).extend(value)
 
 
-def identity_of(tensor: TensorProto) -> Hashable:
-    """Return a key for the place, type and dimensions of a reference."""
-    return _key(tensor)
-
-
 def stamp_of(status: os.stat_result) -> str:
     """Return a stamp that changes with the file."""
     return f"{status.st_dev}:{status.st_ino}:{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}"
 
 
-def _state(tensor: TensorProto, kind: str, place: Mapping[str, str]) -> None:
+def set_place(tensor: TensorProto, place: Mapping[str, str]) -> None:
+    """Replace the contents, or another place, by a place of external data."""
     tensor.ClearField("raw_data")
     tensor.ClearField("external_data")
     tensor.data_location = TensorProto.EXTERNAL
-    tensor.external_data.extend(
-        StringStringEntryProto(key=key, value=value) for key, value in {_KIND: kind, **place}.items()
-    )
+    for key, value in place.items():
+        tensor.external_data.add(key=key, value=value)
 
 
-def _key(tensor: TensorProto) -> Hashable:
+def identity_of(tensor: TensorProto) -> Hashable:
+    """Return a key for the place, type and dimensions of a reference."""
     return (*((entry.key, entry.value) for entry in tensor.external_data), tensor.data_type, *tensor.dims)
 
 
-def _looked_up(tensor: TensorProto, place: Mapping[str, str]) -> Array:
-    contents = _placed(place).view(helper.tensor_dtype_to_np_dtype(tensor.data_type))
-    return _mark_contents(place, contents.reshape(tuple(tensor.dims)))
-
-
-def _mark_contents(place: Mapping[str, str], array: Array) -> Array:
-    """Register the place as the array's content identity."""
+def _looked_up(tensor: TensorProto) -> Array:
+    """Return the contents at a place, which becomes the identity of the array's contents."""
+    place = place_of(tensor)
+    contents = _PLACES[place[_KIND]](place)
+    contents.flags.writeable = False
+    array = contents.view(helper.tensor_dtype_to_np_dtype(tensor.data_type)).reshape(tuple(tensor.dims))
     release = partial(_release_pages, weakref.ref(array)) if place[_KIND] == MAPPED else None
     know_contents(array, (*sorted(place.items()), dtype_name(array.dtype), array.shape), release)
     return array
@@ -261,12 +261,6 @@ def _release_pages(reference: weakref.ref[Array]) -> None:
         file.madvise(mmap.MADV_DONTNEED, first, end - first)
 
 
-def _placed(place: Mapping[str, str]) -> Array:
-    contents = _PLACES[place[_KIND]](place)
-    contents.flags.writeable = False
-    return contents
-
-
 def _mapped(place: Mapping[str, str]) -> Array:
     offset, length = int(place["offset"]), int(place["length"])
     file_bytes = _shared((place["location"], place["stamp"]), lambda: _mapped_file(place))
@@ -279,15 +273,11 @@ def _mapped_file(place: Mapping[str, str]) -> Array:
 
 
 def _read_location(place: Mapping[str, str]) -> Array:
-    contents = np.empty(int(place["length"]), np.uint8)
+    length = int(place["length"])
     with _opened(place) as file:
-        file.seek(int(place["offset"]))
-        bytes_read = 0
-        while bytes_read < len(contents):
-            got = file.readinto(contents[bytes_read:].data)
-            if not got:
-                raise _changed(place)
-            bytes_read += got
+        contents = np.fromfile(file, np.uint8, length, offset=int(place["offset"]))
+    if len(contents) < length:
+        raise _changed(place)
     return contents
 
 

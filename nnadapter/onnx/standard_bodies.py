@@ -9,13 +9,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import inf, prod, sqrt
 
 import numpy as np
 
 from nnadapter.ir.operand import Array
-from nnadapter.onnx.body import Body, BodyBuilder, length_of, range_to, steps_along
+from nnadapter.onnx.body import OLDEST_OPSET, Body, BodyBuilder, BodyRule, length_of, range_to, steps_along
 from nnadapter.onnx.construction import array_info
 from nnadapter.onnx.graphs import value_of_type
 from nnadapter.onnx.microsoft.attention import filtered, joined, lowest, separated, turned_plainly
@@ -24,7 +24,7 @@ from nnadapter.onnx.schemas import Refusal
 from nnadapter.records import dataclass, replace
 from partition.graph import Reason, Value
 
-OLDEST_INTEGER_OPSET = 11
+_OLDEST_INTEGER = 11
 """First opset with bounds of Clip as inputs, and Round."""
 _LARGEST = 255
 """Largest difference of 8-bit integers."""
@@ -213,7 +213,7 @@ def _scale(body: BodyBuilder, position: int) -> str:
     return _number(body, position) if is_one else body.input(position)
 
 
-OLDEST_STABLE_OPSET = 7
+_OLDEST_STABLE = 7
 """First opset with broadcasting Sub."""
 
 
@@ -427,14 +427,42 @@ def _lengths(body: BodyBuilder, key: str) -> str:
     return body.reshape(body.Gather(numbers, body.input(_LENGTHS)), -1, 1, 1, 1)
 
 
-Writer = Callable[[OnnxNode, Sequence[Value | None], Mapping[int, Array]], Body | None]
-"""(node, inputs, constants) -> body, or None if the node stays."""
+_RULES: Mapping[str, tuple[BodyRule, int]] = {
+    "Attention": (attention_body, OLDEST_OPSET),
+    "ConvInteger": (conv_integer_body, _OLDEST_INTEGER),
+    "DynamicQuantizeLinear": (dynamic_quantize_linear_body, _OLDEST_INTEGER),
+    "MatMulInteger": (mat_mul_integer_body, _OLDEST_INTEGER),
+    "QLinearConv": (qlinear_conv_body, OLDEST_OPSET),
+    "QLinearMatMul": (qlinear_mat_mul_body, OLDEST_OPSET),
+    "RotaryEmbedding": (rotary_embedding_body, OLDEST_OPSET),
+    "Softplus": (softplus_body, _OLDEST_STABLE),
+}
+"""Op type -> rule of a body other than ONNX's function, and the oldest opset of the rule."""
 
 
-def written_through(body: Body, inputs: Sequence[Value | None], constants: Mapping[int, Array], write: Writer) -> Body:
-    """Expand nodes of a body, as far as `write` has bodies for them."""
+def has_standard_body(node: OnnxNode) -> bool:
+    """Return whether this module has a rule for the op of a node."""
+    return not node.domain and node.op_type in _RULES
+
+
+def standard_body(
+    node: OnnxNode, values: Sequence[Value | None], constants: Mapping[int, Array], opset: int
+) -> Body | None:
+    """Return the body of a node of ONNX's domain; None without a rule, or if the rule refuses the node."""
+    if not has_standard_body(node):
+        return None
+    rule, oldest = _RULES[node.op_type]
+    try:
+        builder = BodyBuilder(node, values, constants, opset, oldest=oldest)
+        return builder.finish(rule(builder))
+    except Refusal:
+        return None
+
+
+def with_standard_bodies(body: Body, inputs: Sequence[Value | None], constants: Mapping[int, Array]) -> Body:
+    """Replace the nodes of a body that have a `standard_body`."""
     value_facts = _PrecomputableValues.of(body, inputs, constants)
-    inner_bodies = {node: write(node, *value_facts.of_node(node)) for node in body.nodes}
+    inner_bodies = {node: standard_body(node, *value_facts.of_node(node), body.opset) for node in body.nodes}
     nodes = (inner_node for node in body.nodes for inner_node in _in_place(node, inner_bodies[node]))
     more = {
         _inside(node, name): contents

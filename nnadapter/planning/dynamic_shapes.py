@@ -28,12 +28,11 @@ from nnadapter.errors import InvalidModelError
 from nnadapter.ir.model import ABSENT, Model
 from nnadapter.ir.structure import GuardedShapes
 from nnadapter.onnx.graphs import MEASURING
-from nnadapter.onnx.model import OnnxNode
 from nnadapter.onnx.preparation.default_sizes import joined_along, wide_windows
 from nnadapter.onnx.preparation.prepare import Prepared, Specialized, specialize
 from nnadapter.onnx.signature import Shapes
 from nnadapter.planning.bounds import beyond_bounds
-from nnadapter.planning.indices import indices_hold, unchecked_indices
+from nnadapter.planning.indices import indices_hold, returned_names, unchecked_indices
 from nnadapter.planning.judgment import Judgment, completed
 from nnadapter.planning.setting import SessionDevice
 from nnadapter.planning.settling import AdmittedSegment, Partitioning
@@ -72,7 +71,8 @@ def with_sizes_in_order(plan: Plan, parts: DynamicParts, takes_ir: Set[str]) -> 
     or to a new one at the end. Adapter IR segments receive sizes or compute them.
     """
     homes = _homes(plan)
-    if not any(_reads_later_value(step, parts, homes) for step in plan.steps if step.device not in takes_ir):
+    onnx_steps = [step for step in plan.steps if step.device not in takes_ir]
+    if not any(homes.get(name, -1) > step.segment for step in onnx_steps for name in parts.reads(step)):
         return plan
     atoms_by_place: dict[int, list[int]] = defaultdict(list)
     for atom, place in enumerate(_places(plan, parts, takes_ir, homes)):
@@ -89,10 +89,6 @@ def _homes(plan: Plan) -> dict[str, int]:
     return {
         name: number for number, step in enumerate(plan.steps) for node in step.nodes for name in nodes[node].outputs
     }
-
-
-def _reads_later_value(step: Step, parts: DynamicParts, homes: dict[str, int]) -> bool:
-    return any(homes.get(name, -1) > step.segment for name in parts.reads(step))
 
 
 def _places(plan: Plan, parts: DynamicParts, takes_ir: Set[str], homes: dict[str, int]) -> Sequence[int]:
@@ -125,16 +121,7 @@ def _read(plan: Plan, atom: int, place: int, parts: DynamicParts, takes_ir: Set[
     if step.device in takes_ir:
         return reads
     results = tuple(name for node in nodes for name in plan.graph.nodes[node].outputs if name)
-    atom_step = Step(
-        segment=place,
-        device=step.device,
-        nodes=tuple(sorted(nodes)),
-        inputs=(),
-        constants=(),
-        outputs=results,
-        released=(),
-    )
-    return (*reads, *parts.reads(atom_step))
+    return (*reads, *parts.reads(_step(place, step.device, sorted(nodes), (), results)))
 
 
 _MOST_LOST = 4
@@ -152,7 +139,10 @@ def with_dynamic_verdicts(partitioning: Partitioning) -> Judgment | None:
     """
     judgment, setting = partitioning.judgment, partitioning.setting
     onnx_devices = [device for device in setting.devices if device.accelerates and not device.takes_ir]
-    if _is_decided(partitioning) or not all(map(_can_be_asked, onnx_devices)):
+    can_be_asked = (  # custom kernels require static types
+        device.capability.dynamic_shapes is DynamicShapes.ANY and not device.kernels.kernels for device in onnx_devices
+    )
+    if _is_decided(partitioning) or not all(can_be_asked):
         return None
     model = partitioning.model
     parts = DynamicParts(model.parts.specialized, model.parts.index, model.prepared)
@@ -177,11 +167,6 @@ def _is_decided(partitioning: Partitioning) -> bool:
     )
 
 
-def _can_be_asked(device: SessionDevice) -> bool:
-    """Return True if the device supports any dynamic shapes and has no custom kernels, which require static types."""
-    return device.capability.dynamic_shapes is DynamicShapes.ANY and not device.kernels.kernels
-
-
 def is_worth_it(partitioning: Partitioning, static_partitioning: Partitioning) -> bool:
     """Return True if a dynamic partitioning has at most a few more segments than the static one."""
     return len(partitioning.plan.steps) <= len(static_partitioning.plan.steps) + 2 * _MOST_CUTS
@@ -193,10 +178,7 @@ def _verdicts(
     """Return a device's verdicts with dynamic dimensions, or the static ones if it would lose too many nodes."""
     graph = plan.graph
     outputs = tuple(dict.fromkeys(name for name in graph.outputs if name in graph.producer))
-    every = tuple(range(len(graph.nodes)))
-    graph_step = Step(
-        segment=0, device=device.name, nodes=every, inputs=graph.inputs, constants=(), outputs=outputs, released=()
-    )
+    graph_step = _step(0, device.name, range(len(graph.nodes)), graph.inputs, outputs)
     model, nodes = with_weights(parts.part(graph_step), device.capability).model, parts.nodes(graph_step)
     node_verdicts = named_call(device.name, "supported")(ask_supported, device.context, model, len(nodes))
     by_outputs: Mapping[tuple[str, ...], Verdict] = {
@@ -257,9 +239,8 @@ class DynamicPartitioning:
 def partition_dynamic(partitioning: Partitioning) -> DynamicPartitioning | Unsupported:
     """Return a dynamic partitioning, or the refusal."""
     model, plan, setting = partitioning.model, partitioning.plan, partitioning.setting
-    hanging = next(_shape_dependent_refusals(partitioning), None)
-    if hanging is not None:
-        return hanging
+    for refusal in _shape_dependent_refusals(partitioning):
+        return refusal
     parts = DynamicParts(model.parts.specialized, model.parts.index, model.prepared)
     if parts.sized_outputs and setting.constraints.fallback_at("load") == "forbid":
         return _refused(f"output {parts.sized_outputs[0]!r} depends on input shapes alone")
@@ -270,15 +251,13 @@ def partition_dynamic(partitioning: Partitioning) -> DynamicPartitioning | Unsup
     conversion = convert_dynamic(model) if takes_ir else None
     if conversion is None and any(step.device in takes_ir for step in plan.steps):
         return _refused_here("some sizes could not be derived from input sizes")
-    elsewhere = next(_taken_elsewhere(partitioning, conversion), None)
-    if elsewhere is not None:
-        return elsewhere
+    for refusal in _taken_elsewhere(partitioning, conversion):
+        return refusal
     segments = _open_segments(partitioning, plan, parts, conversion)
     if isinstance(segments, Unsupported):
         return segments
-    lost = _missing_size(plan, segments, conversion)
-    if lost is not None:
-        return lost
+    for refusal in _missing_sizes(plan, segments, conversion):
+        return refusal
     open_model = replace(model, parts=parts)
     sizes, fillable = (None, {}) if conversion is None else _by_sizes(plan, segments, conversion)
     read = [
@@ -319,9 +298,8 @@ def growing_inputs(prepared: Prepared) -> dict[str, int]:
         axis = along.pop() if len(along) == 1 and name not in graph.outputs else None
         if axis is not None and not isinstance(shape[axis], int):
             axes[name] = axis
-    concatenated_inputs = {
-        name for node in prepared.nodes if _is_concat(node) and axes.keys() >= set(node.inputs) for name in node.inputs
-    }
+    concatenations = [node for node in prepared.nodes if node.op_type == "Concat" and not node.domain]
+    concatenated_inputs = {name for node in concatenations if axes.keys() >= set(node.inputs) for name in node.inputs}
     return {name: axis for name, axis in axes.items() if name not in concatenated_inputs}
 
 
@@ -336,10 +314,6 @@ def unread_inputs(prepared: Prepared) -> frozenset[str]:
             index = graph.producer.get(name)
             waiting.extend(graph.nodes[index].reads if index is not None else ())
     return frozenset(graph.inputs) - read
-
-
-def _is_concat(node: OnnxNode) -> bool:
-    return node.op_type == "Concat" and not node.domain
 
 
 def _shape_dependent_refusals(partitioning: Partitioning) -> Iterator[Unsupported]:
@@ -489,8 +463,7 @@ def _admitted(device: SessionDevice, step: Step, part: Part) -> AdmittedSegment 
     if isinstance(part.model, Model):
         beyond = beyond_bounds(part.model, device.capability)
         if beyond:
-            detail = f"{device.name} does not take segment {step.segment} at these sizes: {beyond}"
-            return _refused_here(detail)
+            return _refused_here(f"{device.name} does not take segment {step.segment} at these sizes: {beyond}")
         call_driver = named_call(device.name, "supported", step.segment)
         verdicts = call_driver(ask_supported, device.context, part.model, len(part.model.operations))
         refused = next((verdict for verdict in verdicts if isinstance(verdict, Unsupported)), None)
@@ -511,7 +484,7 @@ def _shape_derived_values(
     plan: Plan, segments: Iterable[_OpenSegment], shape_derived_names: Set[str]
 ) -> tuple[str, ...]:
     """Return the shape-derived values that segments read and no step produces."""
-    available_names = {*plan.graph.inputs, *(name for step in plan.steps for name in step.outputs)}
+    available_names = returned_names(plan)
     read = dict.fromkeys(name for segment in segments for name in segment.part.inputs if name not in available_names)
     return tuple(name for name in read if name in shape_derived_names)
 
@@ -520,40 +493,45 @@ def _with_sized_outputs(plan: Plan, parts: DynamicParts, host: str) -> Plan:
     """Return the plan with a host step for outputs that depend on input shapes alone."""
     if not parts.sized_outputs:
         return plan
-    outputs = parts.sized_outputs
-    step = Step(segment=len(plan.steps), device=host, nodes=(), inputs=(), constants=(), outputs=outputs, released=())
-    return replace(plan, steps=(*plan.steps, step))
+    return replace(plan, steps=(*plan.steps, _step(len(plan.steps), host, (), (), parts.sized_outputs)))
+
+
+def _step(number: int, device: str, nodes: Sequence[int], inputs: Sequence[str], outputs: Sequence[str]) -> Step:
+    return Step(
+        segment=number,
+        device=device,
+        nodes=tuple(nodes),
+        inputs=tuple(inputs),
+        constants=(),
+        outputs=tuple(outputs),
+        released=(),
+    )
 
 
 def _export_shape_sources(plan: Plan, parts: DynamicParts, takes_ir: Set[str]) -> Plan:
     """Return the plan in which steps also output values whose sizes later ONNX segments need."""
-    made_in = {name: number for number, step in enumerate(plan.steps) for name in _made(plan, step)}
+    homes = _homes(plan)
     outputs = [dict.fromkeys(step.outputs) for step in plan.steps]
     for number, step in enumerate(plan.steps):
         for name in () if step.device in takes_ir else parts.reads(step):
-            maker = made_in.get(name, number)
+            maker = homes.get(name, number)
             if maker < number:
                 outputs[maker][name] = None
     steps = (replace(step, outputs=tuple(names)) for step, names in zip(plan.steps, outputs, strict=True))
     return replace(plan, steps=tuple(steps))
 
 
-def _made(plan: Plan, step: Step) -> Iterator[str]:
-    return (name for node in step.nodes for name in plan.graph.nodes[node].outputs)
-
-
-def _missing_size(
+def _missing_sizes(
     plan: Plan, segments: Sequence[_OpenSegment], conversion: DynamicConversion | None
-) -> Unsupported | None:
-    """Return a refusal if a segment needs the size of a later segment's value."""
+) -> Iterator[Unsupported]:
+    """Yield a refusal for each segment that needs the size of a later segment's value."""
     shape_derived_names = set() if conversion is None else _known_values(conversion)
     available_names = {*plan.graph.inputs, *_shape_derived_values(plan, segments, shape_derived_names)}
     for step, segment in zip(plan.steps, segments, strict=True):
         for name in segment.part.inputs:
             if name not in available_names:
-                return _refused(f"segment {step.segment} needs the size of {name!r}, which a later segment produces")
+                yield _refused(f"segment {step.segment} needs the size of {name!r}, which a later segment produces")
         available_names.update(step.outputs)
-    return None
 
 
 def _rejoined(plan: Plan, inputs: Sequence[tuple[str, ...]], onnx_parts: DynamicParts) -> tuple[Step, ...]:
@@ -567,7 +545,7 @@ def _rejoined(plan: Plan, inputs: Sequence[tuple[str, ...]], onnx_parts: Dynamic
     ]
     last = {name: number for number, names in enumerate(read) for name in names}
     output_names = frozenset(plan.graph.outputs)
-    available_names = {*plan.graph.inputs, *(name for step in plan.steps for name in step.outputs)}
+    available_names = returned_names(plan)
     return tuple(
         replace(
             step,

@@ -73,6 +73,11 @@ class GraphView:
         return Size(name, axis)
 
 
+def returned_names(plan: Plan) -> set[str]:
+    """Return the names of the model's inputs and of all values that steps return."""
+    return {*plan.graph.inputs, *(name for step in plan.steps for name in step.outputs)}
+
+
 def _reader(node: OnnxNode, name: str, inputs: Sequence[str], outputs: Sequence[str]) -> Reader:
     domain = plain_domain(node.domain)
     kind = f"{domain}:{node.op_type}" if domain else node.op_type
@@ -117,10 +122,8 @@ def _view_of(model: ShapedModel, plan: Plan, step: Step) -> tuple[GraphView, Ite
         if name
     }
     graph = parts.open_graph
-    view = GraphView(
-        _with_ranks(graph, prepared.inferred_ranks, prepared.values), specialized.nodes, prepared.constants, more
-    )
-    placed = map(view.reader, step.nodes)
+    ranked = graph.revalued({**prepared.inferred_ranks, **prepared.values, **graph.values})
+    view = GraphView(ranked, specialized.nodes, prepared.constants, more)
     names = {graph.nodes[position].name for position in step.nodes}
     folded_readers = (
         reader
@@ -129,11 +132,7 @@ def _view_of(model: ShapedModel, plan: Plan, step: Step) -> tuple[GraphView, Ite
         for reader in [view.node(next(filter(None, node.outputs)))]
         if reader is not None
     )
-    return view, iter([*placed, *folded_readers])
-
-
-def _with_ranks(graph: Graph, *fact_tables: Mapping[str, Any]) -> Graph:
-    return graph.revalued({**{name: value for table in fact_tables for name, value in table.items()}, **graph.values})
+    return view, iter([*map(view.reader, step.nodes), *folded_readers])
 
 
 def _check(view: GraphView, reader: Reader, end: AnalysisEnd, graph: Graph) -> IndexCheck:
@@ -194,7 +193,7 @@ def unchecked_indices(model: ShapedModel, plan: Plan, step: Step, reads: Sequenc
 
     The flag says whether it depends on shapes alone, so that `indices_hold` can check it.
     """
-    outputs = {*plan.graph.inputs, *(name for plan_step in plan.steps for name in plan_step.outputs)}
+    outputs = returned_names(plan)
     view, readers = _view_of(model, plan, step)
     inputs = {*reads, *step.inputs, *plan.graph.inputs}
     checks = [
@@ -245,8 +244,8 @@ def checks_by_segment(
 
     `devices` do not check indices. On the host, only indices that ONNX Runtime ignores are checked.
     """
-    checks_by_step = dict[int, tuple[IndexCheck, ...]]()
-    outputs = {*plan.graph.inputs, *(name for step in plan.steps for name in step.outputs)}
+    checks_by_step: dict[int, tuple[IndexCheck, ...]] = {}
+    outputs = returned_names(plan)
     for step in plan.steps:
         kinds = USES.keys() if step.device in devices else UNCHECKED_BY_HOST
         checks = _checks(model, plan, step, reads[step.segment], kinds)

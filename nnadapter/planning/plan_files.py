@@ -16,11 +16,12 @@ from nnadapter.errors import PlanFileError, close_names
 from nnadapter.files.atomic_files import write_file
 from nnadapter.files.documents import FileKind
 from nnadapter.onnx.domains import op_name
+from partition.graph import Verdict
 from nnadapter.records import dataclass, field
-from partition.graph import Node, Verdict
 
 if TYPE_CHECKING:
-    from nnadapter.onnx.preparation.prepare import NodeHashes, Specialized
+    from nnadapter.onnx.preparation.node_hashes import NodeHashes
+    from nnadapter.onnx.preparation.prepare import Specialized
 
 FORMAT = "nnadapter plan"
 FORMAT_VERSION = 1
@@ -161,18 +162,17 @@ class MatchedPlan:
 
 def plan_entries(specialized: Specialized, structure: NodeHashes, placement: Sequence[str]) -> tuple[PlanEntry, ...]:
     """Return an entry for every node that runs; `placement` has the device of every atom."""
-    graph = specialized.graph
-    model_nodes = _model_nodes(specialized, structure)
+    nodes = zip(specialized.graph.nodes, specialized.positions, strict=True)
     return tuple(
         PlanEntry(
-            name=model_node.node.name,
-            op_type=_op_type(model_node.node),
-            output=model_node.output,
-            content_hash=model_node.content_hash,
-            ancestry_hash=model_node.ancestry_hash,
-            device=placement[graph.atom_of[index]],
+            name=node.name,
+            op_type=op_name(node.domain, node.op_type),
+            output=next(filter(None, node.outputs), ""),
+            content_hash=structure.content_hashes[position],
+            ancestry_hash=structure.ancestry_hashes[position],
+            device=placement[specialized.graph.atom_of[index]],
         )
-        for index, model_node in enumerate(model_nodes)
+        for index, (node, position) in enumerate(nodes)
     )
 
 
@@ -195,12 +195,10 @@ def bind_plan(
     A name of op type plus position, or a numeric output, counts as none, because edits shift them. If entries place
     nodes of one atom on different devices, all of the atom's entries are unmatched.
     """
-    model_nodes = _model_nodes(specialized, structure)
+    model_nodes = plan_entries(specialized, structure, [""] * len(specialized.graph.atoms))
     meant = _matched(plan.entries, model_nodes)
     matched_nodes = set(meant)
-    open_nodes = Counter(
-        model_node.content_hash for index, model_node in enumerate(model_nodes) if index not in matched_nodes
-    )
+    open_nodes = Counter(node.content_hash for index, node in enumerate(model_nodes) if index not in matched_nodes)
     open_entries = Counter(entry.content_hash for entry, node in zip(plan.entries, meant, strict=True) if node is None)
     atom_of = specialized.graph.atom_of
     node_lookup = _MismatchExplainer(
@@ -233,57 +231,24 @@ def bind_plan(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _ModelNode:
-    node: Node
-    output: str
-    content_hash: str
-    ancestry_hash: str
-
-    @property
-    def name(self) -> str:
-        return self.node.name
-
-    @property
-    def op_type(self) -> str:
-        return _op_type(self.node)
-
-
-def _model_nodes(specialized: Specialized, structure: NodeHashes) -> list[_ModelNode]:
-    return [
-        _ModelNode(
-            node,
-            next(filter(None, node.outputs), ""),
-            structure.content_hashes[position],
-            structure.ancestry_hashes[position],
-        )
-        for node, position in zip(specialized.graph.nodes, specialized.positions, strict=True)
-    ]
-
-
-def _op_type(node: Node) -> str:
-    return op_name(node.domain, node.op_type)
-
-
-_Side = PlanEntry | _ModelNode
 _POSITION = re.compile(r"_\d+(_\d+)?")
 
 
-def _own_name(side: _Side) -> str:
+def _own_name(side: PlanEntry) -> str:
     op_type = side.op_type.rpartition("::")[2]
     numbered = side.name.startswith(op_type) and _POSITION.fullmatch(side.name, len(op_type))
     return "" if numbered else side.name
 
 
-def _own_output(side: _Side) -> str:
+def _own_output(side: PlanEntry) -> str:
     return "" if side.output.isdigit() else side.output
 
 
-def _nameless(side: _Side) -> str:
+def _nameless(side: PlanEntry) -> str:
     return "" if _own_name(side) or _own_output(side) else side.content_hash
 
 
-_STEPS: tuple[tuple[Callable[[_Side], Sequence[str]], bool], ...] = (
+_STEPS: tuple[tuple[Callable[[PlanEntry], Sequence[str]], bool], ...] = (
     (lambda side: (_own_name(side), side.content_hash, side.ancestry_hash), False),
     (lambda side: (_own_output(side), side.content_hash, side.ancestry_hash), False),
     (lambda side: (_own_name(side), side.content_hash), False),
@@ -299,7 +264,7 @@ If the flag is true, equally many entries and nodes with the same key match in o
 """
 
 
-def _matched(entries: Sequence[PlanEntry], model_nodes: Sequence[_ModelNode]) -> list[int | None]:
+def _matched(entries: Sequence[PlanEntry], model_nodes: Sequence[PlanEntry]) -> list[int | None]:
     meant: list[int | None] = [None] * len(entries)
     unmatched_nodes = dict.fromkeys(range(len(model_nodes)))
     for step, in_order in _STEPS:
@@ -326,7 +291,7 @@ class _MismatchExplainer:
     def __init__(
         self,
         specialized: Specialized,
-        model_nodes: Sequence[_ModelNode],
+        model_nodes: Sequence[PlanEntry],
         devices: Sequence[str],
         verdicts: Mapping[str, Sequence[Verdict]],
         alike: Mapping[str, tuple[int, int]],

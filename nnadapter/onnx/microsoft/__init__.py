@@ -2,22 +2,7 @@
 
 from __future__ import annotations
 
-from nnadapter.onnx.microsoft import (
-    attention,
-    block_quantization,
-    elementwise,
-    normalization,
-    products,
-    quantization,
-    stateful_attention,
-)
+# these import the other modules of rules
+from nnadapter.onnx.microsoft import block_quantization, products, quantization, stateful_attention
 
-__all__ = [
-    "attention",
-    "block_quantization",
-    "elementwise",
-    "normalization",
-    "products",
-    "quantization",
-    "stateful_attention",
-]
+__all__ = ["block_quantization", "products", "quantization", "stateful_attention"]

@@ -12,6 +12,7 @@ __getattr__ = lazily(
         ".default_sizes": "default_shapes fits_windows moves_windows",
         ".device_forms": "expanded function_body",
         ".folding": "evaluate plain_result",
-        ".prepare": "Prepared Specialized attribute_bytes specialize structure_of tensor_bytes",
+        ".node_hashes": "attribute_bytes structure_of tensor_bytes",
+        ".prepare": "Prepared Specialized specialize",
     },
 )

@@ -121,8 +121,7 @@ def _decided_before(prepared: Prepared) -> dict[int, bool]:
 def _is_undecided(node: OnnxNode, prepared: Prepared) -> bool:
     return (
         node.op_type == "If"
-        and not node.domain
-        and not node.contradiction
+        and node.is_standard
         and node.attributes.keys() >= {THEN, ELSE}
         and bool(node.input(0))
         and node.inputs[0] not in prepared.constants
@@ -310,7 +309,7 @@ def _decides(value: Value) -> bool:
 
 def _measured_input(node: OnnxNode, prepared: Prepared) -> str:
     """Return the input that Shape or Size measures, or an empty string."""
-    if node.op_type not in ("Shape", "Size") or node.domain or node.contradiction:
+    if node.op_type not in ("Shape", "Size") or not node.is_standard:
         return ""
     name = node.input(0)
     is_input = name in prepared.graph.inputs

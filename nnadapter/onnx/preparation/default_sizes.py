@@ -242,7 +242,7 @@ _KERNELS: Mapping[str, Callable[[OnnxNode, Sequence[_Shape]], _Shape]] = {
 
 def moves_windows(node: OnnxNode) -> bool:
     """Return whether a node slides windows."""
-    return node.op_type in _KERNELS and not node.domain and not node.contradiction
+    return node.op_type in _KERNELS and node.is_standard
 
 
 def fits_windows(node: OnnxNode, inputs: Sequence[_Shape]) -> bool:
@@ -291,7 +291,7 @@ def sizes_of_weights(
     for name, value in inputs.items():
         for index in graph.consumers.get(name, ()):
             node, shape = nodes[index], value.shape or ()
-            if node.domain or node.contradiction or node.op_type not in _WEIGHT_AXES or node.input(0) != name:
+            if not node.is_standard or node.op_type not in _WEIGHT_AXES or node.input(0) != name:
                 continue
             weight, (rank, size_rule) = constants.get(node.input(1)), _WEIGHT_AXES[node.op_type]
             if weight is None or weight.ndim < rank:
@@ -335,19 +335,14 @@ def default_shapes(prepared: Prepared, requested_shapes: Shapes | None = None) -
         stated = {name: shape for name, value in inputs.items() if (shape := value.static_shape) is not None}
         return {**stated, **requested_shapes}
     preset_shapes = {name: array.shape for name, array in prepared.defaults.items() if name not in requested_shapes}
-    remaining_nodes = [index for index in range(len(prepared.graph.nodes)) if index not in prepared.evaluated]
     tried, inferred = list[Shapes](), list[Shapes]()
     weighed = sizes_of_weights(prepared.graph, prepared.nodes, prepared.constants, inputs)
     named = {**weighed, **_named(inputs, requested_shapes)}
     for sizes, bound_sizes in _candidates(prepared, inputs, named):
-        shapes = {
-            **_all_filled(inputs, sizes, bound_sizes),
-            **preset_shapes,
-            **requested_shapes,
-        }
+        shapes = {**_all_filled(inputs, sizes, bound_sizes), **preset_shapes, **requested_shapes}
         if shapes not in tried:
             tried.append(shapes)
-            if prepared.inference.agrees(InitialFacts(shapes, prepared.constants, remaining_nodes)):
+            if prepared.accepts(shapes):
                 if _agrees_as_computed(prepared, shapes):
                     return shapes
                 inferred.append(shapes)
@@ -487,13 +482,12 @@ _LARGEST, _MOST_ELEMENTS = 1024, 1 << 24
 def further_shapes(prepared: Prepared, usual: Shapes) -> Iterator[Shapes]:
     """Yield other consistent input shapes, without duplicates."""
     inputs = {name: prepared.graph.value(name) for name in usual}
-    remaining_nodes = [index for index in range(len(prepared.graph.nodes)) if index not in prepared.evaluated]
     visited_shapes = [usual]
     for sizes in _further_sizes(prepared, list(inputs.values()), _sizes_at(inputs, usual)):
         shapes = {name: _shape(value, usual[name], sizes) for name, value in inputs.items()}
         if shapes not in visited_shapes:
             visited_shapes.append(shapes)
-            if prepared.inference.agrees(InitialFacts(shapes, prepared.constants, remaining_nodes)):
+            if prepared.accepts(shapes):
                 yield shapes
 
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from functools import partial
-from typing import NamedTuple
+from collections.abc import Collection
 
 import onnx
 
 from nnadapter import limits
 from nnadapter.ir.operand import Array
-from nnadapter.onnx.body import NEWEST_OPSET, OLDEST_OPSET, Body, BodyBuilder, BodyRule, body_of
+from nnadapter.onnx.body import NEWEST_OPSET, body_of
 from nnadapter.onnx.construction import array_info
 from nnadapter.onnx.graphs import value_of_type
 from nnadapter.onnx.inlining import Bodies, expand_functions, typed_body
@@ -18,40 +16,9 @@ from nnadapter.onnx.model import OnnxNode
 from nnadapter.onnx.preparation.folding import Folding
 from nnadapter.onnx.preparation.prepare import Prepared, prepare_again
 from nnadapter.onnx.schemas import Refusal, is_further
-from nnadapter.onnx.standard_bodies import (
-    OLDEST_INTEGER_OPSET,
-    OLDEST_STABLE_OPSET,
-    attention_body,
-    conv_integer_body,
-    dynamic_quantize_linear_body,
-    mat_mul_integer_body,
-    qlinear_conv_body,
-    qlinear_mat_mul_body,
-    rotary_embedding_body,
-    softplus_body,
-    written_through,
-)
+from nnadapter.onnx.standard_bodies import has_standard_body, standard_body, with_standard_bodies
 from nnadapter.records import replace
 from partition.graph import Value
-
-
-class _Writing(NamedTuple):
-    rule: BodyRule
-    oldest: int = OLDEST_OPSET
-    """Oldest opset of the rule."""
-
-
-_WRITTEN: Mapping[str, _Writing] = {
-    "Attention": _Writing(attention_body),
-    "ConvInteger": _Writing(conv_integer_body, OLDEST_INTEGER_OPSET),
-    "DynamicQuantizeLinear": _Writing(dynamic_quantize_linear_body, OLDEST_INTEGER_OPSET),
-    "MatMulInteger": _Writing(mat_mul_integer_body, OLDEST_INTEGER_OPSET),
-    "QLinearConv": _Writing(qlinear_conv_body),
-    "QLinearMatMul": _Writing(qlinear_mat_mul_body),
-    "RotaryEmbedding": _Writing(rotary_embedding_body),
-    "Softplus": _Writing(softplus_body, OLDEST_STABLE_OPSET),
-}
-"""ONNX ops with bodies other than ONNX's function."""
 
 
 def function_body(prepared: Prepared, position: int) -> onnx.FunctionProto | None:
@@ -61,9 +28,8 @@ def function_body(prepared: Prepared, position: int) -> onnx.FunctionProto | Non
         return None
     if is_further(node.domain, node.op_type, node.since_version):
         return _further_body(prepared, node)
-    if not node.domain and node.op_type in _WRITTEN:
-        values, constants, opset = _node_facts(prepared, node)
-        body = _written(node, values, constants, opset=opset)
+    if has_standard_body(node):
+        body = standard_body(node, *_node_facts(prepared, node))
         return None if body is None else body.function(node)
     types = [_type(prepared, name) for name in node.inputs]
     proto = prepared.model.graph.node[position]
@@ -77,22 +43,7 @@ def _further_body(prepared: Prepared, node: OnnxNode) -> onnx.FunctionProto | No
         body = body_of(node, values, constants, opset)
     except Refusal:
         return None
-    if body is None:
-        return None
-    return written_through(body, values, constants, partial(_written, opset=opset)).function(node)
-
-
-def _written(
-    node: OnnxNode, values: Sequence[Value | None], constants: Mapping[int, Array], *, opset: int
-) -> Body | None:
-    writing = None if node.domain else _WRITTEN.get(node.op_type)
-    if writing is None:
-        return None
-    try:
-        builder = BodyBuilder(node, values, constants, opset, oldest=writing.oldest)
-        return builder.finish(writing.rule(builder))
-    except Refusal:
-        return None
+    return None if body is None else with_standard_bodies(body, values, constants).function(node)
 
 
 def _node_facts(prepared: Prepared, node: OnnxNode) -> tuple[list[Value | None], dict[int, Array], int]:
@@ -127,9 +78,8 @@ def expanded(prepared: Prepared, bodies: Bodies) -> tuple[Prepared, tuple[str, .
 def with_dequantized(prepared: Prepared, positions: Collection[int]) -> Prepared:
     """Return the model with DequantizeLinear at `positions` folded, up to `limits.FOLDED_BYTES`, and its dependents."""
     folding = Folding(prepared, prepared.constants, limits.FOLDED_BYTES, frozenset(positions))
-    for index in range(len(prepared.nodes)):
-        if index not in prepared.evaluated:
-            folding.await_evaluation(index, prepared.values)
+    for index in prepared.remaining:
+        folding.await_evaluation(index, prepared.values)
     folding.evaluate()
     return replace(
         prepared,

@@ -319,7 +319,7 @@ _STEP = 3
 
 def measured(node: OnnxNode, values: Mapping[str, Value], constants: Mapping[str, Array]) -> Array | None:
     """Return the result of Shape or Size for a known shape, or None."""
-    if node.domain or node.contradiction:
+    if not node.is_standard:
         return None
     if node.op_type == "Shape":
         return _of_numbers(_shape(node, values, constants))
@@ -332,12 +332,12 @@ def taken_sizes(
 ) -> Array | None:
     """Return the result of a Gather or Slice of static sizes in a Shape, or None."""
     node = read.nodes[index]
-    take = None if node.domain or node.contradiction else _TAKING.get(node.op_type)
+    take = _TAKING.get(node.op_type) if node.is_standard else None
     position = read.graph.producer.get(node.inputs[0]) if take is not None else None
     if take is None or position is None:
         return None
     source = read.nodes[position]
-    is_shape = source.op_type == "Shape" and not source.domain and not source.contradiction
+    is_shape = source.op_type == "Shape" and source.is_standard
     sizes = _shape(source, values, constants) if is_shape else None
     return None if sizes is None else take(node, sizes, constants)
 
@@ -415,8 +415,7 @@ def may_fold(read: OnnxModel, index: int, dequantizing: Collection[int] = ()) ->
     """Return whether a node is deterministic on every device; DequantizeLinear only if in `dequantizing`."""
     node = read.nodes[index]
     return (
-        not node.domain
-        and not node.contradiction
+        node.is_standard
         and (node.op_type != _DEQUANTIZING or index in dequantizing)
         and node.op_type not in _NEVER_FOLDED
         and node.op_type not in RUNNING_GRAPHS

@@ -108,7 +108,7 @@ def empty_parts(
     empty_inputs = {
         position: frozenset(index for index, name in enumerate(node.inputs) if sizes.is_empty(name, node))
         for position, node in enumerate(nodes)
-        if node.op_type == "Concat" and not node.domain and not node.contradiction and len(node.inputs) > 1
+        if node.op_type == "Concat" and node.is_standard and len(node.inputs) > 1
     }
     return {
         position: parts
