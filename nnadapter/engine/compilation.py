@@ -26,10 +26,10 @@ from nnadapter.engine.segment_programs import SegmentCompiler, SegmentProgram, S
 from nnadapter.engine.specialization import SpecializedPrograms
 from nnadapter.errors import CompilationError, NNAdapterError, describe
 from nnadapter.planning.absent import INSTEAD
-from nnadapter.planning.alongside import overlap_of
 from nnadapter.planning.dynamic_shapes import DynamicPartitioning
 from nnadapter.planning.indices import checks_by_segment
 from nnadapter.planning.judgment import Atoms, Judgment, banning
+from nnadapter.planning.overlap import overlap_of
 from nnadapter.planning.planner import Planner
 from nnadapter.planning.setting import SessionDevice, Setting
 from nnadapter.planning.settling import AdmittedSegment, Partitioning

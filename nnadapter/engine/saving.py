@@ -37,8 +37,8 @@ from nnadapter.files.messages import Message
 from nnadapter.ir.model import Model
 from nnadapter.onnx.onnxruntime_limits import loadable
 from nnadapter.onnx.preparation.branch_decisions import decision_values
-from nnadapter.planning.alongside import overlap_of
 from nnadapter.planning.indices import checks_by_segment
+from nnadapter.planning.overlap import overlap_of
 from nnadapter.planning.settling import Partitioning
 from nnadapter.records import dataclass, replace
 from nnadapter.store.container import ContainerWriter, write_container

@@ -21,14 +21,7 @@ from onnx import helper
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import Array, OperandType
 from nnadapter.onnx.body import body_of
-from nnadapter.onnx.construction import (
-    add_constants,
-    array_info,
-    copied,
-    model_of,
-    without_inner_shapes,
-    without_shape,
-)
+from nnadapter.onnx.construction import add_constants, array_info, copied, model_of, without_inner_shapes, without_shape
 from nnadapter.onnx.graphs import constant_value, holds_graph, key_of, value_of, values_of
 from nnadapter.onnx.model import OnnxModel, OnnxNode
 from nnadapter.onnx.propagation import FAILURES, LIKE_INPUT, infer, is_like_input, stand_in

@@ -227,7 +227,7 @@ class OnnxNode:
             raise self._mismatch(name, value, "one floating-point number")
         return value
 
-    def text(self, name: str, default: str) -> str:
+    def text(self, name: str, default: str | None = None) -> str:
         """Return a string attribute, see `integer`."""
         value = self.attributes.get(name, default)
         if type(value) is not str:

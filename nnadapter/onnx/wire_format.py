@@ -103,7 +103,7 @@ def mentions(source: str | os.PathLike[str] | bytes, word: bytes) -> bool:
     """Return whether a word occurs in a model outside of initializers; False if unreadable."""
     try:
         with mapped(source) as contents:
-            return bool(mentioned(contents, frozenset((word,))))
+            return search(contents)(word)
     except (OSError, ValueError, IndexError, TypeError):
         return False
 
@@ -223,15 +223,11 @@ def check_size(source: str | os.PathLike[str] | bytes, label: str) -> bool:
     """
     try:
         with mapped(source) as contents:
-            return _checked(contents, label)
+            walk = _Walk(contents, label)
+            walk.through("ModelProto", 0, len(contents))
+            return walk.has_functions
     except (OSError, ValueError):  # empty, or not mappable
         return False
-
-
-def _checked(contents: Contents, label: str) -> bool:
-    walk = _Walk(contents, label)
-    walk.through("ModelProto", 0, len(contents))
-    return walk.has_functions
 
 
 @dataclass(slots=True)
@@ -580,16 +576,9 @@ def _branch_of(graph: WireGraph, node: WireNode, branch: str) -> _Body | None:
     contents = graph.contents
     places = (place[2:] for place in fields(contents, *node.attributes[branch]) if place[0] >> 3 == 6)
     start, end = next(places, (0, 0))
-    body = WireGraph(contents)
-    outputs = []
-    for tag, _, begin, stop in fields(contents, start, end):
-        if tag >> 3 == 1:
-            body.nodes.append(WireNode(contents, begin, stop))
-        elif tag >> 3 == 5:
-            body._initializers[_name_of(contents, begin, stop, _NAME_OF_TENSOR)] = begin, stop
-        elif tag >> 3 == 12:
-            outputs.append(_name_of(contents, begin, stop))
-    return _Body(body, (), tuple(outputs))
+    branch_fields = fields(contents, start, end)
+    outputs = tuple(_name_of(contents, begin, stop) for tag, _, begin, stop in branch_fields if tag >> 3 == 12)
+    return _Body(_read_graph(contents, start, end, None, []), (), outputs)
 
 
 def _identity(source: str, result: str) -> WireNode:
@@ -598,7 +587,10 @@ def _identity(source: str, result: str) -> WireNode:
     return node
 
 
-def _read_graph(contents: Contents, start: int, end: int, outer: WireGraph | None, graphs: list[WireGraph]) -> None:
+def _read_graph(
+    contents: Contents, start: int, end: int, outer: WireGraph | None, graphs: list[WireGraph]
+) -> WireGraph:
+    """Return a graph; append it and its subgraphs to `graphs`."""
     graph = WireGraph(contents)
     if outer is not None:  # subgraphs see outer values
         graph._initializers.update(outer._initializers)
@@ -615,6 +607,7 @@ def _read_graph(contents: Contents, start: int, end: int, outer: WireGraph | Non
         elif kind in (11, 12, 13):
             _read_rank(contents, begin, stop, graph)
     _read_nodes(nodes, graph, graphs)
+    return graph
 
 
 def _read_function(
@@ -687,9 +680,7 @@ def _read_tensor(contents: Contents, start: int, end: int) -> WireConstant:
             data_type = varint(contents, begin)[0]
         elif kind in (4, 5, 7, 9, 10) and stop - begin <= 8 * _MOST_VALUES:
             values = kind, tag, begin, stop
-    size = 1
-    for length in shape:
-        size *= length
+    size = prod(shape)
     numbers = _numbers(contents, data_type, *values) if values is not None and size <= _MOST_VALUES else None
     if numbers is not None and len(numbers) != size:
         numbers = None

@@ -8,7 +8,7 @@ planner          judgments and partitionings of one model, with what they share 
 dynamic_shapes   partitioning with dynamic shapes; `bounds` are the sizes at which it holds
 plan_files       a placement as a file, and its match with a model
 borders          transfers, casts and changes of layout between segments
-overlap          steps that run at the same time; `alongside` decides whether that pays
+overlap          steps that run at the same time, if that pays
 indices          checks of indices that enter segments
 absent           devices that could not be opened
 """

@@ -10,14 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
 from nnadapter.drivers.selection import HOSTS, DeviceRequest, Selected, named_requests
-from nnadapter.errors import (
-    DeviceOpeningError,
-    DriverError,
-    FallbackWarning,
-    NNAdapterError,
-    OutOfMemoryError,
-    describe,
-)
+from nnadapter.errors import DeviceOpeningError, DriverError, FallbackWarning, OutOfMemoryError, describe
 
 INSTEAD = "the session goes on without it"
 _FAILURES = (DeviceOpeningError, DriverError, OutOfMemoryError)
@@ -69,7 +62,7 @@ class Absents(list[Absent]):
             self._leave_out(name, error)
             return None
 
-    def _leave_out(self, name: str, error: NNAdapterError) -> None:
+    def _leave_out(self, name: str, error: Exception) -> None:
         if self._policy == "forbid" or name in HOSTS:
             raise error
         description = describe(error)

@@ -241,15 +241,11 @@ def unplaceable_message(judgment: Judgment, setting: Setting) -> str:
         if _may_take(setting.by_name[name], op) or (brought and name in setting.accelerators)
     )
     package = f"install the package that provides {node.domain}::{node.op_type}, " if node.domain else ""
-    if brought and brought in other_refusals:  # they already explain why its converter is not used
-        return (
-            f"{description} is taken by no device, not even by {host.display_name}: "
-            f"{verdicts[host.name][atom]}{other_refusals}"
-        )
     advice = brought or f"{package}give session options with the library that has the operator, or export without it"
+    is_explained = brought and brought in other_refusals  # by why its converter is not used
     return (
         f"{description} is taken by no device, not even by {host.display_name}: "
-        f"{verdicts[host.name][atom]}{other_refusals}; {advice}"
+        f"{verdicts[host.name][atom]}{other_refusals}{'' if is_explained else f'; {advice}'}"
     )
 
 

@@ -16,8 +16,8 @@ from nnadapter.errors import PlanFileError, close_names
 from nnadapter.files.atomic_files import write_file
 from nnadapter.files.documents import FileKind
 from nnadapter.onnx.domains import op_name
-from partition.graph import Verdict
 from nnadapter.records import dataclass, field
+from partition.graph import Verdict
 
 if TYPE_CHECKING:
     from nnadapter.onnx.preparation.node_hashes import NodeHashes

@@ -10,16 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from nnadapter.candidates.atoms import (
-    Answers,
-    Trial,
-    accepted_splits,
-    atoms_to_split,
-    bodies_to_try,
-    permanently_refused_nodes,
-    trial_of,
-    unplaceable_nodes,
-)
+from nnadapter.candidates import atoms
 from nnadapter.candidates.conversions import Conversions, offered_ops, prepare
 from nnadapter.candidates.segments import OnnxParts, ShapedModel
 from nnadapter.converters.custom import KernelCalls
@@ -152,14 +143,14 @@ class Variant:
     def _offered(self, shapes: Shapes) -> Judgment:
         judgment = self._judge(shapes)
         graph = judgment.model.graph
-        refused = atoms_to_split(graph, answers(judgment, self.setting))
+        refused = atoms.atoms_to_split(graph, answers(judgment, self.setting))
         offered = [offer for offer in refused if offer.nodes not in self._whole]
         if not offered:
             return judgment
         previous_values = self.conversions.visible_values
         self.conversions.keep_visible(previous_values.union(*(offer.inside for offer in offered)))
         judgment = self._judge(shapes)
-        parted = accepted_splits(offered, judgment.model.graph, answers(judgment, self.setting))
+        parted = atoms.accepted_splits(offered, judgment.model.graph, answers(judgment, self.setting))
         if len(parted) == len(offered):
             return judgment
         self._whole.update(offer.nodes for offer in offered if offer not in parted)
@@ -304,7 +295,7 @@ class Planner:
                 judged = judged or variant.judge(shapes)
                 tried_before = tried | self._hopeless
                 device_verdicts = answers(judged, self.setting) or _all_verdicts(judged)
-                bodies = bodies_to_try(variant.prepared, judged.model.specialized, device_verdicts, tried_before)
+                bodies = atoms.bodies_to_try(variant.prepared, judged.model.specialized, device_verdicts, tried_before)
                 tried.update(bodies)
                 step = self._step(variant, judged, bodies, lasting) if bodies else None
             if step is None:
@@ -332,7 +323,7 @@ class Planner:
         `lasting` receives nodes that are assumed to be refused at all shapes.
         """
         variant.refused_at_all_shapes = {}
-        unplaceable = unplaceable_nodes(parent_judgment.model.graph, _all_verdicts(parent_judgment))
+        unplaceable = atoms.unplaceable_nodes(parent_judgment.model.graph, _all_verdicts(parent_judgment))
         tried = self._tried(variant, bodies, parent_judgment.model.shapes, unplaceable)
         if tried is None:
             self._hopeless.update(bodies)
@@ -347,7 +338,7 @@ class Planner:
             if smaller is None:
                 return None
             next_variant, judged = smaller.variant, smaller.variant.judge(parent_judgment.model.shapes)
-        permanently_refused = permanently_refused_nodes(
+        permanently_refused = atoms.permanently_refused_nodes(
             parent_judgment.model.graph, answers(parent_judgment, self.setting)
         )
         variant.refused_at_all_shapes = {
@@ -357,7 +348,7 @@ class Planner:
 
     def _tried(
         self, variant: Variant, bodies: Bodies, shapes: Shapes, unplaceable: Collection[str] = ()
-    ) -> tuple[Variant, Judgment, Trial] | None:
+    ) -> tuple[Variant, Judgment, atoms.Trial] | None:
         expansion = self._expanded(variant, bodies)
         if expansion is None:
             return None
@@ -368,7 +359,7 @@ class Planner:
         return (
             expansion.variant,
             judged,
-            trial_of(bodies, wholes, model.graph, device_verdicts, unplaceable, _all_verdicts(judged)),
+            atoms.trial_of(bodies, wholes, model.graph, device_verdicts, unplaceable, _all_verdicts(judged)),
         )
 
     def _expanded(self, variant: Variant, bodies: Bodies) -> _Expanded | None:
@@ -381,5 +372,5 @@ class Planner:
         return self._variants.put(key, _Expanded(Variant(prepared, self.setting, self.refused_by_host), wholes))
 
 
-def _all_verdicts(judgment: Judgment) -> Answers:
+def _all_verdicts(judgment: Judgment) -> atoms.Answers:
     return list(judgment.support.verdicts.values())

@@ -332,15 +332,12 @@ def _cached(device: SessionDevice, options: Options) -> SessionDevice:
 def _banning(device: SessionDevice, options: Options) -> SessionDevice:
     if not device.accelerates:
         return device
-    return replace(device, bans=SessionBans(device.name, device.options, _folder(options)))
+    folder = None
+    if options.cache_dir not in (None, False):
+        from nnadapter.store.folder import folder_of
 
-
-def _folder(options: Options) -> Path | None:
-    if options.cache_dir in (None, False):
-        return None
-    from nnadapter.store.folder import folder_of
-
-    return folder_of(options).path
+        folder = folder_of(options).path
+    return replace(device, bans=SessionBans(device.name, device.options, folder))
 
 
 def _check_costs(setting: Setting) -> None:

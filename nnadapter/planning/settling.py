@@ -57,8 +57,6 @@ def _with_sole_launch(candidate: Candidate, table: CostTable) -> Candidate:
     return replace(candidate, cost=candidate.cost - table.sole_launch_savings(*devices))
 
 
-Hashes = Callable[[], Sequence[str]]
-
 _ALL_SHARE = "placed as by policy latency: all devices share the processors, so they cannot work in parallel"
 _REPEATED = 4
 """A graph is repetitive if one in this many nodes is in repeats of a block."""
@@ -109,8 +107,13 @@ def _by_order(judgment: Judgment, _: Setting, kept_devices: DeviceByAtom) -> Pla
     return Placement(tuple(labels))
 
 
-def _by_costs(judgment: Judgment, setting: Setting, kept_devices: DeviceByAtom) -> Placement:
-    """Return the cheapest placement found; repeated blocks get equal placements if that costs no more."""
+def _search(
+    judgment: Judgment, setting: Setting, kept_devices: DeviceByAtom
+) -> tuple[CheapestPlacement, CostTable, FusedGraph]:
+    """Return the cheapest placement found, with its costs and graph.
+
+    Repeated blocks get equal placements if that costs no more.
+    """
     from nnadapter.costs.cost_model import cost_table  # only for policies that use costs
 
     model, verdicts = judgment.model, judgment.support.verdicts
@@ -129,18 +132,21 @@ def _by_costs(judgment: Judgment, setting: Setting, kept_devices: DeviceByAtom) 
     from partition.by_cost.latency import place_by_latency  # only for policies that use costs
 
     placed = place_by_latency(fused_graph.graph, prices, blocks=_repeats(fused_graph.graph, model.hashes))
-    placed = with_single_segments(placed, table)
-    return Placement(fused_graph.spread(placed.placement), placed, table, fused_graph)
+    return with_single_segments(placed, table), table, fused_graph
+
+
+def _by_costs(judgment: Judgment, setting: Setting, kept_devices: DeviceByAtom) -> Placement:
+    placed, table, graph = _search(judgment, setting, kept_devices)
+    return Placement(graph.spread(placed.placement), placed, table, graph)
 
 
 def _by_certain_costs(judgment: Judgment, setting: Setting, kept_devices: DeviceByAtom) -> Placement:
     """Return the cheapest placement, or a simpler one if the saving is below the error of the costs."""
     from nnadapter.planning.pricing import beyond_doubt
 
-    placement = _by_costs(judgment, setting, kept_devices)
-    assert placement.placed is not None and placement.table is not None and placement.graph is not None, "costs decided"
-    placed, note = beyond_doubt(placement.placed, placement.table.prices, setting.costs)
-    return replace(placement, labels=placement.graph.spread(placed.placement), placed=placed, note=note)
+    found, table, graph = _search(judgment, setting, kept_devices)
+    placed, note = beyond_doubt(found, table.prices, setting.costs)
+    return Placement(graph.spread(placed.placement), placed, table, graph, note)
 
 
 def _by_load(judgment: Judgment, setting: Setting, kept_devices: DeviceByAtom) -> Placement:
@@ -149,21 +155,20 @@ def _by_load(judgment: Judgment, setting: Setting, kept_devices: DeviceByAtom) -
     if len(sharing) == len(setting.devices):
         placement = _by_certain_costs(judgment, setting, kept_devices)
         return replace(placement, note="; ".join(filter(None, (_ALL_SHARE, placement.note))))
-    cheapest = _by_costs(judgment, setting, kept_devices)
-    assert cheapest.placed is not None and cheapest.table is not None and cheapest.graph is not None, "costs decided"
-    fused_graph, starts = cheapest.graph, [candidate.placement for candidate in cheapest.placed.candidates]
+    cheapest, table, graph = _search(judgment, setting, kept_devices)
     from partition.by_cost.latency import place_by_throughput
 
-    balanced = place_by_throughput(fused_graph.graph, cheapest.table.prices, sharing=sharing, starts=starts)
+    starts = [candidate.placement for candidate in cheapest.candidates]
+    balanced = place_by_throughput(graph.graph, table.prices, sharing=sharing, starts=starts)
     busiest = [name for name in balanced.busiest if balanced.loads[name]] or balanced.busiest[:1]  # all loads are zero
     subject_of_one = f"{''.join(busiest)}, the busiest device, takes"
     subject = subject_of_one if len(busiest) < 2 else f"{' and '.join(busiest)}, which share the processors, take"
     note = (
         f"placed for streams: {subject} {balanced.stage * 1e3:.3g} ms per input; in any placement the "
         f"busiest takes at least {balanced.bound * 1e3:.3g} ms; the fastest single run found "
-        f"takes {cheapest.placed.cost * 1e3:.3g} ms"
+        f"takes {cheapest.cost * 1e3:.3g} ms"
     )
-    return Placement(fused_graph.spread(balanced.placement), None, cheapest.table, fused_graph, note)
+    return Placement(graph.spread(balanced.placement), None, table, graph, note)
 
 
 PLACERS: Mapping[str, Callable[[Judgment, Setting, DeviceByAtom], Placement]] = {
@@ -207,7 +212,7 @@ def _merged(graph: Graph, fusions: Mapping[str, Fusion], kept_devices: DeviceByA
     return fused_graph if all(map(agrees, fused_graph.parts)) else fuse_atoms(graph, ())
 
 
-def _repeats(graph: Graph, hashes: Hashes | None) -> tuple[Blocks, ...]:
+def _repeats(graph: Graph, hashes: Callable[[], Sequence[str]] | None) -> tuple[Blocks, ...]:
     """Return the repeated blocks; op types rule out most graphs before hashing."""
     least = max(2, len(graph.nodes) // _REPEATED)
     from partition.by_cost.repeats import find_blocks

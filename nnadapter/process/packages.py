@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 import nnadapter
 from nnadapter.errors import MissingExtraError, describe
 from nnadapter.process.resources import new_re_lock
-from nnadapter.records import dataclass
+from nnadapter.records import dataclass, replace
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -36,12 +36,9 @@ def installed_version(distribution: str) -> str:
     Source: PyPA specification of installed projects.
     """
     target_name = _normalized(distribution)
-    for stem, form in _scan_distributions():
-        name, _, version = stem.partition("-")
-        if _normalized(name) == target_name:
-            if form in _OLDER or not version:
-                break
-            return version
+    version = next((version for name, version in _scan_distributions() if name == target_name), "")
+    if version:
+        return version
     from importlib import metadata
 
     try:
@@ -53,24 +50,21 @@ def installed_version(distribution: str) -> str:
 def installed_builds(distribution: str) -> str:
     """Return names and versions of a distribution and its builds, such as `onnxruntime-gpu`."""
     target_name, builds = _normalized(distribution), dict[str, str]()
-    for stem, form in _scan_distributions():
-        name, _, version = stem.partition("-")
-        if _is_build(_normalized(name), target_name):
-            builds.setdefault(_normalized(name), "" if form in _OLDER else version)
+    for name, version in _scan_distributions():
+        if name == target_name or name.startswith(f"{target_name}_"):
+            builds.setdefault(name, version)
     return ", ".join(f"{name} {version or installed_version(name)}" for name, version in sorted(builds.items()))
 
 
-def _is_build(name: str, target_name: str) -> bool:
-    return name == target_name or name.startswith(f"{target_name}_")
-
-
 def _scan_distributions() -> Iterator[tuple[str, str]]:
+    """Yield the normalized name of every distribution, and its version if the folder's name states it reliably."""
     for folder in (path for path in sys.path if isinstance(path, str)):
         with suppress(OSError, ValueError), os.scandir(folder or ".") as entries:
             for entry in entries:
                 stem, _, form = entry.name.rpartition(".")
                 if form == _FORM or form in _OLDER:
-                    yield stem, form
+                    name, _, version = stem.partition("-")
+                    yield _normalized(name), "" if form in _OLDER else version
 
 
 def _normalized(name: str) -> str:
@@ -204,9 +198,7 @@ class PlugIns(Generic[_Value]):
                 plug_ins[point.name] = _clash(existing_plug_in, plug_in)
         for name in [name for name, plug_in in plug_ins.items() if plug_in.problem]:
             plug_in = plug_ins[name]
-            plug_ins[name] = PlugIn(
-                name, plug_in.target, plug_in.distribution, self._problem_text(plug_in, plug_in.problem)
-            )
+            plug_ins[name] = replace(plug_in, problem=self._problem_text(plug_in, plug_in.problem))
         return dict(sorted(plug_ins.items()))
 
     def _load(self, plug_in: PlugIn) -> _Value | str:
@@ -224,5 +216,4 @@ class PlugIns(Generic[_Value]):
 
 def _clash(existing_plug_in: PlugIn, other: PlugIn) -> PlugIn:
     brought = f"{existing_plug_in.target} of {existing_plug_in.distribution} and {other.target} of {other.distribution}"
-    problem = f"two packages provide it, {brought}; uninstall one of them"
-    return PlugIn(existing_plug_in.name, existing_plug_in.target, existing_plug_in.distribution, problem)
+    return replace(existing_plug_in, problem=f"two packages provide it, {brought}; uninstall one of them")

@@ -123,17 +123,13 @@ _functions: dict[str, Any] = {}
 
 def cache_counts() -> tuple[CacheCounts, ...]:
     """Return the counts of every cache that was used, by name."""
-    of_functions = {
-        name: _of_function(name, cached_function.cache_info()) for name, cached_function in _functions.items()
-    }
-    counts_by_name = {**{name: replace(counts) for name, counts in _counts.items()}, **of_functions}
+    counts_by_name = {name: replace(counts) for name, counts in _counts.items()}
+    for name, cached_function in _functions.items():
+        info = cached_function.cache_info()
+        counts_by_name[name] = CacheCounts(name, info.hits, info.misses, dropped=info.misses - info.currsize)
     return tuple(
         counts for _, counts in sorted(counts_by_name.items()) if counts.hits or counts.misses or counts.failures
     )
-
-
-def _of_function(name: str, info: Any) -> CacheCounts:
-    return CacheCounts(name, info.hits, info.misses, dropped=info.misses - info.currsize)
 
 
 def memoize(limit: int) -> Callable[[Function], Function]:

@@ -18,10 +18,9 @@ from nnadapter.drivers.interface import NO_OPERATION
 from nnadapter.drivers.selection import CPU
 from nnadapter.engine.observed import Observed
 from nnadapter.options import fallback_text
-from nnadapter.planning.alongside import overlap_of
 from nnadapter.planning.borders import boundaries_of
 from nnadapter.planning.judgment import placed_as
-from nnadapter.planning.overlap import Boundaries
+from nnadapter.planning.overlap import Boundaries, overlap_of
 from nnadapter.planning.plan_files import UnmatchedEntry
 from nnadapter.planning.pricing import PlanPrice
 from nnadapter.planning.settling import AdmittedSegment, Partitioning, place

@@ -397,7 +397,7 @@ def attended(body: BodyBuilder, product: str, *, mask: int, past: int, bias: int
     scores = Scores(
         scale=_scale(body),
         head_size=widths[0] // heads,
-        causal=body.node.integer("unidirectional", 0) == 1,
+        causal=body.node.integer("unidirectional") == 1,
         mask=score_mask(body, mask, bias, lambda: _places(body, keys, past_pair, total), body.size(0, 0)),
         sizes=(steps, total, past_length),
     )
@@ -443,7 +443,7 @@ def multi_head_attention_body(body: BodyBuilder) -> tuple[str, ...]:
     past_length = body.size(6, 2) if past else 0
     total = None if keys[2] is None or past_length is None else keys[2] + past_length
     steps, width = body.size(0, 1), body.width(0)
-    causal = body.node.integer("unidirectional", 0) == 1
+    causal = body.node.integer("unidirectional") == 1
     last_sees_all = causal and bool(body.input(1)) and not _enough_queries(body, keys[1])
     if last_sees_all and body.opset >= ATTENTION_SINCE:
         raise body.unsupported("unidirectional", "is 1 with more keys than queries, so the last query sees all keys")

@@ -37,8 +37,8 @@ def mat_mul_n_bits(body: BodyBuilder) -> Sequence[str]:
     """Write the body of com.microsoft MatMulNBits-1, for devices that take ONNX; the IR has its own operation."""
     node, dtype = body.node, body.dtype()
     units, depth = node.integer("N"), node.integer("K")
-    bits, block_size = node.integer("bits", 4), _block_size(body)
-    if body.input(4) or node.integer("weight_prepacked", 0):
+    bits, block_size = node.integer("bits"), _block_size(body)
+    if body.input(4) or node.integer("weight_prepacked"):
         raise body.unsupported("weight_prepacked", "or g_idx reorders the weight; expected neither")
     _refuse_bits(body, bits)
     blocks = -(-depth // block_size)
@@ -52,8 +52,8 @@ def mat_mul_n_bits(body: BodyBuilder) -> Sequence[str]:
     return [body.plus(product, body.input(5))]
 
 
-def _block_size(body: BodyBuilder, default: int = 0) -> int:
-    size = body.node.integer("block_size", default)
+def _block_size(body: BodyBuilder) -> int:
+    size = body.node.integer("block_size")
     if size < _LEAST_BLOCK or size & (size - 1):
         raise body.unsupported("block_size", f"is {size}; expected a power of two, {_LEAST_BLOCK} or more")
     return size
@@ -106,7 +106,7 @@ def mat_mul_bnb4(body: BodyBuilder) -> Sequence[str]:
     units, depth, kind = (node.integer(name, -1) for name in ("N", "K", "quant_type"))
     if kind not in range(len(_BNB4_NUMBERS)):
         raise body.unsupported("quant_type", f"is {kind}; expected 0 for FP4 or 1 for NF4")
-    if not node.integer("transB", 1):
+    if not node.integer("transB"):
         raise body.unsupported("transB", "is 0; expected 1")
     block_size = _block_size(body)
     packed, most = body.contents(1), body.contents(2)
@@ -165,15 +165,15 @@ class _Table:
     def of(cls, body: BodyBuilder) -> _Table:
         """Read the table, or raise Refusal."""
         node, rank, dtype = body.node, body.rank(0), body.dtype(0)
-        axes = [node.integer(name, default) for name, default in (("gather_axis", 0), ("quantize_axis", 1))]
+        axes = [node.integer(name) for name in ("gather_axis", "quantize_axis")]
         if axes[1] not in (-1, rank - 1) or axes[0] in (-1, rank - 1):
             raise body.unsupported("quantize_axis", f"is {axes[1]} with gather_axis {axes[0]}; expected the last axis")
         if dtype not in (*_IN_BYTES, "uint8"):
             raise Refusal(Reason.UNSUPPORTED_DTYPE, f"{node.op_type} has a table of {dtype}; expected integers")
-        bits = node.integer("bits", 4) if dtype == "uint8" else 8
+        bits = node.integer("bits") if dtype == "uint8" else 8
         _refuse_bits(body, bits)
         width, blocks = body.width(0), body.width(2)
-        if width is None or blocks is None or blocks != -(-(width * 8 // bits) // _block_size(body, 128)):
+        if width is None or blocks is None or blocks != -(-(width * 8 // bits) // _block_size(body)):
             raise body.invalid(f"has {blocks} scales for a row of {width} elements; expected one for each block")
         length = width * 8 // bits
         return cls(
@@ -209,7 +209,7 @@ class _Table:
         return body.Concat(*parts, body.unsqueeze(remaining, -1), axis=-1)
 
     def spread(self, parameters: str) -> str:
-        body, block = self.body, _block_size(self.body, 128)
+        body, block = self.body, _block_size(self.body)
         many = body.Expand(body.unsqueeze(parameters, -1), body.constant((block,)))
         return sliced(body, self._joined(many), -1, 0, self.length)
 

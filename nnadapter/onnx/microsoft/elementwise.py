@@ -51,7 +51,7 @@ def bias_gelu_body(body: BodyBuilder) -> tuple[str, ...]:
 @function_op("QuickGelu", "X", "Y", {"alpha": 1.702})
 def quick_gelu_body(body: BodyBuilder) -> tuple[str, ...]:
     """Write the body of com.microsoft QuickGelu-1: `x * Sigmoid(alpha * x)`."""
-    x, alpha = body.input(0), body.node.number("alpha", 1.702)
+    x, alpha = body.input(0), body.node.number("alpha")
     scaled = x if alpha == 1 else body.Mul(x, body.constant(alpha, body.dtype()))
     return (body.Mul(x, body.Sigmoid(scaled)),)
 

@@ -24,7 +24,7 @@ def layer_normalization(
 
     `axes` are the last ones, negative; `bias` may be empty.
     """
-    epsilon = body.node.number("epsilon", 1e-5)
+    epsilon = body.node.number("epsilon")
     if body.opset >= _LAYER_NORMALIZATION_SINCE:
         return body.add_several("LayerNormalization", (x, scale, bias), outputs, axis=axes[0], epsilon=epsilon)
     wide, stash = _widened(body, x, dtype)
@@ -41,7 +41,7 @@ def rms_normalization(
     body: BodyBuilder, x: str, scale: str, axes: Sequence[int], dtype: str, outputs: int = 1
 ) -> tuple[str, ...]:
     """Add RMSNormalization. Return the result, and for 2 outputs the inverse root."""
-    epsilon = body.node.number("epsilon", 1e-5)
+    epsilon = body.node.number("epsilon")
     if body.opset >= _RMS_NORMALIZATION_SINCE and outputs == 1:
         return (body.RMSNormalization(x, scale, axis=axes[0], epsilon=epsilon),)
     wide, stash = _widened(body, x, dtype)
@@ -81,7 +81,7 @@ def simplified_layer_normalization_body(body: BodyBuilder) -> tuple[str, ...]:
 
 
 def _axes(body: BodyBuilder) -> list[int]:
-    axis, rank = body.node.integer("axis", -1), body.rank(0)
+    axis, rank = body.node.integer("axis"), body.rank(0)
     if not -rank <= axis < rank:
         raise body.invalid(f"has attribute 'axis' {axis}; expected {-rank} to {rank - 1}")
     return list(range(axis - rank if axis >= 0 else axis, 0))
@@ -122,7 +122,7 @@ def _total(body: BodyBuilder, bias: str) -> str:
 def gated_rms_norm_body(body: BodyBuilder) -> tuple[str, ...]:
     """Write the body of com.microsoft GatedRMSNorm-1: RMSNormalization per feature group, times an activated gate."""
     size, width, rank = body.width(1, 0), body.width(0), body.rank(0)
-    activation, dtype = body.node.text("activation", "silu"), body.dtype(0)
+    activation, dtype = body.node.text("activation"), body.dtype(0)
     if size is None or width is None or size < 1 or width % size:
         raise body.invalid(f"has {width} features and a scale of {size}")
     if activation not in ("silu", "swish", "sigmoid"):
@@ -178,25 +178,25 @@ def skip_group_norm_body(body: BodyBuilder) -> tuple[str, ...]:
     """Write the body of com.microsoft SkipGroupNorm-1."""
     skip = body.input(3)
     if body.rank(3) == 2:
-        skip = body.unsqueeze(skip, *((1, 2) if body.node.integer("channels_last", 1) else (2, 3)))
+        skip = body.unsqueeze(skip, *((1, 2) if body.node.integer("channels_last") else (2, 3)))
     total = body.Add(body.input(0), skip)
     if body.input(4):
-        channels = (-1,) if body.node.integer("channels_last", 1) else (1, -1, 1, 1)
+        channels = (-1,) if body.node.integer("channels_last") else (1, -1, 1, 1)
         total = body.Add(total, body.reshape(body.input(4), *channels))
     return _group_norm(body, total), total
 
 
 def _group_norm(body: BodyBuilder, x: str) -> str:
-    last, dtype = body.node.integer("channels_last", 1), body.dtype()
+    last, dtype = body.node.integer("channels_last"), body.dtype()
     picture = body.Transpose(x, perm=[0, 3, 1, 2]) if last else x
     flat = body.reshape(picture, 0, body.node.integer("groups"), -1)
     mean = mean_of(body, flat, [-1])
     centered = body.Sub(flat, mean)
     variance = mean_of(body, body.Mul(centered, centered), [-1])
-    epsilon = body.constant(body.node.number("epsilon", 1e-5), dtype)
+    epsilon = body.constant(body.node.number("epsilon"), dtype)
     normal = body.Div(centered, body.Sqrt(body.Add(variance, epsilon)))
     shaped = body.Reshape(normal, body.Shape(picture))
     scale, bias = (body.cast(body.reshape(body.input(position), 1, -1, 1, 1), dtype) for position in (1, 2))
     result = body.Add(body.Mul(shaped, scale), bias)
     result = body.Transpose(result, perm=[0, 2, 3, 1]) if last else result
-    return silu(body, result) if body.node.integer("activation", 0) else result
+    return silu(body, result) if body.node.integer("activation") else result

@@ -23,7 +23,7 @@ def transpose_matmul_body(body: BodyBuilder) -> tuple[str, ...]:
 def _product(body: BodyBuilder, *, trans_batch: bool) -> str:
     sides = [_side(body, position, letter, trans_batch=trans_batch) for position, letter in enumerate("AB")]
     product = body.MatMul(*sides)
-    alpha = body.node.number("alpha", 1.0)
+    alpha = body.node.number("alpha")
     return product if alpha == 1 else body.Mul(product, body.constant(alpha, body.dtype()))
 
 
@@ -33,9 +33,9 @@ def _side(body: BodyBuilder, position: int, letter: str, *, trans_batch: bool) -
     `transBatch` moves the first batch axis after the others; then `trans` swaps the last two axes.
     """
     axes = list(range(body.rank(position)))
-    if trans_batch and body.node.integer(f"transBatch{letter}", 0) and len(axes) > 2:
+    if trans_batch and body.node.integer(f"transBatch{letter}") and len(axes) > 2:
         axes = [*axes[1:-1], axes[0], axes[-1]]
-    if body.node.integer(f"trans{letter}", 0) and len(axes) > 1:
+    if body.node.integer(f"trans{letter}") and len(axes) > 1:
         axes[-2:] = axes[:-3:-1]
     name = body.input(position)
     return name if axes == sorted(axes) else body.Transpose(name, perm=axes)

@@ -68,7 +68,7 @@ def qlinear_sigmoid(body: BodyBuilder) -> Sequence[str]:
 @function_op("QLinearLeakyRelu", _ONE_INPUT, "Y", {"alpha": 0.01})
 def qlinear_leaky_relu(body: BodyBuilder) -> Sequence[str]:
     """Write the body of com.microsoft QLinearLeakyRelu-1."""
-    alpha = body.node.number("alpha", 0.01)
+    alpha = body.node.number("alpha")
     return [quantized(body, body.LeakyRelu(dequantized(body, 0), alpha=alpha), 3)]
 
 
@@ -79,7 +79,7 @@ def qlinear_softmax(body: BodyBuilder) -> Sequence[str]:
     Before opset 13 that is over all axes from `axis` on together.
     """
     rank, along_axis = body.rank(0), body.node.integer("opset") >= _SOFTMAX_ALONG_AXIS
-    axis = body.node.integer("axis", -1)
+    axis = body.node.integer("axis")
     if along_axis or axis in (-1, rank - 1):
         return [quantized(body, body.Softmax(dequantized(body, 0), axis=axis), 3)]
     matrix = body.Flatten(body.input(0), axis=axis)
@@ -125,10 +125,10 @@ def qlinear_average_pool(body: BodyBuilder) -> Sequence[str]:
     elements, ONNX Runtime by all.
     """
     node = body.node
-    if node.integer("ceil_mode", 0) and node.integer("count_include_pad", 0):
+    if node.integer("ceil_mode") and node.integer("count_include_pad"):
         raise body.unsupported("count_include_pad", "is 1 together with ceil_mode; expected only one of them")
     attributes = {name: value for name, value in node.attributes.items() if name != "channels_last"}
-    if not node.integer("channels_last", 0):
+    if not node.integer("channels_last"):
         return [quantized(body, body.AveragePool(dequantized(body, 0), **attributes), 3)]
     first = dequantized(body, 0, channels_first(body))
     pooled = quantized(body, body.AveragePool(first, **attributes), 3)
@@ -139,7 +139,7 @@ def qlinear_average_pool(body: BodyBuilder) -> Sequence[str]:
 def qlinear_global_average_pool(body: BodyBuilder) -> Sequence[str]:
     """Write the body of com.microsoft QLinearGlobalAveragePool-1."""
     rank = body.rank(0)
-    axes = range(1, rank - 1) if body.node.integer("channels_last", 0) else range(2, rank)
+    axes = range(1, rank - 1) if body.node.integer("channels_last") else range(2, rank)
     return [quantized(body, mean_of(body, dequantized(body, 0), axes), 3)]
 
 
@@ -162,7 +162,7 @@ def qlinear_conv(body: BodyBuilder) -> Sequence[str]:
     """Write the body of com.microsoft QLinearConv-1; filters are always channels-first."""
     attributes = {name: value for name, value in body.node.attributes.items() if name != "channels_last"}
     x, *other_inputs = map(body.input, range(9))
-    if not body.node.integer("channels_last", 0):
+    if not body.node.integer("channels_last"):
         return [body.QLinearConv(x, *other_inputs, **attributes)]
     return [channels_last(body, body.QLinearConv(channels_first(body), *other_inputs, **attributes))]
 
@@ -216,8 +216,8 @@ def qgemm(body: BodyBuilder) -> Sequence[str]:
 
 
 def _quantized_gemm(body: BodyBuilder) -> str:
-    transposed = {name: body.node.integer(name, 0) for name in ("transA", "transB")}
-    a_scale = _scaled_by(body, 1, body.constant(body.node.number("alpha", 1.0), "float32"))
+    transposed = {name: body.node.integer(name) for name in ("transA", "transB")}
+    a_scale = _scaled_by(body, 1, body.constant(body.node.number("alpha"), "float32"))
     a = body.DequantizeLinear(body.input(0), a_scale, body.input(2))
     b = dequantized(body, 3, axis=0 if transposed["transB"] else 1)
     c = _addend(body, _scaled_by(body, 4, a_scale)) if body.input(6) else ""
@@ -226,11 +226,11 @@ def _quantized_gemm(body: BodyBuilder) -> str:
 
 def _real_gemm(body: BodyBuilder) -> str:
     a, b = (
-        _transposed(body, position) if body.node.integer(name, 0) else body.input(position)
+        _transposed(body, position) if body.node.integer(name) else body.input(position)
         for position, name in ((0, "transA"), (3, "transB"))
     )
     sums = body.plus(body.MatMulInteger(a, b, body.input(2), body.input(5)), body.input(6))
-    scale = _scaled_by(body, 1, body.constant(body.node.number("alpha", 1.0), "float32"))
+    scale = _scaled_by(body, 1, body.constant(body.node.number("alpha"), "float32"))
     return _scaled(body, sums, (scale, body.input(4)), "")
 
 
@@ -246,7 +246,7 @@ def _scaled_by(body: BodyBuilder, position: int, factor: str) -> str:
 def _addend(body: BodyBuilder, scale: str) -> str:
     """Dequantize C; a constant row becomes a vector, like a bias."""
     if body.knows(3) and body.knows(6) and body.contents(6).shape[:-1] in ((), (1,)):
-        units = body.width(3, 0 if body.node.integer("transB", 0) else 1) or 0
+        units = body.width(3, 0 if body.node.integer("transB") else 1) or 0
         if body.contents(6).size not in (1, units):
             raise body.invalid(
                 f"has a C of {body.contents(6).size} elements; expected 1 or {units}, as many as B is wide"

@@ -26,7 +26,6 @@ _EXPECTED = {
 }
 """Attribute values that are required."""
 _REFUSED_INPUTS = {12: "k_scale", 13: "v_scale", 14: "q_norm_weight", 15: "k_norm_weight", 16: "query_seqlens"}
-_NO_SINK = -1
 _COUNTS = "float32"
 """Type of lengths: few devices compute in int64."""
 
@@ -105,9 +104,9 @@ def _refuse(body: BodyBuilder) -> None:
     for name, expected in _EXPECTED.items():
         if body.node.attributes.get(name, expected) != expected:
             raise body.unsupported(name, f"is {body.node.attributes[name]!r}; expected {expected!r}")
-    if body.node.integer("local_window_size", -1) == 0:
+    if body.node.integer("local_window_size") == 0:
         raise body.unsupported("local_window_size", "is 0, so that no query sees a key; expected 1 or more, or -1")
-    if not body.node.integer("causal", 1) and body.node.integer("local_window_size", -1) > 0:
+    if not body.node.integer("causal") and body.node.integer("local_window_size") > 0:
         raise body.unsupported("local_window_size", "is stated with causal 0; expected only one of them")
     for position, name in _REFUSED_INPUTS.items():
         if body.input(position):
@@ -276,8 +275,8 @@ def _read_positions(body: BodyBuilder, stated: str) -> str:
 def _scores(body: BodyBuilder, cache: _Cache, names: tuple[str, str, str], head_size: int) -> Scores:
     """Return score parameters for names of queries, keys and first positions."""
     first = names[2]
-    dtype, causal = body.dtype(), body.node.integer("causal", 1) != 0
-    window = body.node.integer("local_window_size", -1)
+    dtype, causal = body.dtype(), body.node.integer("causal") != 0
+    window = body.node.integer("local_window_size")
     mask = body.input(10)
     if first or window >= 0 or not causal:
         hidden_keys = _mask(body, cache, names, window, causal=causal)
@@ -285,7 +284,7 @@ def _scores(body: BodyBuilder, cache: _Cache, names: tuple[str, str, str], head_
     sink = ""
     if body.input(11):
         sink = body.cast(body.reshape(body.input(11), 1, -1, 1, 1), dtype)
-    elif body.node.integer("smooth_softmax", _NO_SINK) == 1:
+    elif body.node.integer("smooth_softmax") == 1:
         sink = body.constant(0.0, dtype)
     return Scores(
         scale=body.node.number("scale", 0.0) or None,
@@ -371,7 +370,7 @@ def linear_attention_body(body: BodyBuilder) -> tuple[str, ...]:
     Refused: several states, and opsets without LinearAttention.
     """
     node, heads, groups = body.node, body.node.integer("q_num_heads"), body.node.integer("kv_num_heads")
-    if node.integer("state_window", 0):
+    if node.integer("state_window"):
         raise body.unsupported("state_window", f"is {node.integer('state_window')}; expected 0")
     if body.opset < _STATES_SINCE:
         raise Refusal(
@@ -420,8 +419,8 @@ def causal_conv_with_state_body(body: BodyBuilder) -> tuple[str, ...]:
     Refused: several axes or states, attributes without a CPU kernel.
     """
     _refuse_forms(body)
-    last, dilation = body.node.integer("channels_last", 0), body.node.integer("dilation", 1)
-    activation = body.node.text("activation", "none")
+    last, dilation = body.node.integer("channels_last"), body.node.integer("dilation")
+    activation = body.node.text("activation")
     if body.opset >= _STATES_SINCE and not last and dilation == 1:
         inputs = tuple(map(body.input, range(4)))
         return body.add_several("CausalConvWithState", inputs, 2, activation=activation)
@@ -442,9 +441,9 @@ def causal_conv_with_state_body(body: BodyBuilder) -> tuple[str, ...]:
 
 def _refuse_forms(body: BodyBuilder) -> None:
     for name, usual in {**_ELSEWHERE, "state_window": 0, "ndim": 1}.items():
-        if (stated := body.node.integer(name, usual)) != usual:
+        if (stated := body.node.integer(name)) != usual:
             raise body.unsupported(name, f"is {stated}; expected {usual}")
-    if (activation := body.node.text("activation", "none")) not in ("none", "silu", "swish"):
+    if (activation := body.node.text("activation")) not in ("none", "silu", "swish"):
         raise body.invalid(f"has attribute 'activation' {activation!r}; expected none, silu or swish")
 
 

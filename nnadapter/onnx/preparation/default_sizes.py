@@ -100,12 +100,10 @@ def cache_sizes(
     roles = cache_roles(graph, nodes, inputs)
     if not roles.past_lengths:
         return {}
-    of_cached, of_new = (
-        _stated(roles.past_lengths, stated, DEFAULT_PAST_LENGTH),
-        _stated(roles.new_lengths, stated, DEFAULT_NEW_LENGTH),
-    )
-    of_encoded = _stated(roles.encoded, stated, DEFAULT_ENCODER_LENGTH)
-    return {**sizes_of(roles, 1, of_cached, of_new, of_encoded), **stated}
+    past_length = _stated(roles.past_lengths, stated, DEFAULT_PAST_LENGTH)
+    new_length = _stated(roles.new_lengths, stated, DEFAULT_NEW_LENGTH)
+    encoder_length = _stated(roles.encoded, stated, DEFAULT_ENCODER_LENGTH)
+    return {**sizes_of(roles, 1, past_length, new_length, encoder_length), **stated}
 
 
 def cache_roles(graph: Graph, nodes: Sequence[OnnxNode], inputs: Sequence[Value]) -> CacheDimensions:
@@ -174,12 +172,8 @@ def agreeing(prepared: Prepared, shapes: Shapes) -> Shapes:
     graph = prepared.graph
     inputs = {name: graph.value(name) for name in shapes}
     roles = cache_roles(graph, prepared.nodes, list(inputs.values()))
-    sizes = {
-        dimension_at(value, axis): size
-        for name, value in inputs.items()
-        for axis, size in enumerate(shapes[name])
-        if len(value.shape or ()) == len(shapes[name])
-    }
+    ranked = {name: shape for name, shape in shapes.items() if len(inputs[name].shape or ()) == len(shape)}
+    sizes = _named(inputs, ranked)
     groups = [
         {sizes[dimension] for dimension in group if dimension in sizes}
         for group in (roles.past_lengths, roles.new_lengths)
@@ -187,15 +181,14 @@ def agreeing(prepared: Prepared, shapes: Shapes) -> Shapes:
     if any(len(group) != 1 for group in groups):
         return shapes
     total_size = sum(size for group in groups for size in group)
-    return {
+    agreeing_shapes = {
         name: tuple(
-            total_size
-            if len(value.shape or ()) == len(shapes[name]) and dimension_at(value, axis) in roles.total_lengths
-            else size
-            for axis, size in enumerate(shapes[name])
+            total_size if dimension_at(inputs[name], axis) in roles.total_lengths else size
+            for axis, size in enumerate(shape)
         )
-        for name, value in inputs.items()
+        for name, shape in ranked.items()
     }
+    return {**shapes, **agreeing_shapes}
 
 
 def _joined(graph: Graph, nodes: Sequence[OnnxNode]) -> Iterator[tuple[str, int]]:
@@ -483,7 +476,7 @@ def further_shapes(prepared: Prepared, usual: Shapes) -> Iterator[Shapes]:
     """Yield other consistent input shapes, without duplicates."""
     inputs = {name: prepared.graph.value(name) for name in usual}
     visited_shapes = [usual]
-    for sizes in _further_sizes(prepared, list(inputs.values()), _sizes_at(inputs, usual)):
+    for sizes in _further_sizes(prepared, list(inputs.values()), _named(inputs, usual)):
         shapes = {name: _shape(value, usual[name], sizes) for name, value in inputs.items()}
         if shapes not in visited_shapes:
             visited_shapes.append(shapes)
@@ -540,15 +533,6 @@ def _small_and_large(usual: Sizes) -> Iterator[Sizes]:
     larger = {dimension: size for dimension, (size, _) in choices.items()}
     yield larger
     yield from ({**larger, dimension: 1} for dimension in usual)
-
-
-def _sizes_at(inputs: Mapping[str, Value], shapes: Shapes) -> dict[Dimension, int]:
-    return {
-        dimension_at(value, axis): shapes[name][axis]
-        for name, value in inputs.items()
-        for axis, size in enumerate(value.shape or ())
-        if not isinstance(size, int)
-    }
 
 
 def _shape(value: Value, usual: Sequence[int], sizes: Sizes) -> tuple[int, ...]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from hashlib import blake2b
 from types import MappingProxyType
 from typing import Any
@@ -14,6 +13,7 @@ import numpy as np
 from nnadapter.ir.operand import Array, digest_of
 from nnadapter.onnx.construction import unnamed_bytes
 from nnadapter.onnx.model import OnnxNode, read_node
+from nnadapter.records import dataclass
 from partition.graph import Graph
 
 
