@@ -24,7 +24,7 @@ def is_special(path: Path) -> bool:
 
 
 def check_writable(path: Path, advice: str = "give another path", *, folder: bool = False) -> None:
-    """Raise InvalidOptionError unless a file, or a `folder` for files, is writable; before the work."""
+    """Raise InvalidOptionError unless the file `path` is writable; with `folder`, unless files in it are."""
     if not folder and is_special(path):
         return
     parents = path.absolute().parents

@@ -29,7 +29,7 @@ Fault = tuple[Place, str]
 
 
 class Twice:
-    """Object with a duplicate key; no type accepts it."""
+    """Placeholder for an object with a duplicate key; no type accepts it."""
 
     def __init__(self, key: str) -> None:
         self.key = key
@@ -165,7 +165,7 @@ _KINDS: Mapping[type, tuple[str, Any, Callable[[Any, Any], Iterator[Fault]]]] = 
     inspect.EnumType: ("a name", object, _of_names),
     inspect.NoneType: ("nothing", NoneType, _nothing),
 }
-"""Name for messages, Python types, further checks."""
+"""Type -> its name in messages, accepted Python types, and further checks."""
 
 
 FileError = FaultScriptError | PlanFileError | ReportFileError | RulesError | StoredFileError
@@ -180,7 +180,7 @@ def parse_json(text: str) -> object:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileKind(Generic[Contents]):
-    """File format."""
+    """Format of a kind of files."""
 
     name: str
     """Such as `rules file`."""
@@ -189,9 +189,9 @@ class FileKind(Generic[Contents]):
     error: type[FileError]
     advice: str
     header: Mapping[str, object] = field(default_factory=dict)
-    """Required values of top-level keys."""
+    """Top-level keys with their required values."""
     upgrade: Callable[[object], object] | None = None
-    """Converts older documents."""
+    """Function that converts documents of older versions to the current one."""
     parse: Callable[[str], object] = parse_json
     most_bytes: int = limits.TEXT_BYTES
     hints: Mapping[str, str] = field(default_factory=dict)
@@ -223,7 +223,7 @@ class FileKind(Generic[Contents]):
         return self.converted(document, file)
 
     def converted(self, document: object, file: str = "") -> Contents:
-        """Convert a parsed document. Raises `error`."""
+        """Convert a parsed document to `contents`. Raises `error`."""
         if isinstance(document, Twice):
             self.refuse(f"{document}; {self.advice}", file, (document.key,))
         if self.upgrade is not None:
@@ -262,7 +262,7 @@ class FileKind(Generic[Contents]):
 
 
 def check_fields(value: msgspec.Struct, error: type[FileError]) -> None:
-    """Raise `error` unless a value has the types that a file requires."""
+    """Raise `error` unless each field of `value` has the type that a file requires."""
     for struct_field in msgspec.structs.fields(value):
         field_value = getattr(value, struct_field.name)
         try:

@@ -24,15 +24,15 @@ class Messages(NamedTuple):
     descriptor: bytes
     package: str
     error: type[NNAdapterError]
-    """For malformed bytes."""
+    """Error class for malformed bytes."""
     what: str
-    """Subject in errors."""
+    """Name of the contents in error messages."""
     advice: str
     largest: int
-    """Bytes: parsing a malicious message takes a hundred times its size."""
+    """Maximum bytes of a message: parsing a malicious one takes a hundred times its size."""
 
     def new(self, name: str) -> Message:
-        """Return an empty message."""
+        """Return an empty message of type `name`."""
         return _class(self.descriptor, f"{self.package}.{name}")()
 
     def parse(self, name: str, contents: bytes | memoryview) -> Message:

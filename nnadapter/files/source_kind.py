@@ -9,18 +9,18 @@ from enum import Enum, auto
 MAGIC = b"\x89NNA\r\n\x1a\n"
 """Start of compiled files; damaged by text conversions."""
 PADDLE_ENDINGS = (".json", ".pdmodel", ".pdiparams")
-"""Structures of Paddle 3 and 2, parameters."""
+"""Endings of Paddle files: structures of Paddle 3 and 2, and parameters."""
 PADDLE_OLD_NAME = "__model__"
-"""Structure of Paddle 1."""
+"""File name of structures of Paddle 1."""
 
 
 class SourceKind(Enum):
     """Kind of a model source."""
 
     COMPILED = auto()
-    """A file or its contents."""
+    """Compiled file, or its contents."""
     PADDLE = auto()
-    """A path: by name, or because it is a folder."""
+    """Path of a Paddle model: by its name, or because it is a folder."""
     MODULE = auto()
     """PyTorch module or exported program."""
     ONNX = auto()

@@ -35,12 +35,12 @@ class Body:
     """Computation of one node as ONNX nodes."""
 
     inputs: tuple[str, ...]
-    """Inner names, empty if absent."""
+    """Names of the node's inputs inside the body, empty if absent."""
     outputs: tuple[str, ...]
-    """Inner names, empty if unused."""
+    """Names of the node's outputs inside the body, empty if unused."""
     nodes: tuple[OnnxNode, ...]
     constants: Mapping[str, Array | SymbolicArray]
-    """Other inputs of the nodes, symbolic if they contain a size."""
+    """Constants that the nodes read, symbolic if they contain a dynamic size."""
     opset: int
 
     def function(self, node: OnnxNode) -> onnx.FunctionProto:
@@ -64,7 +64,7 @@ class Body:
     def known_types(
         self, inputs: Sequence[Value | None], constants: Mapping[int, Array]
     ) -> dict[str, onnx.ValueInfoProto]:
-        """Infer types of inner values by name; large constants are not followed."""
+        """Infer the types of the body's values by name; contents of large constants are ignored."""
         graph = onnx.GraphProto(name="body")
         input_arrays = {name: array for position, array in constants.items() if (name := self.inputs[position])}
         add_constants(graph, input_arrays | self.plain_constants())
@@ -131,7 +131,7 @@ class BodyBuilder:
         return partial(self.add, op_type)
 
     def input(self, position: int) -> str:
-        """Return the inner name of an input, empty if absent."""
+        """Return the name of an input inside the body, empty if absent."""
         return self._names[position] if position < len(self._names) else ""
 
     def value(self, position: int) -> Value:
@@ -148,11 +148,11 @@ class BodyBuilder:
         return value
 
     def shape(self, position: int) -> tuple[int | None, ...]:
-        """Return the dimensions, None if dynamic."""
+        """Return the dimensions of an input, None if dynamic."""
         return tuple(size if type(size) is int else None for size in self.value(position).shape or ())
 
     def size(self, position: int, axis: int) -> int | None:
-        """Return a dimension: a number, a symbolic size, or None."""
+        """Return a dimension of an input: a number, a symbolic size, or None."""
         shape = self.value(position).shape or ()
         if not -len(shape) <= axis < len(shape):
             raise self.invalid(f"has an input {position} of rank {len(shape)}, but needs its axis {axis}")
@@ -160,12 +160,12 @@ class BodyBuilder:
         return None if size is None or isinstance(size, str) else size
 
     def width(self, position: int, axis: int = -1) -> int | None:
-        """Return a static dimension, or None."""
+        """Return a static dimension of an input, or None."""
         size = self.size(position, axis)
         return size if type(size) is int else None
 
     def integers(self, position: int) -> tuple[int, ...]:
-        """Return integer contents, possibly symbolic, or raise Refusal."""
+        """Return the integers in an input, possibly symbolic, or raise Refusal."""
         items = self._integers(position)
         return tuple(self.contents(position).reshape(-1).tolist()) if items is None else items
 
@@ -173,14 +173,14 @@ class BodyBuilder:
         return len(self.shape(position))
 
     def dtype(self, position: int | None = None) -> str:
-        """Return a data type, by default of the first real-valued input."""
+        """Return the data type of an input, by default of the first real-valued one."""
         if position is not None:
             return str(self.value(position).dtype)
         names = (str(value.dtype) for value in self._values if value is not None)
         return next((name for name in names if "float" in name), None) or self.dtype(0)
 
     def contents(self, position: int) -> Array:
-        """Return known contents, or raise Refusal."""
+        """Return the contents of a constant input, or raise Refusal."""
         if position not in self._known:
             raise Refusal(
                 Reason.NOT_CONSTANT,
@@ -239,7 +239,7 @@ class BodyBuilder:
         return output_names
 
     def plus(self, x: str, y: str) -> str:
-        """Add an Add of two values; return the other one if one is absent."""
+        """Add an Add node for two values; if one name is empty, return the other."""
         return self.Add(x, y) if x and y else x or y
 
     def cast(self, x: str, dtype: str) -> str:
@@ -264,7 +264,7 @@ class BodyBuilder:
 
 
 def channels_first(body: BodyBuilder) -> str:
-    """Transpose the first input from [N, ..., C] to [N, C, ...], or raise Refusal."""
+    """Add a Transpose of the first input from [N, ..., C] to [N, C, ...], or raise Refusal."""
     rank = body.rank(0)
     if rank < 3:
         raise body.invalid(f"has an input of rank {rank}; expected [N, ..., C] of rank 3 or more")
@@ -272,28 +272,28 @@ def channels_first(body: BodyBuilder) -> str:
 
 
 def channels_last(body: BodyBuilder, x: str) -> str:
-    """Transpose a value with the rank of the first input from [N, C, ...] to [N, ..., C]."""
+    """Add a Transpose of a value, with the rank of the first input, from [N, C, ...] to [N, ..., C]."""
     return body.Transpose(x, perm=(0, *range(2, body.rank(0)), 1))
 
 
 def sliced(body: BodyBuilder, x: str, axis: int, begin: int, end: int | str) -> str:
-    """Slice along one axis; `end` may name a one-element vector."""
+    """Add a Slice along one axis; `end` may name a one-element vector."""
     stop = end if isinstance(end, str) else body.constant((end,))
     return body.Slice(x, body.constant((begin,)), stop, body.constant((axis,)))
 
 
 def parts_along(body: BodyBuilder, x: str, axis: int, sizes: Sequence[int]) -> tuple[str, ...]:
-    """Split a value into these sizes."""
+    """Add a Split into parts of these sizes."""
     return body.add_several("Split", (x, body.constant(tuple(sizes))), len(sizes), axis=axis)
 
 
 def length_of(body: BodyBuilder, x: str, axis: int) -> str:
-    """Return one dimension as a one-element vector."""
+    """Add one dimension of a value, as a one-element vector."""
     return body.Gather(body.Shape(x), body.constant((axis,)))
 
 
 def steps_along(body: BodyBuilder, x: str, axis: int, size: int | None) -> str:
-    """Return the integers 0 to size - 1 along an axis, as a constant if the size is static."""
+    """Add the integers 0 to size - 1 along an axis of `x`, as a constant if the size is static."""
     if type(size) is int:
         return body.constant(np.arange(size))
     scalar = body.Squeeze(length_of(body, x, axis)) if size is None else body.constant(size)
@@ -301,7 +301,7 @@ def steps_along(body: BodyBuilder, x: str, axis: int, size: int | None) -> str:
 
 
 def range_to(body: BodyBuilder, limit: str, dtype: str = "int64") -> str:
-    """Return the numbers from 0 up to a limit, excluding it."""
+    """Add a Range of the numbers from 0 up to a limit, excluding it."""
     return body.Range(body.constant(0, dtype), limit, body.constant(1, dtype))
 
 
@@ -322,7 +322,7 @@ def function_op(
     domain: str = MICROSOFT,
     newest: int = NEWEST_OPSET,
 ) -> Callable[[BodyRule], BodyRule]:
-    """Return a decorator that registers an op's body rule and schema; `newest` is the default opset of bodies."""
+    """Return a decorator that registers a body rule and its op's schema; `newest` is the default opset of bodies."""
 
     def register(rule: BodyRule) -> BodyRule:
         add_schema(op_type, inputs, outputs, attributes, required=required, domain=domain)

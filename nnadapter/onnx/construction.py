@@ -48,7 +48,7 @@ def build(
     constants: Mapping[str, np.ndarray[Any, Any]],
     opset: int,
 ) -> onnx.ModelProto:
-    """Return a model of ONNX ops."""
+    """Return a model of these ONNX nodes."""
     like = onnx.ModelProto(ir_version=_IR_VERSION, opset_import=[helper.make_opsetid("", opset)])
     node_protos = [helper.make_node(op_type, read, results, **stated) for op_type, read, results, stated in nodes]
     graph_inputs, graph_outputs = ([info_of(value) for value in values] for values in (inputs, outputs))
@@ -58,7 +58,7 @@ def build(
 
 
 def info_of(value: Value) -> onnx.ValueInfoProto:
-    """Return a value's info message."""
+    """Return the ValueInfoProto of a value."""
     return onnx.ValueInfoProto(name=value.name, type=type_of(value))
 
 
@@ -72,7 +72,7 @@ def model_of(
     ir_version: int | None = None,
     functions: Iterable[onnx.FunctionProto] = (),
 ) -> onnx.ModelProto:
-    """Return a new model with the imports of `like`."""
+    """Return a new model with the opset imports, IR version and graph name of `like`."""
     model = onnx.ModelProto(
         ir_version=ir_version or like.ir_version, opset_import=like.opset_import, functions=functions
     )
@@ -131,7 +131,7 @@ def with_nodes(model: onnx.ModelProto, nodes: Iterable[onnx.NodeProto]) -> onnx.
 
 
 def with_inputs_for(model: onnx.ModelProto, names: Collection[str]) -> onnx.ModelProto:
-    """Return a light model with these initializers as inputs."""
+    """Return the model with these initializers as inputs, without their contents."""
     if not names:
         return model
     input_names = {value.name for value in model.graph.input}
@@ -164,12 +164,12 @@ def with_constants(model: onnx.ModelProto, constants: Sequence[onnx.TensorProto]
 
 
 def tensor_info(tensor: onnx.TensorProto) -> onnx.ValueInfoProto:
-    """Return an initializer's name and type."""
+    """Return the ValueInfoProto of an initializer."""
     return onnx.ValueInfoProto(name=tensor.name, type=dense_type(tensor))
 
 
 def array_info(name: str, array: object) -> onnx.ValueInfoProto:
-    """Return the name and type of `array`; other objects get no type."""
+    """Return a ValueInfoProto with the type of an array; other objects get no type."""
     if not isinstance(array, np.ndarray):
         return onnx.ValueInfoProto(name=name)
     is_text = array.dtype.kind in "OUS"
@@ -213,7 +213,7 @@ def initializer_of(name: str, array: np.ndarray[Any, Any]) -> onnx.TensorProto:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnnxIndex:
-    """Model indexed by name."""
+    """Model with its initializers, types and functions by name."""
 
     model: ModelProto
     initializers: Mapping[str, TensorProto] = field(repr=False)
@@ -293,7 +293,7 @@ _TYPE_ATTRIBUTES = ("to", "dtype", "output_dtype")
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class WrittenNode:
-    """Node to be written."""
+    """Node of a model to be written."""
 
     op_type: str
     inputs: tuple[str, ...]
@@ -309,7 +309,7 @@ class Types:
     """Type constraints of an op's schema."""
 
     inputs: tuple[tuple[str, frozenset[str]], ...]
-    """Type parameter or fixed type, with allowed types."""
+    """Type parameter or fixed type of each input, with allowed types."""
     outputs: tuple[tuple[str, frozenset[str]], ...]
     variadic: bool
 
@@ -357,7 +357,7 @@ def type_text(dtype: DataType) -> str:
 def result_types(
     node: WrittenNode, types: Types, input_dtypes: Sequence[DataType | None]
 ) -> list[tuple[str, DataType | None, frozenset[str]]]:
-    """Return name, data type (None if unknown) and allowed types of each result."""
+    """Return name, data type (None if unknown) and allowed types for each result of a node."""
     bound: dict[str, DataType | None] = {}
     for (parameter, _), dtype in zip(types.inputs, input_dtypes, strict=False):
         if dtype is not None:

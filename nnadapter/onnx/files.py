@@ -31,14 +31,14 @@ from partition.graph import DTYPE_OF_ELEMENT_TYPE
 
 @dataclass(slots=True)
 class Overrides:
-    """Mirror of overrides in ONNX Runtime's `SessionOptions`, which cannot be read back."""
+    """Copy of the overrides that ONNX Runtime's `SessionOptions` holds but does not return."""
 
     initializers: dict[str, Any] = field(default_factory=dict)
-    """Name -> value with `numpy()`."""
+    """Initializer name -> replacement, an object with a method `numpy()`."""
     sizes: dict[str, int] = field(default_factory=dict)
-    """dim_param -> size."""
+    """Name of a dynamic dimension (dim_param) -> size."""
     sizes_by_denotation: dict[str, int] = field(default_factory=dict)
-    """Denotation -> size."""
+    """Denotation of a dynamic dimension -> size."""
     files: dict[str, memoryview] = field(default_factory=dict)
     """External data file name -> contents."""
 
@@ -109,7 +109,7 @@ def _dimensions(values: Iterable[onnx.ValueInfoProto]) -> Iterable[Any]:
 def refer_to_files(
     model: onnx.ModelProto, path: str | None, label: str, in_memory: Mapping[str, memoryview] | None = None
 ) -> None:
-    """Make large external initializers refer to their files, and read small ones.
+    """Replace external data by references if large, and by contents if small.
 
     Args:
         model: changed in place; references to the file at `path` itself stay.
@@ -383,7 +383,7 @@ def _parse(contents: bytes, label: str) -> onnx.ModelProto:
 
 
 def _unreadable(contents: bytes, size: int, label: str) -> InvalidModelError:
-    """Return the error for contents that protobuf cannot parse; eight bytes suffice."""
+    """Return the error for contents that protobuf cannot parse; their first eight bytes suffice."""
     if contents[4:8] == b"ORTM":
         return InvalidModelError(
             f"{label} is in ONNX Runtime's own format, expected ONNX; give the ONNX file it was made from"

@@ -39,7 +39,7 @@ def holds_graph(node: NodeProto) -> bool:
 
 
 def opsets_of(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
-    """Return version by imported domain."""
+    """Return the opset version of each imported domain."""
     return {plain_domain(entry.domain): entry.version for entry in imports}
 
 
@@ -117,7 +117,7 @@ def values_of(infos: Iterable[ValueInfoProto]) -> dict[str, Value]:
 
 
 def constant_value(name: str, array: Array) -> Value:
-    """Return the value of a constant."""
+    """Return the `Value` of a constant."""
     if array.dtype == object:
         return Value(name, "string", array.shape)
     dtype = dtype_name(array.dtype)
@@ -131,7 +131,7 @@ def operand_type(value: Value) -> OperandType | None:
 
 
 def value_of_type(name: str, type_proto: TypeProto) -> Value:
-    """Return the value `name` of this type."""
+    """Return the `Value` of this name and type."""
     if type_proto.HasField("tensor_type"):  # the most common case
         tensor = type_proto.tensor_type
         dtype = DTYPE_OF_ELEMENT_TYPE.get(tensor.elem_type)
@@ -172,7 +172,7 @@ def dtype_of(type_proto: TypeProto) -> str | None:
 
 
 def type_of(value: Value) -> TypeProto | None:
-    """Return the ONNX type of `value`, or None."""
+    """Return the ONNX type of `value`; None if it is unknown."""
     kind, _, arguments = (value.dtype or "").partition("(")
     if value.dtype is None or _UNTYPED in value.dtype or kind == "opaque":
         return None
@@ -190,7 +190,7 @@ def type_of(value: Value) -> TypeProto | None:
 
 
 def infos_of(values: Iterable[Value]) -> dict[str, ValueInfoProto]:
-    """Return infos by name; values of unknown type are omitted."""
+    """Return a ValueInfoProto by name; values of unknown type are omitted."""
     types = ((value.name, type_of(value)) for value in values)
     return {name: ValueInfoProto(name=name, type=type_) for name, type_ in types if type_ is not None}
 
@@ -223,7 +223,7 @@ def node_names(model: ModelProto) -> tuple[str, ...]:
 
 
 def free_name(base: str, existing_names: set[str]) -> str:
-    """Return `base`, numbered if it exists already, and add the name to the existing ones."""
+    """Return `base`, with a number if the name exists, and add the result to `existing_names`."""
     name, number = base, 1
     while name in existing_names:
         name, number = f"{base}_{number}", number + 1
@@ -319,7 +319,7 @@ MEASURING = frozenset(("Shape", "Size"))
 
 
 def size_names(model: onnx.ModelProto) -> frozenset[str]:
-    """Return names of values computed from shapes and constants; nodes must be in topological order."""
+    """Return names of values that depend only on shapes and constants; nodes must be in topological order."""
     computable_names = {tensor.name for tensor in model.graph.initializer}
     names: set[str] = set()
     for node in model.graph.node:
@@ -333,7 +333,7 @@ def size_names(model: onnx.ModelProto) -> frozenset[str]:
 
 
 def has_open_inputs(model: onnx.ModelProto) -> bool:
-    """Return whether an input has a dynamic dimension or unknown rank."""
+    """Return whether a model input has a dynamic dimension or unknown rank."""
     tensors = (value.type.tensor_type for value in model.graph.input if value.type.HasField("tensor_type"))
     return any(
         not tensor.HasField("shape") or any(not size.HasField("dim_value") for size in tensor.shape.dim)

@@ -37,7 +37,7 @@ class DeclaredTypes:
         self._graph = model.graph
 
     def types(self, names: Sequence[str], values: Mapping[str, Value]) -> dict[str, onnx.ValueInfoProto]:
-        """Return these types, or none unless all are static."""
+        """Return the declared types of these values, or none unless all are static."""
         types_by_name = {
             name: self._with_static_sizes(self._by_name[name], values) for name in names if name in self._by_name
         }
@@ -72,12 +72,12 @@ class DeclaredTypes:
 Shape = tuple[int, ...]
 OpenShape = tuple[int | str | None, ...]
 _PRODUCTS = 3
-"""Output position of query-key products."""
+"""Output of Attention with the query-key products."""
 _Rule = Callable[[OnnxNode, Sequence[Shape]], Shape | None]
 
 
 def has_rule(node: OnnxNode) -> bool:
-    """Return whether onnx may infer a node's results wrongly."""
+    """Return whether onnx may infer a node's result shapes wrongly."""
     if (node.op_type not in _RULES and node.op_type != "Attention") or node.domain:
         return False
     if not node.since_version or node.contradiction:
@@ -168,7 +168,7 @@ _RULES: Mapping[str, _Rule] = {
 
 
 _DEFAULTS = {"STFT": ("onesided", 1)}
-"""Ops whose inference uses another default than the schema's."""
+"""Op -> attribute and its default in the schema, because onnx's inference uses another default."""
 _UNUSUAL = LIKE_INPUT | _DEFAULTS.keys()
 _FAILURE = "(op_type:"
 """Prefix of onnx's messages about a node."""
@@ -186,7 +186,7 @@ class InitialFacts:
     constants: Mapping[str, Array]
     nodes: Sequence[int]
     stated: Types = field(default_factory=dict)
-    """Types from type rules."""
+    """Types of results of ops that onnx lacks."""
 
 
 @contextmanager
@@ -216,7 +216,7 @@ class Inference:
 
     @cached_property
     def has_rules(self) -> bool:
-        """True if type rules or schemas beyond onnx's apply."""
+        """True if an op needs a type rule or a schema that onnx lacks."""
         kinds = {(node.domain, node.op_type) for node in self._read.nodes}
         return self.has_further or any(kind in self._rules for kind in kinds)
 
@@ -232,7 +232,7 @@ class Inference:
 
     @_contradictions_told()
     def values(self, facts: InitialFacts) -> dict[str, Value]:
-        """Return facts about values of remaining nodes, or raise InvalidModelError."""
+        """Return type and shape of the values of remaining nodes, or raise InvalidModelError."""
         skeleton, types = self._infer_corrected(facts)
         values_by_name = values_of(types.values())
         read = (tensor.name for tensor in skeleton.graph.initializer)
@@ -241,7 +241,7 @@ class Inference:
 
     @_contradictions_told()
     def types(self, facts: InitialFacts) -> dict[str, onnx.ValueInfoProto]:
-        """Return the types in `values` as infos, except for constants whose contents are passed to inference."""
+        """Return the types of `values` as ValueInfoProto, without constants whose contents are passed to inference."""
         return self._infer_corrected(facts)[1]
 
     def read_by(self, index: int) -> Sequence[str]:

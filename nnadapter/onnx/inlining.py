@@ -76,7 +76,7 @@ def _with_casts(body: onnx.FunctionProto, types: Sequence[onnx.TypeProto]) -> on
 
 
 _DEEPEST = 16
-"""Maximum nesting; recursion is invalid."""
+"""Maximum nesting of functions; recursion is invalid."""
 
 _SAME_SINCE = {
     "Cast": 13,
@@ -241,7 +241,7 @@ class _FunctionCall:
     names: dict[str, str] = field(default_factory=dict)
 
     def take_outputs(self, inside: Iterable[str], outside: Iterable[str]) -> list[onnx.NodeProto]:
-        """Bind outputs; return Identity nodes for those bound already."""
+        """Name the body's outputs like the call's; return Identity nodes for those named already."""
         copies = []
         for inner, outer in zip(inside, outside, strict=False):
             if outer and inner in self.names:

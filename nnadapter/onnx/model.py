@@ -30,7 +30,7 @@ _UNBOUNDED = 2**31 - 1
 """Schemas' upper bound for variadic parameters."""
 _SINGLE = onnx.defs.OpSchema.FormalParameterOption.Single
 _FORMS = 4096
-"""Memo entries; models have few distinct forms of nodes."""
+"""Cached forms of nodes; models have few distinct ones."""
 _ALL_OR_FEWEST = frozenset({"BatchNormalization"})
 """Ops with all outputs or the minimum, which schemas do not express."""
 _ANY_ATTRIBUTES = frozenset({"LayerNormalization"})
@@ -44,13 +44,13 @@ class _SchemaRules:
     """Attribute name -> `AttributeProto.AttributeType`."""
     required: tuple[str, ...]
     inputs: tuple[int, int]
-    """Least and greatest count."""
+    """Least and greatest number of inputs."""
     outputs: tuple[int, int]
-    """Least and greatest count."""
+    """Least and greatest number of outputs."""
     any_attributes: bool
     all_or_fewest: bool
     present: tuple[int, ...]
-    """Positions of required inputs."""
+    """Positions of inputs that must be present."""
 
 
 def contradiction_of(proto: onnx.NodeProto, since_version: int, node: Node | None = None) -> str:
@@ -184,9 +184,9 @@ class OnnxNode:
     since_version: int
     """0 if there is no schema."""
     inputs: tuple[str, ...]
-    """Empty if absent."""
+    """Names of inputs, empty if absent."""
     outputs: tuple[str, ...]
-    """Empty if unused."""
+    """Names of outputs, empty if unused."""
     attributes: Mapping[str, object] = field(default_factory=dict)
     """int, float, str, tuples, numpy arrays; protobuf messages for subgraphs."""
     contradiction: str = ""
@@ -214,32 +214,32 @@ class OnnxNode:
         return self.outputs[position] if position < len(self.outputs) else ""
 
     def integer(self, name: str, default: int | None = None) -> int:
-        """Return an attribute, or raise Refusal if it has another type or is missing without default."""
+        """Return an integer attribute, or raise Refusal if it has another type or is missing without default."""
         value = self.attributes.get(name, default)
         if type(value) is not int:
             raise self._mismatch(name, value, "one integer")
         return value
 
     def number(self, name: str, default: float | None = None) -> float:
-        """Return a floating-point attribute, see `integer`."""
+        """Return a floating-point attribute; raises as `integer`."""
         value = self.attributes.get(name, default)
         if type(value) is not float:
             raise self._mismatch(name, value, "one floating-point number")
         return value
 
     def text(self, name: str, default: str | None = None) -> str:
-        """Return a string attribute, see `integer`."""
+        """Return a string attribute; raises as `integer`."""
         value = self.attributes.get(name, default)
         if type(value) is not str:
             raise self._mismatch(name, value, "a string")
         return value
 
     def integers(self, name: str) -> tuple[int, ...] | None:
-        """Return a list attribute, or None; see `integer`."""
+        """Return a list of integers, or None; see `integer`."""
         return self._list(name, int, "a list of integers")
 
     def numbers(self, name: str) -> tuple[float, ...] | None:
-        """Return a list attribute, or None; see `integer`."""
+        """Return a list of floating-point numbers, or None; see `integer`."""
         return self._list(name, float, "a list of floating-point numbers")
 
     def _list(self, name: str, item_type: type, expected: str) -> tuple[Any, ...] | None:
@@ -306,7 +306,7 @@ class Operators:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class OnnxModel:
-    """Model as read; `nodes[i]`, graph node i and message node i are the same."""
+    """Model with its nodes read; `nodes[i]` is node i of `graph` and of the message."""
 
     model: onnx.ModelProto
     graph: Graph

@@ -20,7 +20,7 @@ QUIET = 4
 
 @memoize(1)
 def onnxruntime_limits() -> tuple[Mapping[str, int], int]:
-    """Return newest opset by domain, and newest IR version, found by trial."""
+    """Return the newest opset by domain and the newest IR version that ONNX Runtime loads, found by trial."""
     import onnx
     from onnx import defs
 
@@ -57,7 +57,7 @@ def _loads(opsets: Mapping[str, int], ir_version: int) -> bool:
 
 
 def loadable(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return `model` as the installed ONNX Runtime loads it, or raise InvalidModelError."""
+    """Return `model` with opsets lowered to those of the installed ONNX Runtime, or raise InvalidModelError."""
     from nnadapter.onnx.normal_form import check_versions, stamp_down
     from nnadapter.process.real_onnxruntime import onnxruntime
 

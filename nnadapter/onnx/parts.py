@@ -32,7 +32,7 @@ from nnadapter.onnx.references import bytes_of, with_contents
 from partition.graph import Value
 
 _Place = tuple[FunctionKey, str]
-"""Op or function, and attribute."""
+"""Op or function, and the attribute with an equation."""
 _EINSUM: _Place = (("", "Einsum", ""), "equation")
 
 
@@ -65,7 +65,7 @@ def check_equations_in(source: str | os.PathLike[str] | bytes) -> None:
 
 
 def _places(nodes_by_function: dict[FunctionKey, list[onnx.NodeProto]]) -> set[_Place]:
-    """Return all equation attributes: Einsum's, and function attributes that reach one."""
+    """Return the places of all equations: Einsum's, and attributes of functions that are passed on to one."""
     handed_on: dict[_Place, list[_Place]] = {}
     for function, inside in nodes_by_function.items():
         for place, attribute_name in _references(inside):
@@ -159,7 +159,7 @@ class Parts:
 
     @cached_property
     def constants(self) -> dict[str, onnx.TensorProto]:
-        """Initializers kept with contents."""
+        """Initializers that stay constants."""
         return {
             tensor.name: with_contents(tensor) for tensor in self._model.graph.initializer if self._has_contents(tensor)
         }
@@ -170,7 +170,7 @@ class Parts:
 
     @cached_property
     def readers(self) -> Mapping[str, Sequence[onnx.NodeProto]]:
-        """Consumers by value name, once per use."""
+        """Nodes that read each value, once per use."""
         readers_by_name: dict[str, list[onnx.NodeProto]] = {}
         for node in self._model.graph.node:
             for name in _reads(node):
@@ -201,7 +201,7 @@ class Parts:
         return self._values.get(name)
 
     def cases(self, positions: Collection[int] | None = None) -> dict[object, list[int]]:
-        """Group nodes with typed inputs by facts, except sizes, that may decide a refusal."""
+        """Group nodes by op, attributes and data types, so that only sizes and constants differ in a group."""
         positions_by_case: dict[object, list[int]] = {}
         for position in range(len(self._model.graph.node)) if positions is None else positions:
             node = self._model.graph.node[position]
@@ -210,7 +210,7 @@ class Parts:
         return positions_by_case
 
     def sized_cases(self, positions: Sequence[int]) -> dict[SizedCase, list[int]]:
-        """Group nodes also by sizes and constants. Of dynamic sizes, only their equality matters."""
+        """Group nodes by the same facts, sizes and constants. Of dynamic sizes, only their equality matters."""
         positions_by_case: dict[SizedCase, list[int]] = {}
         for position in positions:
             positions_by_case.setdefault(self._sized_case(self._model.graph.node[position]), []).append(position)

@@ -193,7 +193,7 @@ class _Followed:
     matters: bool = False
     """True if a node may read a propagated result."""
     handing_on: list[int] = field(default_factory=list)
-    """Positions of nodes that propagate."""
+    """Positions of nodes that pass on propagated contents."""
 
     @classmethod
     def of(cls, model: onnx.ModelProto) -> _Followed:

@@ -37,7 +37,7 @@ from nnadapter.ir.operand import Array, dtype_name
 from nnadapter.process.resources import memoize
 
 REFERRED_BYTES = 1 << 16
-"""Smallest initializers to replace by references."""
+"""Minimum bytes of initializers that are replaced by references."""
 _KIND = "kind"
 MAPPED, READ, MEMORY = "mapped", "read", "memory"
 _WHOLE_BYTES = frozenset(
@@ -74,17 +74,17 @@ def array_of(tensor: TensorProto) -> Array:
 
 
 def is_reference(tensor: TensorProto) -> bool:
-    """Return whether the contents are outside of the message."""
+    """Return whether a tensor's contents are outside of its message."""
     return bool(tensor.data_location == TensorProto.EXTERNAL)
 
 
 def place_of(tensor: TensorProto) -> dict[str, str]:
-    """Return the place of external data, by the keys of `external_data`."""
+    """Return the `external_data` of a tensor as a dictionary."""
     return {entry.key: entry.value for entry in tensor.external_data}
 
 
 def is_read(tensor: TensorProto) -> bool:
-    """Return whether the contents are in the model's own file."""
+    """Return whether a tensor's contents are in the model's own file."""
     return is_reference(tensor) and place_of(tensor).get(_KIND) == READ
 
 
@@ -107,7 +107,7 @@ def refers_to(tensor: TensorProto, path: Path) -> bool:
 
 
 def bytes_of(tensor: TensorProto) -> int:
-    """Return the size of the contents; for strings, stored bytes."""
+    """Return the bytes of a tensor's contents; for strings, of the strings."""
     if tensor.data_type == TensorProto.STRING:
         return sum(map(len, tensor.string_data))
     return int(-(-prod(tensor.dims) * _bits_of(tensor.data_type) // 8))
@@ -121,7 +121,7 @@ def _bits_of(data_type: int) -> int:
 
 
 def fits(tensor: TensorProto, length: int) -> bool:
-    """Return whether these file bytes match the tensor and may be referenced."""
+    """Return whether a tensor has `length` bytes and may refer to them in a file."""
     return (
         length >= REFERRED_BYTES
         and sys.byteorder == "little"
@@ -142,7 +142,7 @@ def refer(tensor: TensorProto, path: Path, stamp: str, offset: int, length: int,
 
 
 def without_contents(tensor: TensorProto) -> TensorProto:
-    """Return name, type and dimensions."""
+    """Return a tensor with only name, type and dimensions."""
     return TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
 
 
@@ -176,7 +176,7 @@ def with_contents(tensor: TensorProto) -> TensorProto:
 
 
 def set_contents(tensor: TensorProto, contents: bytes) -> None:
-    """Replace the place of external data by the contents."""
+    """Store contents in a tensor instead of a reference to external data."""
     tensor.ClearField("external_data")
     tensor.ClearField("data_location")
     tensor.raw_data = contents
@@ -218,12 +218,12 @@ def _copy_without(message: Message, copy: Message, left_out: str) -> None:
 
 
 def stamp_of(status: os.stat_result) -> str:
-    """Return a stamp that changes with the file."""
+    """Return a text that changes with the file."""
     return f"{status.st_dev}:{status.st_ino}:{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}"
 
 
 def set_place(tensor: TensorProto, place: Mapping[str, str]) -> None:
-    """Replace the contents, or another place, by a place of external data."""
+    """Store a reference to external data in a tensor, instead of contents or another reference."""
     tensor.ClearField("raw_data")
     tensor.ClearField("external_data")
     tensor.data_location = TensorProto.EXTERNAL

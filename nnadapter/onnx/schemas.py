@@ -140,7 +140,7 @@ _READERS: Mapping[int, Callable[[onnx.AttributeProto], object]] = {
 
 MICROSOFT = "com.microsoft"
 _FAMILIES = {"": "nnadapter.onnx.microsoft", MICROSOFT: "nnadapter.onnx.microsoft"}
-"""Domain -> package with its schemas. ONNX Runtime also extends ONNX's domain."""
+"""Domain -> package that registers its schemas. ONNX Runtime also extends ONNX's domain."""
 _ATTRIBUTE_TYPES: Mapping[Any, int] = {
     int: onnx.AttributeProto.INT,
     float: onnx.AttributeProto.FLOAT,
@@ -204,7 +204,7 @@ def _is_type(value: object) -> bool:
 
 
 def further_schema(domain: str, op_type: str) -> FurtherSchema | None:
-    """Return a schema that onnx lacks, or None."""
+    """Return the schema of an op that onnx lacks, or None."""
     family = _FAMILIES.get(domain)
     if family is not None:
         import_module(family)
@@ -218,7 +218,7 @@ def further_schemas(domain: str) -> Mapping[str, FurtherSchema]:
 
 
 def bounds_of(names: Sequence[str]) -> tuple[int, int]:
-    """Return least and greatest count of inputs or outputs."""
+    """Return the least and greatest number of inputs or outputs in a schema."""
     present = [position for position, name in enumerate(names) if not name.endswith("?")]
     unbounded = bool(names) and names[-1].endswith("...")
     return (present[-1] + 1 if present else 0), (_UNBOUNDED if unbounded else len(names))
@@ -258,7 +258,7 @@ def _further_version(domain: str, op_type: str, opset: float = inf) -> int | Non
 
 @memoize(4096)
 def is_further(domain: str, op_type: str, since_version: int) -> bool:
-    """Return whether a schema exists that onnx lacks; 0 is none."""
+    """Return whether an op's version has a schema that onnx lacks; version 0 has none."""
     if not since_version:
         return False
     try:
@@ -272,14 +272,14 @@ def is_further(domain: str, op_type: str, since_version: int) -> bool:
 
 
 def is_external(domain: str, op_type: str, since_version: int) -> bool:
-    """Return whether a schema is known by an external converter alone."""
+    """Return whether only an external converter knows an op's version."""
     is_standard = not (domain and since_version and is_further(domain, op_type, since_version))
     return not is_standard and further_schema(domain, op_type) is None
 
 
 @memoize(4096)
 def schema_defaults(domain: str, op_type: str, since_version: int) -> Mapping[str, object]:
-    """Return default attributes, empty without schema."""
+    """Return the default attributes of an op's version, none without schema."""
     if not since_version:
         return MappingProxyType({})
     if is_further(domain, op_type, since_version):

@@ -33,7 +33,7 @@ _TYPE_NAMES = {
 
 
 class FedTensor:
-    """Base of fed tensors that are not arrays, such as device-resident ones."""
+    """Base of inputs of a run that are not arrays, such as device-resident tensors."""
 
     __slots__ = ("__weakref__", "dtype", "shape")
 
@@ -92,7 +92,7 @@ class Signature:
 
     @cached_property
     def dtypes(self) -> Mapping[str, np.dtype[Any]]:
-        """Array types of numeric inputs."""
+        """Numpy types of inputs, except strings, sequences and other types without one."""
         numeric = {name: value.dtype for name, value in self.by_name.items() if value.dtype != "string"}
         return {name: array_type_of(dtype) for name, dtype in numeric.items() if dtype is not None and "(" not in dtype}
 
@@ -226,7 +226,7 @@ def read_signature(model: onnx.ModelProto, inputs: Sequence[str], defaults: froz
 
 
 def node_arg(value: Value) -> NodeArg:
-    """Return a value in ONNX Runtime's terms."""
+    """Return a value as ONNX Runtime describes it."""
     return NodeArg(value.name, list(value.shape or ()), type_name(value.dtype))
 
 

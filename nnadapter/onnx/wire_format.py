@@ -96,7 +96,7 @@ def varint_bytes(value: int) -> bytes:
 
 _GRAPH = 7
 _WEIGHTS = frozenset({5, 15})
-"""Initializers, dense and sparse."""
+"""Field numbers of initializers, dense and sparse."""
 
 
 def mentions(source: str | os.PathLike[str] | bytes, word: bytes) -> bool:
@@ -123,12 +123,12 @@ def mapped(source: str | os.PathLike[str] | bytes) -> Iterator[Contents]:
 
 
 def mentioned(contents: Contents, words: frozenset[bytes]) -> frozenset[bytes]:
-    """Return the words in a model outside of initializers, or raise IndexError."""
+    """Return those of `words` that occur in a model outside of initializers, or raise IndexError."""
     return frozenset(filter(search(contents), words))
 
 
 def search(contents: Contents) -> Callable[[bytes], bool]:
-    """Return a memoized search in a model outside of initializers, or raise IndexError."""
+    """Return a function that searches a word in a model outside of initializers, with a cache; or raise IndexError."""
     parts = list(_beside_weights(contents))
 
     @cache
@@ -186,7 +186,7 @@ _INNER: Mapping[str, Mapping[int, str]] = {
     "Map": {2: "TypeProto"},
     "TensorShapeProto": {1: "Dimension"},
 }  # fmt: skip
-"""Message fields of each message. Source: onnx.proto."""
+"""Message type -> field number -> type of that field's messages. Source: onnx.proto."""
 _MOST: Mapping[tuple[str, int], tuple[int, str]] = {
     ("GraphProto", 1): (limits.NODES, "nodes in a graph"),
     ("GraphProto", 5): (limits.NODES, "initializers in a graph"),
@@ -199,7 +199,7 @@ _MOST: Mapping[tuple[str, int], tuple[int, str]] = {
     ("TensorShapeProto", 1): (limits.DIMENSIONS, "dimensions of a type"),
     ("TensorProto", 1): (limits.DIMENSIONS, "dimensions of a tensor"),
 }
-"""Limits other than `limits.FIELDS`, with labels."""
+"""(message, field) -> limit other than `limits.FIELDS`, and its name in errors."""
 _NAMES = frozenset([
     ("GraphProto", 2), ("NodeProto", 1), ("NodeProto", 2), ("NodeProto", 3), ("NodeProto", 4), ("NodeProto", 7),
     ("ValueInfoProto", 1), ("TensorProto", 8), ("AttributeProto", 1), ("AttributeProto", 21), ("Dimension", 3),
@@ -208,7 +208,7 @@ _NAMES = frozenset([
 _NUMBERS = re.compile(rb"(?s:(?:\x40[\x80-\xff]*+[\x00-\x7f])++|(?:\x3d....)++)")
 """Run of tagged integers or floats."""
 _STRIDE = (1 << 14) - 1
-"""Fields between checks of the limit."""
+"""Number of fields between checks of the limit."""
 _FULL_OF_NUMBERS = frozenset(("AttributeProto", "TensorProto"))
 _DIMENSIONS = ("TensorProto", 1)
 """Field with the dimensions, which may be packed."""
@@ -333,7 +333,7 @@ _MOST_VALUES = 64
 
 
 class WireConstant(NamedTuple):
-    """Constant; values only if few and stored in the model."""
+    """Constant of a model, with its values if they are few and stored in the model."""
 
     data_type: int
     shape: tuple[int, ...]
@@ -342,7 +342,7 @@ class WireConstant(NamedTuple):
 
     @property
     def number(self) -> float | None:
-        """Single value, or None."""
+        """The value if it is a single number, otherwise None."""
         return self.values[0] if self.values is not None and len(self.values) == 1 else None
 
 
@@ -463,7 +463,7 @@ class WireGraph:
         return _UNKNOWN
 
     def least_rank(self, name: str, depth: int = 0) -> int:
-        """Return the rank of a value, or a lower bound."""
+        """Return the rank of a value, or a lower bound if it is unknown."""
         if name in self.ranks:
             return self.ranks[name]
         if name not in self._least_ranks:

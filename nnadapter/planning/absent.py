@@ -37,7 +37,7 @@ class Absents(list[Absent]):
         requests: DeviceRequest | Sequence[DeviceRequest],
         selects: Callable[[Sequence[DeviceRequest]], tuple[Selected, ...]],
     ) -> tuple[Selected, ...]:
-        """Return `selects(requests)` without devices that fail to open.
+        """Return `selects(requests)`, repeated without the devices that fail to open.
 
         Raises:
             NNAdapterError: a device failed and the policy forbids it, or the caller is at fault.

@@ -25,7 +25,7 @@ Move = tuple[str, ValuePlace, ValuePlace, float | None]
 
 @dataclass(frozen=True, slots=True)
 class _Moves:
-    """Boundary operations for values of one type on a device, in order."""
+    """Boundary operations around a device for values of one type and shape, in order."""
 
     nbytes: int | None
     into: tuple[Move, ...]

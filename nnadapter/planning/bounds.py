@@ -90,6 +90,6 @@ class Bounds:
 
 
 def nearby(shapes: Shapes) -> Bounds:
-    """Return bounds within which costs are assumed to keep their proportions."""
+    """Return bounds around `shapes`, within which costs are assumed to have the same proportions."""
     least = {name: tuple(size // _FURTHER for size in shape) for name, shape in shapes.items()}
     return Bounds(least, {name: tuple(max(size, _FURTHER) for size in shape) for name, shape in shapes.items()})

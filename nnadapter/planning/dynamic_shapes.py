@@ -92,7 +92,7 @@ def _homes(plan: Plan) -> dict[str, int]:
 
 
 def _places(plan: Plan, parts: DynamicParts, takes_ir: Set[str], homes: dict[str, int]) -> Sequence[int]:
-    """Return the step of every atom; indices beyond the plan's steps are new ones."""
+    """Return the position of the step for each atom; positions beyond the plan's steps are new steps."""
     graph, devices = plan.graph, [step.device for step in plan.steps]
     places = [0] * len(graph.atoms)
     for number, step in enumerate(plan.steps):
@@ -125,9 +125,9 @@ def _read(plan: Plan, atom: int, place: int, parts: DynamicParts, takes_ir: Set[
 
 
 _MOST_LOST = 4
-"""A dynamic plan moves at most one in this many of a device's atoms elsewhere."""
+"""Divisor: a dynamic plan moves at most one in this many of a device's atoms to other devices."""
 _MOST_CUTS = 4
-"""Maximum of additional cuts: each costs switches in every run."""
+"""Maximum of additional cuts in a dynamic plan: each costs switches in every run."""
 
 
 def with_dynamic_verdicts(partitioning: Partitioning) -> Judgment | None:
@@ -211,7 +211,7 @@ class ShapeDependentRefusal(Unsupported):
 
 @dataclass(frozen=True, eq=False)
 class DynamicPartitioning:
-    """Partitioning with dynamic shapes."""
+    """Partitioning with dynamic shapes, and its conditions."""
 
     partitioning: Partitioning
     sizes: GuardedShapes | None
@@ -224,7 +224,7 @@ class DynamicPartitioning:
 
     @cached_property
     def is_looked_through(self) -> bool:
-        """True if an ONNX device has a segment, because its engine requires non-empty tensors."""
+        """True if an ONNX device has a segment, so that new shapes are checked for empty tensors first."""
         by_name = self.partitioning.setting.by_name
         devices = (by_name[step.device] for step in self.partitioning.plan.steps)
         return any(device.accelerates and not device.takes_ir for device in devices)
@@ -389,7 +389,7 @@ class _OpenSegment:
     part: Part
     piece: AdmittedSegment | None
     why_fixed: str = ""
-    """Reason why it is specialized per set of sizes."""
+    """Reason for specializing the segment per set of sizes, if any."""
 
 
 def _open_segments(

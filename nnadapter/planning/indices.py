@@ -165,7 +165,7 @@ def _plus(size: Bound, number: int) -> Bound:
 
 
 def _source(view: GraphView, end: AnalysisEnd, graph: Graph) -> str:
-    """Return the model input that a value equals, with the same allowed range; empty if there is none."""
+    """Return the model input that the value at `end` equals, with the same allowed range; otherwise an empty name."""
     if end.value in graph.inputs:
         return end.value
     ends = list(trace_back(view, end.value, end.allowed, graph.inputs.__contains__))

@@ -153,7 +153,7 @@ def answers(judgment: Judgment, setting: Setting) -> Answers:
 
 
 def completed(judgment: Judgment, setting: Setting) -> Judgment:
-    """Return the judgment, with the last resort's verdicts too if some atom has no device."""
+    """Return the judgment; if some atom has no device, with the verdicts of the last resort added."""
     support, spare = judgment.support, setting.last_resort
     if spare.name in support.verdicts or support.is_complete:
         return judgment
@@ -186,13 +186,13 @@ def constrained(judgment: Judgment, setting: Setting) -> Judgment:
 
 
 def placed_as(judgment: Judgment, labels: Sequence[str] | None) -> Judgment:
-    """Return the judgment that demands device `labels[atom]` for each atom it takes; None restores the policy."""
+    """Return the judgment that demands the device `labels[atom]` for each atom; None lets the policy decide again."""
     placement = None if labels is None else dict(enumerate(labels))
     return replace(judgment, demands=replace(judgment.demands, complete_placement=placement))
 
 
 def banning(judgment: Judgment, setting: Setting, bans: Mapping[Atoms, Unsupported]) -> Judgment:
-    """Return the judgment with the atoms of each key refused by its device.
+    """Return the judgment with verdicts replaced by refusals: `bans` maps a device and its atoms to the refusal.
 
     Raises:
         RulesError: an atom is pinned to a device that now refuses it.
@@ -254,7 +254,7 @@ def _may_take(device: SessionDevice, op: tuple[str, str]) -> bool:
 
 
 def barred(judgment: Judgment, setting: Setting) -> Judgment:
-    """Return the judgment with banned nodes refused."""
+    """Return the judgment with the nodes refused that are banned from a device."""
     bans: dict[Atoms, Unsupported] = {
         (device.name, (atom,)): Unsupported(Reason.BANNED, ban.text)
         for device in setting.devices

@@ -78,7 +78,7 @@ class Boundaries:
 
 
 def saving_steps(plan: Plan, owning: Set[str]) -> frozenset[int]:
-    """Return the segments that compute in their device's memory, as that saves a copy."""
+    """Return the segments that compute in the memory of their device, one of `owning`, because this saves a copy."""
     if not owning:
         return frozenset()
     made_on = {name: step.device for step in plan.steps for name in step.outputs}
@@ -122,7 +122,7 @@ def needs_of(plan: Plan, reads: Reads) -> list[frozenset[int]]:
 
 
 def waiting(plan: Plan, needs: Sequence[Set[int]], enqueued: frozenset[int], handed: frozenset[int]) -> Overlap:
-    """Return the overlap of asynchronous segments, with the waits that it requires."""
+    """Return the overlap of enqueued and threaded (`handed`) segments, with the waits that it requires."""
     begun = enqueued | handed
     if not begun:
         return Overlap()
@@ -178,7 +178,7 @@ def overlap_of(partitioning: Partitioning, reads: Reads) -> Overlap:
 
 
 def _sharing(partitioning: Partitioning) -> list[str] | None:
-    """Return the device that may compete for processors, as a list of at most one; None if concurrency cannot pay."""
+    """Return the device that may compete for processors, as a list of at most one; None if threads cannot pay."""
     plan, setting = partitioning.plan, partitioning.setting
     devices = dict.fromkeys(step.device for step in plan.steps)
     if len(devices) < 2 or setting.constraints.policy.times:  # one device needs no calibration files

@@ -37,7 +37,7 @@ class PlanEntry(
     forbid_unknown_fields=True,
     rename={"content_hash": "alone", "ancestry_hash": "wired"},
 ):
-    """Device of one node."""
+    """Entry of a plan file: the device of one node."""
 
     name: Named
     op_type: Named
@@ -154,7 +154,7 @@ def plan_text(plan: PlanFile) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MatchedPlan:
-    """Plan matched to a model."""
+    """Plan file, matched to the atoms of a model."""
 
     placement: Mapping[int, str]
     unmatched_entries: tuple[UnmatchedEntry, ...]

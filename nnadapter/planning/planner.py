@@ -76,7 +76,7 @@ HostRefusals = dict[str, Unsupported]
 
 @dataclass(eq=False)
 class Variant:
-    """Variant of a model, judged for one set of shapes after another."""
+    """Variant of a model, in which some function ops are expanded, with caches for its judgments."""
 
     prepared: Prepared
     setting: Setting
@@ -87,7 +87,7 @@ class Variant:
     conversions: Conversions = field(init=False)
     _by_host: tuple[Hashable, Verdicts] = field(default=((), ()))
     _whole: set[tuple[str, ...]] = field(default_factory=set)
-    """Atoms, by their nodes' names, for which a split has gained nothing."""
+    """Atoms for which offering their nodes one by one gained nothing, as tuples of node names."""
     _calls: KernelCalls | None = None
     _dequantized: Variant | None = None
 
@@ -198,7 +198,7 @@ _MOST_VARIANTS = 4
 
 WithdrawnNodes = Mapping[str, Mapping[str, Unsupported]]
 ALL = ""
-"""Key in place of a node's name: all nodes of the device."""
+"""Key that stands for all nodes of a device."""
 _Key = tuple[Variant, frozenset[str]]
 
 
@@ -206,7 +206,7 @@ _Key = tuple[Variant, frozenset[str]]
 class _Expanded:
     variant: Variant
     wholes: tuple[str, ...]
-    """Original node of the parent variant, per node."""
+    """Name of the original node in the parent variant, for each node."""
 
 
 def prepare_for(model: onnx.ModelProto, setting: Setting) -> Prepared:
@@ -260,9 +260,9 @@ class Planner:
         return settled
 
     def blame(self, judgment: Judgment, step: Step, refused: Mapping[int, Unsupported]) -> Judgment:
-        """Ban nodes of `step` (positions in it) from the device that failed to load them.
+        """Ban nodes from the device that failed to load them: `refused` maps positions in `step` to reasons.
 
-        The host's refusals hold for all shapes.
+        If the device is the host, the ban holds for all shapes.
         """
         nodes = {step.nodes[position]: reason for position, reason in refused.items()}
         specialized, graph = judgment.model.specialized, judgment.model.graph

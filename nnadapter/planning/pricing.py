@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 Costs = Mapping[str, DeviceCosts]
 RunsAs = Sequence[str]
-"""Devices' descriptions of operations; fused operations have the same. Empty if unknown."""
+"""A device's descriptions of the operations of a segment; equal texts mean one fused kernel. Empty if unknown."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -51,7 +51,7 @@ class PlanPrice:
     benefits: tuple[float | None, ...]
     """Savings over the CPU by step; None on the CPU, or if unknown."""
     on_cpu: float | None
-    """Everything on the CPU regardless of rules, if possible."""
+    """Seconds of the entire model on the CPU, regardless of rules; None if the CPU refuses a node."""
 
     @property
     def seconds(self) -> float:
@@ -88,7 +88,7 @@ def costs_of(
 def cpu_table(
     table: CostTable, graph: FusedGraph, conversion: Conversion, takes: Sequence[Verdict], costs: Costs
 ) -> CostTable:
-    """Return the CPU's costs of all atoms regardless of rules; `takes` are its verdicts."""
+    """Return the CPU's costs of all atoms regardless of rules; `takes` are the CPU's verdicts."""
     if np.isfinite(table.prices.run[table.devices.index(table.prices.host)]).all():
         return table
     return cost_table(graph, conversion, graph.verdicts({table.prices.host: takes}), costs)

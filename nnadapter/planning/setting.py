@@ -81,7 +81,7 @@ def read_constraints(options: Options) -> Constraints:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Demands:
-    """Constraints applied to one model at one set of shapes."""
+    """User's demands on one model at one set of shapes."""
 
     applied: AppliedRules | None = None
     bound: MatchedPlan | None = None
@@ -97,7 +97,7 @@ class Demands:
 
 
 class SessionBans:
-    """Bans of one device in a session, in its cache folder if it has one. Thread-safe."""
+    """Bans of one device in a session, stored in the cache folder if there is one. Thread-safe."""
 
     def __init__(self, device: str, options: OptionValues, folder: Path | None) -> None:
         self._device, self._options, self._folder = device, options, folder
@@ -254,7 +254,7 @@ class Setting:
 
 @contextmanager
 def closed_on_failure(devices: Sequence[SessionDevice | Context]) -> Iterator[None]:
-    """Close devices or contexts if the block raises."""
+    """Close the devices or contexts if the `with` block raises."""
     try:
         yield
     except BaseException:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def with_single_segments(placed: CheapestPlacement, table: CostTable) -> CheapestPlacement:
-    """Return the cheapest candidate, with the launch of a sole segment in costs of single-device placements."""
+    """Return the candidates, cheapest first; those on one device cost less, because they launch one segment."""
     candidates = sorted(
         (_with_sole_launch(candidate, table) for candidate in placed.candidates), key=lambda candidate: candidate.cost
     )
@@ -59,7 +59,7 @@ def _with_sole_launch(candidate: Candidate, table: CostTable) -> Candidate:
 
 _ALL_SHARE = "placed as by policy latency: all devices share the processors, so they cannot work in parallel"
 _REPEATED = 4
-"""A graph is repetitive if one in this many nodes is in repeats of a block."""
+"""Divisor: repeats of a block are considered if they cover one in this many nodes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,7 +150,7 @@ def _by_certain_costs(judgment: Judgment, setting: Setting, kept_devices: Device
 
 
 def _by_load(judgment: Judgment, setting: Setting, kept_devices: DeviceByAtom) -> Placement:
-    """Return the placement with the smallest load of the busiest device."""
+    """Return the placement in which the busiest device has the smallest load, for streams."""
     sharing = [device.name for device in setting.devices if setting.costs[device.name].needs_processors]
     if len(sharing) == len(setting.devices):
         placement = _by_certain_costs(judgment, setting, kept_devices)
@@ -180,7 +180,7 @@ PLACERS: Mapping[str, Callable[[Judgment, Setting, DeviceByAtom], Placement]] = 
 
 
 def fusions_of(judgment: Judgment, setting: Setting) -> dict[str, Fusion]:
-    """Return the fusions that adapter IR devices report for all that they take."""
+    """Return the operations that each adapter IR device would fuse, among all that it takes."""
     from nnadapter.costs.cost_model import fused_groups
 
     model, verdicts = judgment.model, judgment.support.verdicts
@@ -192,7 +192,7 @@ def fusions_of(judgment: Judgment, setting: Setting) -> dict[str, Fusion]:
 
 
 def _forbid_unnamed(prices: Prices, setting: Setting) -> None:
-    """Forbid devices that the user did not name to take atoms that a named one takes; modify `prices`."""
+    """Set infinite prices for devices that the user did not name, on atoms that a named device takes."""
     rows = np.array([setting.by_name[name].named for name in prices.devices], dtype=bool)
     is_named_taker = np.isfinite(prices.run[rows]).any(axis=0)
     prices.run[np.ix_(~rows, is_named_taker)] = np.inf
@@ -213,7 +213,7 @@ def _merged(graph: Graph, fusions: Mapping[str, Fusion], kept_devices: DeviceByA
 
 
 def _repeats(graph: Graph, hashes: Callable[[], Sequence[str]] | None) -> tuple[Blocks, ...]:
-    """Return the repeated blocks; op types rule out most graphs before hashing."""
+    """Return the repeated blocks of a graph; equal op types are checked first, because hashing is slow."""
     least = max(2, len(graph.nodes) // _REPEATED)
     from partition.by_cost.repeats import find_blocks
 
@@ -230,7 +230,7 @@ Draft = tuple[Sequence[Segment], Plan]
 
 @dataclass(frozen=True, eq=False)
 class AdmittedSegment:
-    """Segment in its device's form, with its answer; the host's are made at compilation."""
+    """Segment in the form that its device takes, with the device's answer. Segments of the host have none."""
 
     part: Part
     admission: Admission
@@ -254,7 +254,7 @@ class Partitioning:
     """Segments by step; None for the host."""
     limits: tuple[RuleEffect, ...] = ()
     halvings: tuple[str, ...] = ()
-    """Devices' reasons for splitting segments."""
+    """Reasons of devices for refusing segments that were then halved."""
     weighed: Placement | None = None
     """The first placement, if it was not admitted."""
 
@@ -264,7 +264,7 @@ class Partitioning:
 
     @cached_property
     def price(self) -> PlanPrice:
-        """Cost of the plan, by the prices that placed it if these still describe it."""
+        """Cost of the plan. Prices of the placement are reused if no segment boundary splits what they fused."""
         from nnadapter.planning.pricing import costs_of, cpu_table, holds_together, price_plan  # needed only by reports
 
         placement, model, costs = self.placement, self.model, self.setting.costs

@@ -48,7 +48,7 @@ def installed_version(distribution: str) -> str:
 
 
 def installed_builds(distribution: str) -> str:
-    """Return names and versions of a distribution and its builds, such as `onnxruntime-gpu`."""
+    """Return names and versions of a distribution and of variants of it, such as `onnxruntime-gpu`."""
     target_name, builds = _normalized(distribution), dict[str, str]()
     for name, version in _scan_distributions():
         if name == target_name or name.startswith(f"{target_name}_"):
@@ -106,7 +106,7 @@ def require_extra(extra: str, feature: str) -> None:
 
 
 def named(target: str) -> object:
-    """Import the object of an entry point (PyPA: `module:attribute [extra]`), ignoring its extras."""
+    """Import the object that an entry point names (PyPA: `module:attribute [extra]`), ignoring extras."""
     from importlib import import_module
 
     module_name, _, attribute = target.partition("[")[0].strip().partition(":")
@@ -162,7 +162,7 @@ class PlugIns(Generic[_Value]):
             return self._found
 
     def get(self, name: str) -> _Value | None:
-        """Return the plug-in of a name; None if there is none, or it is broken (`problem_of`)."""
+        """Return the plug-in of this name; None if there is none or it is broken, see `problem_of`."""
         plug_in = self.all.get(name)
         if plug_in is None or plug_in.problem:
             return None

@@ -19,7 +19,7 @@ _IDLE = (3, 4)
 """Idle columns of /proc/stat: idle, and waiting for a disk."""
 _COLUMNS = 8
 _SPARE = 0.3
-"""Processors that others may use without disturbing measurements."""
+"""Processors that other processes may use without disturbing measurements."""
 
 
 def usable() -> int:
@@ -65,7 +65,7 @@ def is_crowded(start_load: Load, end_load: Load, processors: int, may_use: int) 
 
 
 def processors_unused_by_others(start_load: Load, end_load: Load, processors: int, may_use: int) -> float:
-    """Return the number of processors that others left to this process."""
+    """Return the number of processors that other processes did not use between two loads, at most `may_use`."""
     if (
         start_load.total_seconds is None
         or end_load.total_seconds is None
@@ -98,7 +98,7 @@ class _Workers:
         self._running: dict[int, float] = {}
         self._ended = 0.0
         self._ending = deque[tuple[int, float | None]]()
-        """Lock-free queue of ending workers with their last time: finalizers append to it."""
+        """Lock-free queue of ending workers with their last processor time: finalizers append to it."""
         self._lock = new_lock()
         register_after_fork(self)
 
@@ -139,12 +139,12 @@ def own_seconds() -> float:
 
 
 def computes_for_this(process_id: int) -> None:
-    """Count the processor time of a worker process as this process's."""
+    """Add the processor time of a worker process to this process's from now on."""
     _WORKERS.begin(process_id)
 
 
 def computes_no_more(process_id: int) -> None:
-    """Stop counting a process that is about to end; safe in finalizers."""
+    """Stop counting a worker process that is about to end; safe in finalizers."""
     _WORKERS.end(process_id)
 
 

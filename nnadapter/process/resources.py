@@ -34,7 +34,7 @@ _forget = _locks.discard
 
 
 class Threads:
-    """Threads of a library, which a forked process lacks."""
+    """Threads of a library, which are gone in a forked process."""
 
     def __init__(self) -> None:
         self.are_gone = False
@@ -262,7 +262,7 @@ def close_all(things: Iterable[Closable]) -> None:
 
 
 def failures_of(close: Callable[[], object], label: str) -> Sequence[str]:
-    """Close or free a driver's object by `close`; return its error as text, prefixed with `label`."""
+    """Call `close` of a driver's object; return its error as text, prefixed with `label`, or nothing."""
     try:
         close()
     except FAILURES as error:  # a driver may raise anything

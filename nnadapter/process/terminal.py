@@ -203,7 +203,7 @@ _deferring: list[set[Any]] = []
 
 @cache
 def _unblock_in_children() -> None:
-    """Restore the signal mask in processes forked during such a block."""
+    """Restore the signal mask in processes that are forked during `deferred_termination`."""
     os.register_at_fork(after_in_child=lambda: _deferring and signal.pthread_sigmask(signal.SIG_SETMASK, _deferring[0]))
 
 

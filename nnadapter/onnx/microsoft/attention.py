@@ -26,7 +26,7 @@ class Scores:
 
     scale: float | None
     head_size: int | None
-    """H, None if dynamic."""
+    """Size H of a head, None if dynamic."""
     causal: bool = False
     softcap: float = 0.0
     mask: str = ""
@@ -133,7 +133,7 @@ def filtered(body: BodyBuilder, allowed: str, value: float, dtype: str) -> str:
 
 
 def lowest(dtype: str) -> float:
-    """Return a number below all scores."""
+    """Return the least number to add to scores of hidden keys."""
     return float(np.finfo(np.float16).min) if dtype == "float16" else float(np.finfo(np.float32).min)
 
 
@@ -224,7 +224,7 @@ def turned(body: BodyBuilder, x: str, tables: tuple[str, str], pairs: int, head_
 def turned_plainly(
     body: BodyBuilder, x: str, tables: tuple[str, str], pairs: int, head_size: int, *, interleaved: bool
 ) -> str:
-    """Rotate without ONNX's RotaryEmbedding."""
+    """Rotate like `turned`, without ONNX's RotaryEmbedding."""
     part, unrotated = 2 * pairs, ""
     if part != head_size:
         x, unrotated = parts_along(body, x, -1, (part, head_size - part))

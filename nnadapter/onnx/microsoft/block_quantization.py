@@ -163,7 +163,7 @@ class _Table:
 
     @classmethod
     def of(cls, body: BodyBuilder) -> _Table:
-        """Read the table, or raise Refusal."""
+        """Read the sizes of the table, or raise Refusal."""
         node, rank, dtype = body.node, body.rank(0), body.dtype(0)
         axes = [node.integer(name) for name in ("gather_axis", "quantize_axis")]
         if axes[1] not in (-1, rank - 1) or axes[0] in (-1, rank - 1):
@@ -190,7 +190,7 @@ class _Table:
         return self.body.Gather(table, self.body.input(1), axis=self.axis)
 
     def reals(self, position: int) -> str:
-        """Look up rows, as one real per integer."""
+        """Look up rows of an input, as one real per integer."""
         body, dtype = self.body, self.body.dtype(position)
         if dtype in _IN_BYTES:  # Gather supports bytes at any opset
             byte_table = derived(_as_bytes, body.contents(position), dtype=_IN_BYTES[dtype])

@@ -52,7 +52,7 @@ def rms_normalization(
 
 
 def _widened(body: BodyBuilder, x: str, dtype: str) -> tuple[str, str]:
-    """Widen float16, which lacks 1e-12 and squares above 255."""
+    """Cast float16 to float32: it lacks an epsilon of 1e-12, and squares above 255."""
     return (body.cast(x, "float32"), "float32") if dtype == "float16" else (x, dtype)
 
 

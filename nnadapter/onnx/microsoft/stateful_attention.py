@@ -461,7 +461,7 @@ def _channels_first(body: BodyBuilder, position: int) -> str:
 
 
 def _as_given(body: BodyBuilder, x: str) -> str:
-    """Return [B, C, S] as [B, S, d, ...] with the input's last axes."""
+    """Transpose [B, C, S] to [B, S, C], with C divided into the last axes of the first input."""
     turned, rank = body.Transpose(x, perm=(0, 2, 1)), body.rank(0)
     if rank == 3:
         return turned

@@ -13,7 +13,7 @@ THEN, ELSE = "then_branch", "else_branch"
 
 
 class BranchDecision(NamedTuple):
-    """Decided condition."""
+    """Condition that inputs decided, with its value."""
 
     condition: str
     """Condition as text."""

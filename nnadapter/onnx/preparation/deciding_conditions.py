@@ -34,7 +34,7 @@ _MOST_NODES = 256
 _LONGEST_TEXT = 80
 _INTEGER_DTYPES = frozenset(("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"))
 _REAL = frozenset(("float16", "float32", "float64"))
-"""Types of single deciding numbers; several reals are data."""
+"""Types of inputs that decide as single numbers; several reals are data."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,7 +134,7 @@ class _PrecomputableValues:
 
     prepared: Prepared
     keys: dict[str, bytes] = field(default_factory=dict)
-    """Content keys, equal for equal computations on the same inputs."""
+    """Hashes of values, equal for equal computations on the same inputs."""
     _measured: dict[int, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -157,7 +157,7 @@ class _PrecomputableValues:
         return shape is not None and prod(shape) == 1
 
     def plain(self, name: str) -> tuple[str, bool]:
-        """Return the root of a condition, and whether it is not negated."""
+        """Return the value that a condition copies or negates, and whether it is not negated."""
         graph, is_same = self.prepared.graph, True
         while (index := graph.producer.get(name)) is not None:
             node = self.prepared.nodes[index]
@@ -180,7 +180,7 @@ class _PrecomputableValues:
         return tuple(text if len(text) <= _LONGEST_TEXT else repr(name) for name, text in texts.items())
 
     def conditions(self, roots: Sequence[str]) -> Conditions | None:
-        """Return how to compute the conditions, or None if too costly."""
+        """Return the model that computes the conditions `roots`, or None if it is too costly."""
         prepared = self.prepared
         positions, inputs, shapes = self._cone(roots)
         if len(positions) > _MOST_NODES:
@@ -308,7 +308,7 @@ def _decides(value: Value) -> bool:
 
 
 def _measured_input(node: OnnxNode, prepared: Prepared) -> str:
-    """Return the input that Shape or Size measures, or an empty string."""
+    """Return the model input that a Shape or Size node measures, or an empty string."""
     if node.op_type not in ("Shape", "Size") or not node.is_standard:
         return ""
     name = node.input(0)

@@ -28,7 +28,7 @@ _CACHE_INPUTS: Mapping[tuple[str, str], Mapping[int, int]] = MappingProxyType(
         (MICROSOFT, "MultiHeadAttention"): {6: 2, 7: 2},
     }
 )
-"""(domain, op) -> cache input -> axis that grows."""
+"""(domain, op) -> position of a cache input -> axis along which the cache grows."""
 _MASKS: Mapping[tuple[str, str], tuple[int, ...]] = MappingProxyType(
     {
         ("", "Attention"): (3,),
@@ -63,7 +63,7 @@ def joined_along(node: OnnxNode, name: str, rank: int) -> int | None:
 
 
 Dimension = str | tuple[str, int]
-"""Name, or input and axis if unnamed."""
+"""Key of a dynamic dimension: its name, or input and axis if unnamed."""
 
 DEFAULT_PAST_LENGTH, DEFAULT_NEW_LENGTH, DEFAULT_ENCODER_LENGTH = 127, 1, 32
 """Usual lengths; past plus new is a power of two, which engines prefer."""
@@ -96,7 +96,7 @@ def dimension_at(value: Value, axis: int) -> Dimension:
 def cache_sizes(
     graph: Graph, nodes: Sequence[OnnxNode], inputs: Sequence[Value], stated: Mapping[Dimension, int]
 ) -> dict[Dimension, int]:
-    """Return a size of every dynamic input dimension that agrees with the `stated` ones; empty without a cache."""
+    """Return a size for every dynamic input dimension, consistent with the `stated` sizes; empty without a cache."""
     roles = cache_roles(graph, nodes, inputs)
     if not roles.past_lengths:
         return {}
@@ -107,7 +107,7 @@ def cache_sizes(
 
 
 def cache_roles(graph: Graph, nodes: Sequence[OnnxNode], inputs: Sequence[Value]) -> CacheDimensions:
-    """Return the roles of dynamic input dimensions."""
+    """Return the roles of dynamic input dimensions, by names and readers."""
     open_axes = [
         (value, axis)
         for value in inputs
@@ -143,7 +143,7 @@ def cache_roles(graph: Graph, nodes: Sequence[OnnxNode], inputs: Sequence[Value]
 def sizes_of(
     roles: CacheDimensions, rows: int, cached: int, appended: int, encoded: int = DEFAULT_ENCODER_LENGTH
 ) -> dict[Dimension, int]:
-    """Return a size for every dynamic dimension."""
+    """Return a size for every dynamic dimension by its role."""
     groups = (
         (roles.batch, rows),
         (roles.past_lengths, cached),

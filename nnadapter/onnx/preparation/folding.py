@@ -29,7 +29,7 @@ _Compute = Callable[[OnnxNode, Sequence[Array]], Any]
 
 
 def plain_result(node: OnnxNode, constants: Mapping[str, Array]) -> Array | None:
-    """Return numpy's exact result of a foldable node, or None."""
+    """Return the result of a node that numpy computes exactly, or None."""
     make = _MAKES.get(node.op_type)
     if make is None or len(node.outputs) != 1 or not all(name in constants for name in node.inputs):
         return None
@@ -191,7 +191,7 @@ _MAKES: Mapping[str, _Compute] = {
 def evaluate(
     read: OnnxModel, positions: Sequence[int], constants: Mapping[str, Array], output_names: Sequence[str]
 ) -> dict[str, Array]:
-    """Return `output_names` as far as computable from `constants`; nodes are ascending and need nothing else."""
+    """Return the values `output_names`, as far as the nodes at `positions` compute them from `constants`."""
     plain: dict[str, Array] = {}
     arrays_by_name: Mapping[str, Array] = ChainMap(plain, constants)  # type: ignore[arg-type]
     pending_positions = []
@@ -330,7 +330,7 @@ def measured(node: OnnxNode, values: Mapping[str, Value], constants: Mapping[str
 def taken_sizes(
     read: OnnxModel, index: int, values: Mapping[str, Value], constants: Mapping[str, Array]
 ) -> Array | None:
-    """Return the result of a Gather or Slice of static sizes in a Shape, or None."""
+    """Return the result of a Gather or Slice that reads only static sizes of a Shape, or None."""
     node = read.nodes[index]
     take = _TAKING.get(node.op_type) if node.is_standard else None
     position = read.graph.producer.get(node.inputs[0]) if take is not None else None
@@ -389,7 +389,7 @@ def _read_only(sizes: int | Array) -> Array:
 
 
 _UNKNOWN_SIZE_BYTES = 1 << 20
-"""Input limit for results of unknown size."""
+"""Maximum bytes of inputs for results of unknown size."""
 
 _SELECTING = frozenset(("NonZero", "Unique", "Compress"))
 _NEVER_FOLDED = frozenset(
@@ -407,7 +407,7 @@ _DEQUANTIZING = "DequantizeLinear"
 
 
 def is_known(graph: Graph, index: int, values: Mapping[str, Value]) -> bool:
-    """Return whether all result shapes are static."""
+    """Return whether all result shapes of a node are static."""
     return all(name in values and values[name].static_shape is not None for name in graph.nodes[index].outputs if name)
 
 
@@ -446,7 +446,7 @@ class Folding:
         self._known_before = constants
         self.known: Mapping[str, Array] = ChainMap(self.folded, constants)  # type: ignore[arg-type]
         self.evaluated: set[int] = set()
-        """Nodes that `folded` comes from, without failures and unused results."""
+        """Positions of nodes that `folded` comes from, without failures and unused results."""
         self._budget = budget
         self._waiting: list[int] = []
         self._promised: set[str] = set()

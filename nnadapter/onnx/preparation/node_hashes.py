@@ -96,7 +96,7 @@ def _message_bytes(message: Any) -> bytes:
 DEPTH = 4
 """Levels of producers in an ancestry hash."""
 _SMALL = 64
-"""Largest integer constants, in elements, hashed with contents."""
+"""Maximum elements of integer constants that are hashed with contents."""
 _SIZE = 16
 _NONE: Mapping[str, Array] = MappingProxyType({})
 

@@ -29,7 +29,7 @@ from nnadapter.records import dataclass, field, replace
 from partition.graph import Graph, Node, Value
 
 _WHOLE_ROUNDS = 2
-"""Rounds over the entire graph before single nodes."""
+"""Rounds of inference over the entire graph before it goes node by node."""
 _MOST_ROUNDS = 6
 """Maximum number of rounds, so that time stays linear."""
 
@@ -41,10 +41,10 @@ class Prepared(OnnxModel):
     constants: Mapping[str, Array]
     """Initializers and folded values."""
     evaluated: frozenset[int]
-    """Nodes evaluated into `constants`."""
+    """Positions of nodes that are evaluated into `constants`."""
     inference: Inference
     values: Mapping[str, Value]
-    """Facts at any input shapes, before folding."""
+    """Types and shapes that hold at any input shapes, before folding."""
     defaults: Mapping[str, Array]
     """Initializers that are also inputs."""
     stated: Types = field(default_factory=dict)
@@ -54,7 +54,7 @@ class Prepared(OnnxModel):
     original: Prepared | None = None
     """Model before constant `If` nodes were inlined, or None."""
     functions: tuple[tuple[str, OnnxNode], ...] = ()
-    """Names of origins, with the function ops expanded there."""
+    """Pairs of an original node's name and a function op that was expanded there."""
     branch_decisions: Choice = ()
     """Branches inlined because of inputs."""
 
@@ -74,7 +74,7 @@ class Prepared(OnnxModel):
 
     @cached_property
     def inferred_ranks(self) -> Mapping[str, Value]:
-        """Ranks missing in `values`."""
+        """Ranks of values that have none in `values`."""
         facts = InitialFacts({}, self.constants, range(len(self.nodes)), self.stated)
         return infer_ranks(self.inference, self.nodes, facts, self.values)
 
@@ -96,9 +96,9 @@ class Specialized:
     """Positions of remaining nodes in the model."""
     constants: Mapping[str, Array]
     folded: tuple[str, ...]
-    """Nodes evaluated before the run."""
+    """Names of nodes evaluated before the run."""
     unused: tuple[str, ...]
-    """Nodes with unused results."""
+    """Names of nodes that no output needs."""
 
 
 @paused_collection

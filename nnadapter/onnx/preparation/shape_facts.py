@@ -128,7 +128,7 @@ def without_parts(model: onnx.ModelProto, parts: Mapping[int, frozenset[int]]) -
 
 
 class _Sizes:
-    """Sizes that hold at all input sizes."""
+    """Sizes of Concat inputs that hold at all input shapes."""
 
     def __init__(self, nodes: Sequence[OnnxNode], values: Mapping[str, Value], constants: Mapping[str, Array]) -> None:
         self._values, self._constants = values, constants
@@ -237,7 +237,7 @@ class Forward:
         """Types for later inference over the entire graph."""
 
     def propagate(self) -> Folding:
-        """Return all that becomes known, or raise InvalidModelError."""
+        """Return the folding with all that becomes known, or raise InvalidModelError."""
         for index in self._nodes:
             self._visit(index)
         self._folding.evaluate()
