@@ -204,8 +204,9 @@ class BodyBuilder:
         """Return the refusal of an invalid node, as "OP_TYPE problem"."""
         return Refusal(Reason.INVALID_NODE, f"{self.node.op_type} {problem}")
 
-    def unsupported(self, attribute: str, problem: str) -> Refusal:
-        return Refusal(Reason.UNSUPPORTED_ATTRIBUTE, f"attribute {attribute!r} of {self.node.op_type} {problem}")
+    def unsupported(self, name: str, problem: str, kind: str = "attribute") -> Refusal:
+        """Return the refusal of an attribute, input or output (`kind`), as "KIND 'NAME' of OP_TYPE problem"."""
+        return Refusal(Reason.UNSUPPORTED_ATTRIBUTE, f"{kind} {name!r} of {self.node.op_type} {problem}")
 
     def constant(self, contents: Any, dtype: str = "int64") -> str:
         """Add a constant, possibly with symbolic integers, and return its name."""

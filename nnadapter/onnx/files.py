@@ -190,7 +190,7 @@ def _fill(tensor: TensorProto, path: Path, offset: int, length: int) -> None:
         file.seek(offset)
         contents = file.read(length)
     if len(contents) != length:
-        raise ValueError("it became shorter")
+        raise ValueError("it became shorter while it was read")
     references.set_contents(tensor, contents)
 
 

@@ -272,7 +272,7 @@ def read_graph(
     constants = _constants(model)
     inputs = tuple(info.name for info in graph.input if info.name not in constants)
     if len(set(inputs)) != len(inputs):
-        raise GraphError(f"two graph inputs have one name: {list(inputs)}")
+        raise GraphError(f"two graph inputs have the same name, among {list(inputs)}")
     model_graph = Graph(
         read_nodes(model, origins) if nodes is None else nodes,
         {**_values(graph), **(values or {})},

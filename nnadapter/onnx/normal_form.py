@@ -192,7 +192,11 @@ def _dense(sparse: SparseTensorProto, name: str, room: int) -> Array:
     except (TypeError, ValueError, KeyError) as error:
         raise _wrong(name, f"cannot be read ({error})") from error
     if min(dimensions, default=0) < 0 or values.ndim != 1 or indices.dtype != np.int64:
-        raise _wrong(name, f"has values of shape {values.shape} and {indices.dtype} indices for {dimensions}")
+        raise _wrong(
+            name,
+            f"has dimensions {dimensions}, values of shape {values.shape} and {indices.dtype} indices, expected no "
+            "negative dimension, a vector of values and int64 indices",
+        )
     nbytes = prod(dimensions) * values.itemsize
     if nbytes > room:
         raise _wrong(name, f"takes {nbytes} bytes when dense, expected at most {room}")
@@ -203,7 +207,11 @@ def _dense(sparse: SparseTensorProto, name: str, room: int) -> Array:
 
 def _places(name: str, indices: Array, count: int, dimensions: tuple[int, ...]) -> Array:
     if indices.shape not in ((count,), (count, len(dimensions))):
-        raise _wrong(name, f"has {count} values, but indices of shape {indices.shape} for {dimensions}")
+        raise _wrong(
+            name,
+            f"has {count} values, but indices of shape {indices.shape}, expected {(count,)} or "
+            f"{(count, len(dimensions))}",
+        )
     limits = np.array(dimensions if indices.ndim == 2 else prod(dimensions), np.int64)
     if (indices < 0).any() or (indices >= limits).any():
         raise _wrong(name, f"has indices beyond its shape {dimensions}")

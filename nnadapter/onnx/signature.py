@@ -141,7 +141,9 @@ class Signature:
             InvalidInputError: unknown input, or wrong shape.
         """
         if not isinstance(feed, Mapping):
-            raise InvalidInputError(f"the feed is a dictionary from input name to array, got {type(feed).__name__}")
+            raise InvalidInputError(
+                f"the feed is a {type(feed).__name__}, expected a dictionary from input name to array"
+            )
         if not self._required <= feed.keys():
             missing = [value.name for value in self.inputs if value.name in self._required and value.name not in feed]
             raise MissingInputError.of(missing, feed, [value.name for value in self.inputs])
@@ -340,7 +342,8 @@ def filled(value: Value, number: Number, shape: tuple[int, ...] | None) -> Array
     """
     if value.dtype is None or value.dtype == "string" or "(" in value.dtype:
         raise InvalidInputError(
-            f"input {value.name!r} is {value.dtype or 'of no type'}, which a number cannot fill", name=value.name
+            f"input {value.name!r} is {value.dtype or 'of no type'}, which a number cannot fill; give an array",
+            name=value.name,
         )
     if shape is None:
         raise InvalidInputError(

@@ -250,7 +250,7 @@ def attention_body(body: BodyBuilder) -> Sequence[str]:
     Refused: score output, windows, unknown head count or size, one-column masks.
     """
     if body.wants(_SCORES):
-        raise body.unsupported("qk_matmul_output_mode", "is for an output that is not supported")
+        raise body.unsupported("qk_matmul_output", "is read, but devices compute no scores", "output")
     for name in ("left_window_size", "right_window_size"):
         if body.node.integer(name, -1) >= 0:
             raise body.unsupported(name, "is stated; expected -1")

@@ -286,7 +286,7 @@ class _Walk:
                 piece = np.frombuffer(self.contents[at : min(at + _PIECE_BYTES, end)], np.uint8)
                 self.pairs += int(np.count_nonzero(begins[piece[:-1]] & (piece[1:] < _FEW_BYTES)))
                 if self.pairs > limits.MESSAGES:
-                    raise self._beyond(f"more than {limits.MESSAGES:,} parts of a few bytes", limits.MESSAGES)
+                    raise self._beyond(f"more than {limits.MESSAGES:,} messages of a few bytes", limits.MESSAGES)
 
     def _enqueue_large(self, kind: str, number: int, begin: int, stop: int) -> None:
         """Queue a large submessage, or check a large name or dimension list."""
@@ -294,12 +294,12 @@ class _Walk:
         if message is not None:
             self.pending_messages.append((message, begin, stop))
         elif (kind, number) == _DIMENSIONS and stop - begin > limits.DIMENSIONS * 10:
-            raise self._beyond("more dimensions of a tensor", limits.DIMENSIONS)
+            raise self._beyond("a tensor of more dimensions", limits.DIMENSIONS)
         elif (kind, number) in _NAMES and stop - begin > limits.NAME_BYTES:
             raise self._beyond(f"a name of {stop - begin:,} bytes", limits.NAME_BYTES)
 
     def _count(self, kind: str, number: int, count: int) -> None:
-        most, name = _MOST.get((kind, number), (limits.FIELDS, "parts of one kind"))
+        most, name = _MOST.get((kind, number), (limits.FIELDS, "fields of one kind in a message"))
         counts = (kind, number) in _MOST or kind not in _FULL_OF_NUMBERS or number in _INNER[kind]
         if counts and count > most:
             raise self._beyond(f"more than {most:,} {name}", most)

@@ -72,7 +72,7 @@ def test_a_model_without_any_is_the_same_object():
         ({"indices": [0, 3]}, r"3 values, but indices of shape \(2,\)"),
         ({"indices": [[0], [3], [5]]}, r"3 values, but indices of shape \(3, 1\)"),
         ({"indices": LINEAR, "dimensions": (2**40, 3)}, "takes 13194139533312 bytes"),
-        ({"indices": LINEAR, "dimensions": (-2, 3)}, "int64 indices for"),
+        ({"indices": LINEAR, "dimensions": (-2, 3)}, "int64 indices, expected"),
         ({"indices": LINEAR, "values": [[1], [2], [3]]}, "values of shape"),
     ],
 )

@@ -50,8 +50,8 @@ def _dimensions(count):
         (lambda: _attributes(limits.ATTRIBUTES * 8), "more than 1,024 attributes of a node"),
         (lambda: _dimensions(limits.DIMENSIONS * 20), "more than 1,024 dimensions of a type"),
         (lambda: with_fields(tagged(1, tagged(3, b"n" * (limits.NAME_BYTES + 1)))), "a name of 65,537 bytes"),
-        (lambda: b"\x08\x01" * (1 << 16), "more than 32,768 parts of one kind"),
-        (lambda: with_fields(tagged(1, b"\x2a\x00" * 20_000) * 110), "more than 1,048,576 parts of a few bytes"),
+        (lambda: b"\x08\x01" * (1 << 16), "more than 32,768 fields of one kind in a message"),
+        (lambda: with_fields(tagged(1, b"\x2a\x00" * 20_000) * 110), "more than 1,048,576 messages of a few bytes"),
     ],
 )
 def test_beyond_a_limit(tmp_path, contents, message, monkeypatch):

@@ -351,7 +351,7 @@ def _scale(body: BodyBuilder) -> float | None:
 def _refuse_inputs(body: BodyBuilder, names: dict[int, str]) -> None:
     for position, name in names.items():
         if body.input(position):
-            raise body.unsupported(name, "is an input that has no meaning on the CPU")
+            raise body.unsupported(name, "is present, but the CPU ignores it; expected none", "input")
 
 
 @function_op(
@@ -437,7 +437,7 @@ def multi_head_attention_body(body: BodyBuilder) -> tuple[str, ...]:
     """
     _refuse_inputs(body, {8: "past_sequence_length", 9: "cache_indirection"})
     if body.wants(3):
-        raise body.unsupported("qk", "is an output that has no meaning here")
+        raise body.unsupported("qk", "is read, but cannot be computed from ONNX ops", "output")
     query, key, value, keys = _packed(body)
     past = (body.input(6), body.input(7)) if body.input(6) else None
     past_length = body.size(6, 2) if past else 0

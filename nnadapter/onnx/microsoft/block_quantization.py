@@ -39,7 +39,7 @@ def mat_mul_n_bits(body: BodyBuilder) -> Sequence[str]:
     units, depth = node.integer("N"), node.integer("K")
     bits, block_size = node.integer("bits"), _block_size(body)
     if body.input(4) or node.integer("weight_prepacked"):
-        raise body.unsupported("weight_prepacked", "or g_idx reorders the weight; expected neither")
+        raise body.unsupported("weight_prepacked", "is 1, or input g_idx is present; expected neither")
     _refuse_bits(body, bits)
     blocks = -(-depth // block_size)
     reals = body.cast(body.reshape(_integers(body, body.input(1), bits), units, blocks, block_size), dtype)

@@ -110,9 +110,9 @@ def _refuse(body: BodyBuilder) -> None:
         raise body.unsupported("local_window_size", "is stated with causal 0; expected only one of them")
     for position, name in _REFUSED_INPUTS.items():
         if body.input(position):
-            raise body.unsupported(name, "is an input that is not converted")
+            raise body.unsupported(name, "is present; expected none", "input")
     if body.wants(3):
-        raise body.unsupported("output_qk", "is an output that is not converted")
+        raise body.unsupported("output_qk", "is read, but cannot be computed from ONNX ops", "output")
 
 
 def _parts(body: BodyBuilder, heads: int, groups: int) -> tuple[str, str, str, int]:
