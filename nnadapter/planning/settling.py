@@ -264,7 +264,7 @@ class Partitioning:
 
     @cached_property
     def price(self) -> PlanPrice:
-        """Cost of the plan. Prices of the placement are reused if no segment boundary splits what they fused."""
+        """Cost of the plan. Prices of the placement are reused if no segment boundary splits a fused group."""
         from nnadapter.planning.pricing import costs_of, cpu_table, holds_together, price_plan  # needed only by reports
 
         placement, model, costs = self.placement, self.model, self.setting.costs
