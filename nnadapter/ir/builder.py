@@ -28,7 +28,7 @@ from nnadapter.ir.schema import AttributeValue
 from nnadapter.ir.verification import Inferences, inferred
 
 
-def is_number(index: object) -> bool:
+def _is_index(index: object) -> bool:
     """Return True for an int or numpy integer, but not bool."""
     return type(index) is int or (isinstance(index, (int, np.integer)) and not isinstance(index, bool))
 
@@ -147,7 +147,7 @@ class ModelBuilder:
         check_arguments(type_, inputs, attributes, outputs=outputs, origins=origins, quantized=quantized)
         inputs = tuple(inputs)
         types = [
-            None if is_number(index) and index == ABSENT else self._operand(index, f"{type_}: ").type
+            None if _is_index(index) and index == ABSENT else self._operand(index, f"{type_}: ").type
             for index in inputs
         ]
         complete, results = self._inferences.of(type_, types, attributes or {}, quantized)
@@ -183,7 +183,7 @@ class ModelBuilder:
             raise InvalidModelError(f"model outputs are {outputs!r}, expected a list of operands")
         outputs = tuple(outputs)
         for index in outputs:
-            if not (is_number(index) and 0 <= index < len(self._operands)):
+            if not (_is_index(index) and 0 <= index < len(self._operands)):
                 raise InvalidModelError(
                     f"model output {index!r} is not one of the {len(self._operands)} operands of the model"
                 )
@@ -196,7 +196,7 @@ class ModelBuilder:
         return Model(tuple(operands), tuple(self._operations), tuple(self._inputs), outputs).mark_verified()
 
     def _operand(self, index: int, reader: str = "") -> Operand:
-        if is_number(index) and 0 <= index < len(self._operands):
+        if _is_index(index) and 0 <= index < len(self._operands):
             return self._operands[index]
         raise InvalidModelError(
             f"{reader}operand {index!r} is not one of the {len(self._operands)} added so far; pass a number that an "
