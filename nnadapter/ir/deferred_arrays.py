@@ -99,7 +99,7 @@ def unpack(packed: Array, dtype: DataType, dimensions: tuple[int, ...]) -> Array
 
 
 _ELEMENTS = 1 << 18
-"""Number of elements computed in one step, so that temporaries stay in the processor's cache."""
+"""Elements per step, so that temporaries stay in cache."""
 
 
 def _unpacked_form(
@@ -152,7 +152,7 @@ def _integers(packed: Array, bits: int) -> Array:
 
 
 _ROWS = 64
-"""Number of rows transposed in one step, so that writes stay in the processor's cache."""
+"""Rows per step: sequential reads, writes in cache."""
 
 
 def _transposed_form(matrix: Array) -> ArrayForm:

@@ -372,10 +372,7 @@ def trace_back(view: View, name: str, allowed: Columns, enters: Callable[[str], 
 
 
 def _of_sizes(view: View, reader: Reader | None, name: str) -> Interval | None:
-    """Return the interval of a size, or of a Range that counts up to one; None for others.
-
-    It is exact, so a check can compare it instead of the value.
-    """
+    """Return the exact interval of a size, or of a Range that counts up to one; None for others."""
     if reader is None or (reader.kind == "Range" and _number(view, reader.input(2)) != 1):
         return None
     interval = interval_of(view, name) if reader.kind == "Range" or reader.kind in _SCALARS else None

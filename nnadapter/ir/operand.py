@@ -18,7 +18,7 @@ Array = np.ndarray[tuple[Any, ...], np.dtype[Any]]
 
 
 def array_type_of(name: str) -> np.dtype[Any]:
-    """Return the numpy dtype with this name, also for types that ml_dtypes adds."""
+    """Return the numpy dtype with this name, possibly from ml_dtypes."""
     try:
         return np.dtype(name)
     except TypeError:
@@ -55,7 +55,7 @@ class DataType(StrEnum):
 
     @property
     def array_type(self) -> np.dtype[Any]:
-        """Dtype of arrays with these elements. Arrays have one byte per element of a 4-bit type."""
+        """Array dtype, with one byte per element of a 4-bit type."""
         return array_type_of(self.value)
 
     @property

@@ -420,7 +420,6 @@ def apply_rules(editor: ModelEditor, rules: Sequence[RewriteRule]) -> None:
 
 
 def _candidates(rules: Sequence[RewriteRule], types: frozenset[str]) -> Mapping[str, Sequence[RewriteRule]]:
-    """Return the rules that can match, by type of the anchor."""
     rules_by_type: dict[str, list[RewriteRule]] = {}
     for rule in rules:
         if rule.may_apply(types):

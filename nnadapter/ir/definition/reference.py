@@ -100,7 +100,6 @@ def _shown(value: object) -> str:
 
 
 def _collect_name(module: str, name: str, parts: dict[str, str]) -> None:
-    """Add the source of a module-level name, after its dependencies."""
     value = getattr(sys.modules[module], name, None)
     home = getattr(value, "__module__", module) if isinstance(value, FunctionType) else module
     key = f"{home}.{name}"
@@ -179,7 +178,6 @@ def _texts_of_passes() -> dict[str, tuple[str, str]]:
 
 
 def _text_of_pass(function: Callable[..., Any]) -> str:
-    """Return the source of a pass and of all definitions in its module that it reaches."""
     source = inspect.getsource(sys.modules[function.__module__])
     definitions = {}
     for node in ast.parse(source).body:

@@ -52,7 +52,6 @@ def _same_dtype(types: Types, result: OperandType, attributes: Attributes) -> No
 
 
 def _check_eight_bits(name: str, type_: OperandType, axis: int | None = None) -> None:
-    """Check that an operand is quantized in 8 bits, per tensor or along `axis`."""
     quantization = type_.quantization
     if quantization is None or type_.dtype not in EIGHT_BITS:
         raise InvalidModelError(f"{name} is {type_}, expected a quantized operand of int8 or uint8")
@@ -98,7 +97,6 @@ def _product(types: Types, result: OperandType, attributes: Attributes) -> None:
 
 
 def _check_bias(bias: OperandType, x: Quantization, y: Quantization) -> None:
-    """Check that the scale of a bias is scale of input * scale of filter."""
     quantization = bias.quantization
     if quantization is None or bias.dtype is not DataType.INT32 or any(quantization.zero_point):
         raise InvalidModelError(f"bias is {bias}, expected a quantized operand of int32 with zero point 0")

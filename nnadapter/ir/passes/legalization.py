@@ -189,7 +189,7 @@ class _Shifting:
         return self._unsigned[operand]
 
     def _converted(self, operand: int, type_: QuantizedType | None) -> int:
-        """Add DEQUANTIZE and QUANTIZE to another data type. Nothing is rounded, because the scale is the same."""
+        """Convert between int8 and uint8 without rounding: the scale is equal."""
         (reals,) = self._editor.add_operation("DEQUANTIZE", (operand,), origins=self._current)
         return self._editor.add_operation("QUANTIZE", (reals,), origins=self._current, quantized=(type_,))[0]
 

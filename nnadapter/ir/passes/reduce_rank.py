@@ -40,7 +40,7 @@ def merged(dimensions: Sequence[int], groups: Groups) -> Axes:
 
 
 def around(dimensions: Axes, axis: int) -> Axes:
-    """Return the three dimensions after merging all axes before and all axes after `axis`."""
+    """Return the three dimensions after merging the axes before and after `axis`."""
     return prod(dimensions[:axis]), dimensions[axis], prod(dimensions[axis + 1 :])
 
 
