@@ -176,7 +176,7 @@ def test_a_model_may_be_refused_as_a_whole():
         nna.Execution(compilation)
     with nna.Device.acquire("fake_npu") as device:
         tiny = nna.Compilation(nna.Context(device, memory_bytes=10), small())
-        with pytest.raises(NotDelegatedError, match="memory_limit: needs .* bytes"):
+        with pytest.raises(NotDelegatedError, match="memory_limit: the segment needs .* bytes"):
             tiny.compile()
 
 
