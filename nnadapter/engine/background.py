@@ -29,7 +29,7 @@ _NAME = "nnadapter: plans"
 
 
 class BackgroundSource(Protocol):
-    """Plan source (`ModelPlanSource`), with the members that the background thread uses."""
+    """Members of `ModelPlanSource` that the background thread uses."""
 
     @property
     def is_fixed(self) -> bool:
@@ -81,7 +81,6 @@ class BackgroundPlanner:
         control: RunControl | None,
         out_devices: OutDevices | None,
     ) -> RunResult | None:
-        """Run the entire model on the CPU; return None if the CPU cannot load it."""
         if self._is_impossible:
             return None
         use = object()
@@ -124,10 +123,7 @@ class BackgroundPlanner:
                     self._queue.pop(key, None)
 
     def _next_key(self) -> _Key | None:
-        """Return the shapes and branch selection to plan next; None ends the thread.
-
-        The thread ends when the queue is empty, or when only daemon threads remain in the process.
-        """
+        """Return the shapes and branch selection to plan next; None if there are none or only daemon threads remain."""
         with self._lock:
             key = None if _is_process_over() else next(iter(self._queue), None)
             if key is None:

@@ -50,7 +50,7 @@ class Bindable(NamedTuple):
 
 
 class Binder:
-    """Binder of one plan; see `Bindable`."""
+    """Binder of one plan."""
 
     def __init__(self, devices: PlanDevices, arenas: Arenas, bindable: Bindable) -> None:
         self._devices, self._bindable, self._plan = devices, bindable, bindable.plan
@@ -64,7 +64,7 @@ class Binder:
         self.held_between = partial(held_between, arenas)
         self._outputs = {name: self._slots[name] for name in graph.outputs}
         self._checked = {name for checks in bindable.checks.values() for check in checks for name in check.sizes}
-        """Values with sizes that index checks read; they are released only at the end of the run."""
+        """Values with sizes that index checks read, released only at the end of the run."""
         self._fields: dict[int, Mapping[str, Any]] = {}
         """Arguments of `BoundStep` that all programs of a segment share."""
         constants, produced = bindable.constants, self._plan.produced_values
@@ -87,8 +87,7 @@ class Binder:
     ) -> bound_steps.BoundStep:
         """Return the step of a segment, bound to a program that reads `inputs`.
 
-        `takes_sizes` means that runs pass the symbolic sizes to the program. `expected` overrides the output types in
-        the plan.
+        `takes_sizes` means that runs pass it the symbolic sizes. `expected` overrides the output types in the plan.
         """
         step, names = self._plan.steps[segment], tuple(inputs)
         fields = self._fields.get(segment)

@@ -32,19 +32,14 @@ Target = Any
 
 
 class PlannedBinding:
-    """Binding of a session that runs compiled plans.
-
-    `run` is `PlanEngine.run`. Outputs can be bound to `devices`.
-    """
+    """Binding of a session that runs compiled plans; `run` is `PlanEngine.run`."""
 
     def __init__(self, run: Callable[..., RunResult], outputs: Sequence[str], devices: Sequence[str]) -> None:
         self._run, self._all_outputs, self._devices = run, tuple(outputs), tuple(devices)
         self._inputs: dict[str, Any] = {}
         self._targets: dict[str, Target] = {}
         self._places: dict[str, str] = {}
-        """For each bound device, the place to request for its values: the device itself if it has memory, otherwise
-        empty.
-        """
+        """Place to request for values of each bound device: the device itself if it has memory, otherwise empty."""
         self.results: list[Any] = []
 
     def bind_input(self, name: str, value: Any) -> None:
@@ -229,7 +224,6 @@ def _fed(value: Any) -> Any:
 
 
 def _of_ort_value(value: onnxruntime.OrtValue) -> Any:
-    """Return the contents of an OrtValue: a device tensor if a driver reads it there, otherwise a host array."""
     from nnadapter.drivers.providers import device_name, provider_at
 
     provider = provider_at(value.device_name())

@@ -32,7 +32,7 @@ Compute = Callable[[Sequence[DeviceTensor]], Sequence[DeviceTensor] | None]
 
 @dataclass(eq=False, slots=True)
 class Residence:
-    """Information to run a step with its values in device memory, on a device with memory of its own."""
+    """Information to run a step with its values in the memory of its device."""
 
     device: str
     saves: bool
@@ -59,9 +59,8 @@ class Residence:
     ) -> Sequence[Copies] | None:
         """Run a step in device memory by `compute`; return None if host arrays are better, or the driver cannot.
 
-        `values` also receives copies made on the device, for later steps. `stays` are devices of device-resident inputs
-        and
-        outputs, by name. `is_work_of_stream` means that `compute` enqueues the step.
+        `values` also receives copies made on the device. `stays` maps device-resident inputs and outputs to devices.
+        With `is_work_of_stream`, `compute` enqueues the step.
         """
         inputs = [values[slot] for slot in self.slots]
         if not self.is_supported or not (
@@ -108,7 +107,7 @@ def _copies(values: list[Any], slot: int) -> Copies:
 
 
 def deliver(copies: Copies, name: str, device: str, transfers: list[Transfer]) -> Copies:
-    """Copy an output to the requested device, if that has memory of its own, and return it."""
+    """Copy an output to the requested device if that has memory of its own, and return it."""
     if device and not copies.is_on(device) and has_memory(device) and can_lie_on_devices(copies):
         copies.on(device, name, transfers)
     return copies
@@ -131,7 +130,7 @@ def residences(
 ) -> dict[int, Residence]:
     """Return the `Residence` of each segment on a device in `owning`, the devices with memory of their own.
 
-    `reads` maps segments to the inputs of their programs; `expected` returns the output types of a step.
+    `reads` are the inputs of each segment's program; `expected` returns the output types of a step.
     """
     saving = saving_steps(plan, owning)
     readers = Counter(name for step in plan.steps for name in step.inputs)
@@ -186,7 +185,7 @@ class Planned(NamedTuple):
     shape: tuple[int, ...]
 
     def check(self, values: Sequence[Any]) -> None:
-        """Raise OtherShapeError if the value of a run has another shape, so that shape inference was wrong."""
+        """Raise OtherShapeError if the value has another shape, so that shape inference was wrong."""
         value = values[self.slot]
         if value.shape != self.shape:
             raise OtherShapeError(
@@ -216,7 +215,7 @@ def planned_values(graph: Graph, slots: Mapping[str, int], inputs: Sequence[str]
 
 
 def expected_outputs(graph: Graph, outputs: Sequence[str]) -> OutputCheck:
-    """Return shape and dtype of each output, with None for an unknown size, or for an output of unknown type."""
+    """Return shape and dtype of each output, with None for unknown sizes and for outputs of unknown type."""
     checks: list[tuple[tuple[int | None, ...], np.dtype[Any]] | None] = []
     for name in outputs:
         value = graph.value(name)
@@ -364,7 +363,7 @@ class BoundStep:
     """True for all devices but the CPU: inputs are passed read-only and contiguous, and outputs are checked."""
     planned: tuple[Planned, ...]
     make_substitute: Callable[[BaseException | None], Substitute]
-    """Makes the program that replaces the device after an error, or (None) for comparison; raises if there is none."""
+    """Makes the substitute after an error, or (None) for comparison; raises if there is none."""
     report_failure: Callable[[BaseException, str], Incident]
     """Records an error and the reaction to it by the fallback policy, which may raise."""
     make_room: Callable[[], bool]

@@ -57,7 +57,6 @@ class Fork(Generic[Selection]):
         return cached.select(feed) if isinstance(cached, Fork) else cached
 
     def successor(self, truths: Truths) -> Fork[Selection] | Selection:
-        """Return the next fork, or the final selection, for these values of the conditions."""
         with self._making:
             successor = self._successors.get(truths)
             if successor is None:

@@ -1,9 +1,8 @@
 """Plans for models with `If` nodes that inputs decide: each selection of branches is planned as a model of its own.
 
-A device without support for `If` takes no node inside of one, but it may take nodes of a selected branch. A selection
-is
-planned when a run first selects it. The original model, with all branches, serves contradictory selections, selections
-without gain, and those beyond the limit.
+A device without support for `If` may take nodes of a selected branch. A selection is planned when a run first selects
+it. The original model, with all branches, serves contradictory selections, those without gain, and those beyond the
+limit.
 """
 
 from __future__ import annotations
@@ -72,7 +71,7 @@ def refuse_without_gain(partitioning: Partitioning) -> None:
 
 @dataclass(eq=False)
 class BranchSelection:
-    """Selection of branches with the plans of the model that has only these branches."""
+    """Selection of branches with the plans of the model that has only these."""
 
     plans: ModelPlans
     original_model_shapes: Cache[InputShapes, bool] = field(
@@ -98,7 +97,6 @@ class BranchSelection:
         return self.plans is plans or self.is_abandoned
 
     def check_gain(self, partitioning: Partitioning) -> None:
-        """Raise NothingGainedError if no accelerator runs nodes of the selected branches, now or in earlier plans."""
         if not self.has_gained:
             refuse_without_gain(partitioning)
 
@@ -142,7 +140,7 @@ class BranchSelections:
         return self._own.plans.take_dynamic(use, shapes) if leased is None and is_left else leased
 
     def of(self, choice: Choice) -> ModelPlans:
-        """Return the plans of a selection; those of the original model if the selection has none."""
+        """Return the plans of a selection, by default those of the original model."""
         return self._made.get(choice, self._own).plans
 
     @property
@@ -192,7 +190,7 @@ class BranchSelections:
         shapes: InputShapes,
         take: Callable[[], LeasedPlan[Compiled] | None],
     ) -> LeasedPlan[Compiled] | None:
-        """Take a plan of a selection by `take`; return None if the original model is to serve these shapes."""
+        """Take a plan by `take`; return None if the original model is to serve these shapes."""
         if selection is self._own or not selection.serves(shapes):
             return None
         try:
@@ -259,8 +257,7 @@ def partition_selected(
 ) -> tuple[Partitioning, Notes]:
     """Return the partitioning of the model that these inputs select, as sessions plan it, and report notes.
 
-    Conditions on inputs that are not in `values` are assumed true. Raises InvalidInputError for unknown inputs or unfit
-    contents.
+    Conditions on missing inputs are assumed true. Raises InvalidInputError for unknown inputs or unfit contents.
     """
     inputs = {name: prepared.graph.value(name) for name in prepared.graph.inputs}
     feed = {name: array_for(name, value, inputs) for name, value in values.items()}
@@ -285,7 +282,7 @@ def partition_selected(
 
 
 def _arrays_without_memory(shapes: Shapes) -> dict[str, Array]:
-    """Return arrays of these shapes that need no memory for elements, as inputs of conditions that read only shapes."""
+    """Return inputs for conditions that read only shapes, without memory for elements."""
     return {name: np.broadcast_to(np.zeros((), np.int8), shape) for name, shape in shapes.items()}
 
 

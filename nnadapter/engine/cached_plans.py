@@ -152,10 +152,7 @@ class CachedSession:
             return f"the cached plan cannot be used: {errors.describe(error)}"
 
     def source_maker(self, reason: str, make_report: ReportMaker) -> Callable[..., ModelPlanSource]:
-        """Return a constructor of plan sources that write their plans to the cache.
-
-        `reason` is why the session uses no cached plan, for the report.
-        """
+        """Return a constructor of plan sources that write to the cache; `reason` is why no cached plan is used."""
         from nnadapter.engine.model_source import ModelPlanSource
         from nnadapter.engine.plan_cache_writer import PlanCacheWriter
 

@@ -1,4 +1,4 @@
-"""Compiler of a session: compiles the segments of a partitioning, replaces those that fail, and binds them to a plan.
+"""Compiler of a session: compiles the segments of a partitioning and binds them to a plan.
 
 If a device fails to compile a segment, `repair.py` finds the nodes at fault, the planner places them elsewhere, and the
 new segments are compiled. The compiler also makes the programs that run instead of a step or of the entire plan.
@@ -60,7 +60,6 @@ class Compiler:
 
     @property
     def pause_texts(self) -> tuple[str, ...]:
-        """Report texts on the devices that are paused after failures."""
         return self._devices.pause_texts
 
     def compile(self, planner: Planner, judgment: Judgment) -> Compiled:
@@ -78,8 +77,7 @@ class Compiler:
     def compile_dynamic(self, partitioning: Partitioning, dynamic: DynamicPartitioning) -> Compiled:
         """Compile a dynamic partitioning; `partitioning` is the static one that it was made from, for the report.
 
-        Segments in `dynamic.fillable` are not compiled, since their devices take only static shapes: the result is a
-        template.
+        Segments in `dynamic.fillable` are not compiled, since their devices take only static shapes.
         """
         programs, planned = SegmentPrograms(), dynamic.partitioning
         fallback.warn_of_idle(partitioning, self._warned)
@@ -136,7 +134,7 @@ class Compiler:
     def _compile_segments(
         self, partitioning: Partitioning, programs: SegmentPrograms, without: Collection[int] = ()
     ) -> list[Failure]:
-        """Add programs of all segments that `programs` lacks, except those in `without`; return the failures.
+        """Add the programs that `programs` lacks, except for segments in `without`; return the failures.
 
         After a failure the host's segments are not compiled, since the graph will be cut again.
         """
@@ -195,11 +193,7 @@ class Compiler:
         admissions: dict[Atoms, AdmittedSegment],
         notes: list[str],
     ) -> tuple[Judgment, Partitioning]:
-        """Plan again without the nodes that failed to compile, and return judgment and partitioning.
-
-        `admissions` are the cached answers of devices about segments. The messages of the failures are added to
-        `notes`.
-        """
+        """Plan again without the nodes that failed to compile, and add the failures to `notes`."""
         host, reported = self.setting.host, list[Failure]()
         try:
             for step, error in failures:
@@ -231,10 +225,7 @@ class Compiler:
     def _report_compile_failure(
         self, partitioning: Partitioning, step: Step, error: BaseException, instead: str
     ) -> str:
-        """Record a failed compilation and return its message; warn or raise by the fallback policy.
-
-        `instead` is a text on the reaction.
-        """
+        """Record a failed compilation and the reaction `instead`; return the message, or raise by the policy."""
         nodes = _nodes_of(partitioning, step)
         message = (
             f"device {step.device!r} took segment {step.segment} ({fallback.named(nodes)}) and failed to compile it: "
@@ -272,11 +263,7 @@ class Compiler:
     def _bind_template(
         self, partitioning: Partitioning, dynamic: DynamicPartitioning, programs: SegmentPrograms
     ) -> Compiled:
-        """Return a template, with the partitioning for its report.
-
-        `programs` are those of the segments that serve all sizes. The other segments are compiled for each set of
-        sizes.
-        """
+        """Return a template; `programs` are those of the segments that serve all sizes."""
         plan = dynamic.partitioning.plan
         shared = {
             step.segment: programs[atoms_of(plan, step)] for step in plan.steps if step.segment not in dynamic.fillable
@@ -320,7 +307,7 @@ class Compiler:
     def _make_substitute(
         self, partitioning: Partitioning, slots: Mapping[str, int], step: Step, error: BaseException | None
     ) -> Substitute:
-        """Compile the nodes of a step for the host, or for the last resort if the host refuses them; see `Bindable`."""
+        """Compile the nodes of a step for the host, or for the last resort if the host refuses them."""
         nodes = _nodes_of(partitioning, step)
         if error is None:
             message = f"segment {step.segment} of device {step.device!r} cannot be compared with the CPU"
@@ -347,7 +334,7 @@ class Compiler:
         return Substitute(device.name, device.display_name, self._devices.pools(calls)(built.program), inputs)
 
     def _make_cpu_fallback(self, partitioning: Partitioning, error: NNAdapterError) -> CpuFallback:
-        """Return the CPU fallback for the entire model after an error in a run.
+        """Return the CPU fallback after an error in a run.
 
         Raises an error if the policy forbids it, and `error` itself if the host cannot load the model.
         """
@@ -422,7 +409,7 @@ def _host_of(partitioning: Partitioning, step: Step) -> SessionDevice:
 
 
 def _new_places(old: Partitioning, step: Step, new: Partitioning) -> str:
-    """Return a report text on where the nodes of a step of the partitioning `old` are in the partitioning `new`."""
+    """Return a report text on where the nodes of a step of the partitioning `old` are in `new`."""
     names = set(_nodes_of(old, step))
     counts: dict[str, int] = {}
     segments = 0

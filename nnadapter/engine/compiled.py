@@ -110,7 +110,7 @@ class RunnablePlan:
 
     @property
     def step_failures(self) -> dict[int, tuple[str, ...]]:
-        """Errors of each segment that another device ran instead, as texts."""
+        """Errors of each segment that another device ran instead."""
         return {bound.step.segment: bound.failures for bound in self.plan.steps if bound.failures}
 
     @property
@@ -156,7 +156,7 @@ class Compiled(RunnablePlan):
 
     @property
     def run_partitioning(self) -> Partitioning:
-        """Partitioning that the programs were compiled from: the dynamic one, if there is one."""
+        """Partitioning that the programs were compiled from."""
         return self.partitioning if self.dynamic is None else self.dynamic.partitioning
 
     @property
@@ -185,8 +185,8 @@ class Checks(Protocol):
         """Compare every step of a run with the CPU; return the incidents of wrong steps, after withdrawing their nodes.
 
         `values` are those of the run by slot. A run with incidents is to be repeated. Raises AccuracyError if the
-        policy forbids
-        fallback.
+        policy
+        forbids fallback.
         """
 
     @property

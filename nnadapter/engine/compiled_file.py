@@ -362,9 +362,7 @@ class CompiledFile:
         if problem:
             raise self.container.damaged(problem)
         self.original_model: Message | None = self._original_model_plan()
-        """Original model in the form of a plan for all shapes, with one step on the CPU; None if the file does not
-        contain it.
-        """
+        """Original model as a plan for all shapes with one step on the CPU; None if the file does not contain it."""
 
     @property
     def signature(self) -> Signature:

@@ -95,10 +95,7 @@ class Lane:
         self._thread.start()
 
     def job(self, run_step: RunStep) -> Job:
-        """Return a job that runs a step with the caller's context variables.
-
-        The caller stores the job, and then starts it with `submit`.
-        """
+        """Return a job that runs a step with the caller's context variables. Store it, then call `submit`."""
         context = copy_context()
         return Job(self._device, lambda: context.run(run_step))
 
@@ -341,10 +338,7 @@ class _Run:
         self._release_values()
 
     def _wait(self, last: Pending, point: Event | Stream) -> None:
-        """Wait for `point`, the event of the step `last` or its stream, and complete earlier steps of the stream.
-
-        If the wait fails, failed steps run on a substitute.
-        """
+        """Wait for `point`, the event of the step `last` or its stream, and complete earlier steps of the stream."""
         started, wait_start, device = time.perf_counter(), self._trace.timestamp(), last.bound.step.device
         try:
             point.synchronize()
@@ -367,7 +361,7 @@ class _Run:
         self._runs[bound.step.segment] = StepRun(bound.step.segment, bound.step.device, entry.seconds, "")
 
     def _run_again(self, device: str, error: BaseException) -> None:
-        """Run the first failed step of a device on its substitute, and the later pending steps of that device again."""
+        """Run the first failed step of a device on its substitute, and later pending steps again."""
         entries = [pending for pending in self._flight.pending if pending.bound.step.device == device]
         failed, error = _first_failure(entries, error)
         with suppress(*FAILURES):

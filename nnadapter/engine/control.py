@@ -5,9 +5,8 @@ it waits for the next one, so there is no deadlock.
 
 One thread per session watches deadlines; runs never wake it. A deadline's clock stops while a run waits for its turn.
 
-A run stops before its next step, or during a step if the device supports it. A run that completes returns its results,
-even if late. Run options may be shared by many runs, so each run to be stopped has a copy, and a thread copies the
-caller's `terminate` flag to it.
+A run that completes returns its results, even if late. Run options may be shared by many runs, so each run to be
+stopped has a copy, and a thread copies the caller's `terminate` flag to it.
 """
 
 from __future__ import annotations
@@ -76,7 +75,7 @@ class Turns:
             return True
 
     def release(self, device: str) -> None:
-        """End the turn of a run on a device: hand the device to the next waiting run, or free it."""
+        """Hand a device to the next waiting run, or free it."""
         with self._lock:
             if waiting := self._waiting.get(device):
                 heappop(waiting)[1].release()
@@ -121,10 +120,7 @@ class Deadlines:
         register_after_fork(self)
 
     def watch(self, on_deadline: OnDeadline) -> float:
-        """Register a run, and return its deadline by `time.monotonic`.
-
-        The watching thread calls `on_deadline` at that time.
-        """
+        """Register a run; return its deadline by `time.monotonic`, when the watching thread calls `on_deadline`."""
         end = self._ends[on_deadline] = time.monotonic() + self.seconds
         if not self._is_awake:
             self._wake()
@@ -199,8 +195,8 @@ class RunControl:
     """Control of one run: stop, deadline, and turns on devices.
 
     `stop` takes no lock, so any thread and finalizers may call it. `has_holder` means that a caller may call it.
-    `turns` and
-    `number`, the position of the run, are for runs of a stream.
+    `turns`
+    and `number`, the position of the run, are for runs of a stream.
     """
 
     def __init__(self, turns: Turns | None = None, number: int = 0, *, has_holder: bool = False) -> None:
@@ -276,10 +272,7 @@ class RunControl:
         return self._turns is not None
 
     def before(self, device: str, *, shared: bool) -> None:
-        """Wait for the turn of the run on a device before its next step.
-
-        Nothing is done if the plan has a single device, so that devices are not `shared`.
-        """
+        """Wait for the turn on a device before the next step, if the plan has several devices (`shared`)."""
         if self._turns is None or not shared or device == self._device:
             return
         self._release_device()
@@ -287,7 +280,7 @@ class RunControl:
             self._device = device
 
     def _wait_for_turn(self, turns: Turns, device: str) -> bool:
-        """Wait for the turn with the deadline's clock stopped; return False if the run is to stop."""
+        """Wait with the deadline's clock stopped; return False if the run is to stop."""
         wait_start = self.trace.timestamp()
         self._seconds_left = None if self._end is None else self._end - time.monotonic()
         try:

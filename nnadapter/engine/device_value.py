@@ -233,7 +233,7 @@ class DeviceValue:
         return int(array.ctypes.data)
 
     def as_sparse_tensor(self) -> Any:
-        """Raise TypeError, since the value is always a dense tensor; the method exists because OrtValue has it."""
+        """Raise TypeError: the value is always dense. OrtValue has this method."""
         raise TypeError("the value is a dense tensor; only an OrtValue of a sparse tensor gives one")
 
     def _get_c_value(self) -> Any:

@@ -275,7 +275,7 @@ class PlanEngine:
             run_options.set(previous)
 
     def _run_checked(self, source: PlanSource[Any], checks: Checks, use: object, request: _Request) -> RunResult:
-        """Run a plan and compare every step with the CPU; after a wrong result, run again by another plan."""
+        """Run a plan and compare every step with the CPU; if one is wrong, run again by another plan."""
         incidents: tuple[Incident, ...] = ()
         values, shapes, output_names, out_devices, *_ = request
         while True:
@@ -308,7 +308,7 @@ class PlanEngine:
             serving.source.write_new_plans()
 
     def observed(self) -> Observed | KeptReport:
-        """Return the facts for a report: of the plan for the last run's shapes, or for default shapes."""
+        """Return the facts for a report on the last run's plan, or on a plan for default shapes."""
         serving = self._serving
         return serving.source.observed(serving.last_shapes)
 
@@ -490,7 +490,7 @@ class Repeat:
             TENSORS.free_orphans()
 
     def at_other_sizes(self, feed: Any, names: Sequence[str]) -> tuple[Repeat, tuple[tuple[int, ...], ...]] | None:
-        """Return a copy for the shapes of this feed, and these shapes; None if the feed needs another plan."""
+        """Return a copy for the shapes of this feed, with these shapes; None if the feed needs another plan."""
         expected = self._expected
         if self._serves is None or type(feed) is not dict or not len(feed) == len(expected) == len(names):
             return None

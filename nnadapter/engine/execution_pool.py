@@ -127,7 +127,6 @@ class ExecutionPool:
         return out
 
     def _call_exclusively(self, sizes: Sequence[Any] | None, method: str, *arguments: Any) -> Any:
-        """Call a method of an execution that no other run uses, or of the shared one if the device is reentrant."""
         if (shared := self._shared) is not None:
             return self._call(_call_method, shared, sizes, method, *arguments)
         user = object()
@@ -193,7 +192,6 @@ class SameProgram(WrappedProgram):
 
     @property
     def memory_bytes(self) -> int:
-        """Memory of one execution; the program counts for the step that closes it."""
         return self.inner.execution_bytes
 
     def close(self) -> None:

@@ -136,7 +136,7 @@ def after_failure(bound: BoundStep, error: BaseException, run: RunState, started
 
 
 def _run_paused(bound: BoundStep, run: RunState, started: float) -> StepRun:
-    """Run the substitute of a step without trying its device, which is paused after failures."""
+    """Run the substitute of a step without trying its device, which is paused."""
     failure = bound.health.text(bound.health_keys) or f"device {bound.step.device!r} was paused"
     substitute = _substitute_of(bound, errors.ExecutionError(failure, device=bound.step.device, phase="run"))
     results = _compute_on_substitute(substitute, bound, failure, run)
@@ -299,9 +299,7 @@ class CompiledPlan:
         """Bind the steps to slots.
 
         `make_cpu_fallback` is None if the plan is the CPU fallback itself. `guarded_shapes` is for programs that take
-        symbolic
-        sizes. `buffers` is the memory of intermediate values; None if the steps allocate all. `held_between` returns
-        the
+        symbolic sizes. `buffers` is None if the steps allocate all intermediate values. `held_between` returns the
         intermediate memory of the session, which no single plan frees.
         """
         self._held_between = held_between
@@ -328,7 +326,7 @@ class CompiledPlan:
     def sole_step(self, outputs: Sequence[str]) -> tuple[BoundStep, tuple[str, ...], tuple[int, ...]] | None:
         """Return the only step, the names of its inputs, and the index of each output in its results.
 
-        Returns None if the plan has more steps, or needs more than a call of the program.
+        None if the plan needs more than one call of a program.
         """
         if len(self.steps) != 1 or not set(outputs) <= set(self.steps[0].step.outputs):
             return None
@@ -438,7 +436,7 @@ class CompiledPlan:
         *,
         keeps_values: bool = False,
     ) -> tuple[list[Any], Provenance, list[Any]]:
-        """Return outputs, provenance, and the values that remain by slot; raise the first error of a step."""
+        """Return outputs, provenance, and the values that remain by slot."""
         if self._guarded_shapes is not None and sizes is not None:
             feeds = {**feeds, **self._guarded_shapes.shape_derived_values_at(sizes)}
         values = self._values_of(feeds)

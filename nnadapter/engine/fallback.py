@@ -97,8 +97,7 @@ def fall_back(
 ) -> Incident:
     """Record a failure of a device and return the incident; raise or warn as the fallback policy requires.
 
-    `message` is the failure, `instead` the reaction. Each cause (stage, device and type of error) is warned of once. A
-    repetition (`REPEATED`) is always allowed.
+    `message` is the failure, `instead` the reaction. Each cause (stage, device and type of error) is warned of once.
     """
     incidents.trace.mark(step.device, FALLBACK, "fall back", segment=step.segment, reason=message, then=instead)
     policy = incidents.policy(stage)
@@ -127,7 +126,7 @@ def fall_back(
 
 
 def named(nodes: Sequence[str]) -> str:
-    """Return a text with the names of at most three nodes and the number of others."""
+    """Return the names of at most three nodes and the number of others as text."""
     shown = ", ".join(map(repr, nodes[:3]))
     return f"{shown} and {len(nodes) - 3} more" if len(nodes) > 3 else shown
 
@@ -140,7 +139,7 @@ def run_failure(step: Step, nodes: Sequence[str], reason: str) -> str:
 def report_run_failure(
     step: Step, nodes: Sequence[str], incidents: Incidents, error: BaseException, instead: str
 ) -> Incident:
-    """Record that a device failed to run a step, and raise, warn, or do nothing as `fall_back` does."""
+    """Record that a device failed to run a step; raise, warn or do nothing as the policy requires."""
     return fall_back("run", step, nodes, run_failure(step, nodes, errors.describe(error)), instead, error, incidents)
 
 
@@ -184,7 +183,7 @@ def refuse_fallback(partitioning: Partitioning) -> None:
 
 
 def note_unanswered(partitioning: Partitioning, incidents: Incidents) -> None:
-    """Record an incident for each accelerator with a driver that failed when asked which nodes it supports."""
+    """Record an incident for each accelerator with a driver that failed to say which nodes it supports."""
     plan = partitioning.plan
     for device in partitioning.setting.accelerators & plan.verdicts.keys():
         failed = {
@@ -221,7 +220,7 @@ def _why_left(plan: Plan, device: str, node: int) -> str:
 def warn_of_idle(partitioning: Partitioning, warned: set[Cause]) -> None:
     """Warn of devices that the user named but that run no node, if the policy is `warn`.
 
-    Devices are not reported if devices before them took all their nodes. `warned` receives the causes.
+    Devices are not reported if earlier devices took all their nodes. `warned` receives the causes.
     """
     plan, setting = partitioning.plan, partitioning.setting
     used_devices = {step.device for step in plan.steps}

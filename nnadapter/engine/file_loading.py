@@ -196,7 +196,7 @@ def reason_against(device: FileDevice, blob: memoryview, about: tuple[int, Seque
     """Return the reason why a device cannot run a stored program as it is; empty if it can.
 
     `blob` is the serialized program, `about` the segment and its node names. If the driver does not check programs, its
-    version and the hardware are compared.
+    version and the hardware must be those at compile time.
     """
     compatibility = named_call(device.name, "check_blob", *about)(ask_compatibility, device.context, blob)
     if isinstance(compatibility, Unsupported):
@@ -241,7 +241,6 @@ class Loader:
 
     def __post_init__(self) -> None:
         self.segments = messages.Segments(self.file.container)
-        """Segments in the file, for drivers to compile."""
         opened = self.devices.opened
         self.arenas = Arenas(shared=any(device.is_isolated for device in opened.values()))
         self._plan_devices = PlanDevices(
@@ -260,7 +259,7 @@ class Loader:
         self.incidents = Incidents(self.fallback, self.trace)
 
     def close(self) -> None:
-        """Free memory of intermediate values, and shrink ONNX Runtime's arena."""
+        """Free memory, and shrink ONNX Runtime's arena."""
         self.arenas.close()
         if self._uses_host:
             from nnadapter.drivers.onnxruntime.sessions import shrink_arena
@@ -371,7 +370,7 @@ class Loader:
     ) -> Program | None:
         """Deserialize a stored program; None if it is incompatible or fails, with the reason in `notes`.
 
-        `about` is the segment and its node names, for error messages.
+        `about` is the segment and its node names.
         """
         blob = self.file.container.contents(part, messages.PROGRAM)
         reason = reason_against(device, blob, about)
@@ -403,7 +402,7 @@ class Loader:
             return checked_program(calls[call](getattr(context, call), model))
 
     def _load_cpu_segment(self, step: Message, reason: str, notes: list[str]) -> LoadedProgram:
-        """Load the segment that the file has for the CPU in place of a step's device; raise if there is none."""
+        """Load the segment that the file has for the CPU in place of a step's device."""
         if not step.HasField("instead"):
             raise errors.CompiledModelError(
                 f"{self.file.container.name!r}: device {step.device!r} cannot run its segment ({reason}), and the file "
@@ -459,7 +458,7 @@ class Loader:
     def _make_substitute(
         self, record: Message, slots: Mapping[str, int], step: Step, error: BaseException | None
     ) -> Substitute:
-        """Load the segment that the file has for the CPU in place of a step; see `Bindable`."""
+        """Load the segment that the file has for the CPU in place of a step."""
         message = record.steps[step.segment]
         nodes = list(message.nodes)
         try:
@@ -484,7 +483,7 @@ class Loader:
 
 
 def _overlap_of(plan: Plan, reads: Reads, streaming: Set[str], record: Message) -> Overlap:
-    """Return which steps of a plan may overlap; in threads only as the file records, since costs are not known here."""
+    """Return which steps of a plan may overlap; in threads only as the file records, since costs are unknown here."""
     enqueued = enqueued_of(plan, streaming)
     is_unchanged = all(
         step.device == recorded_step.device for step, recorded_step in zip(plan.steps, record.steps, strict=True)

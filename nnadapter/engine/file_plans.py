@@ -43,7 +43,7 @@ def load_template(loader: Loader, record: Message) -> FilePlan:
 
 
 def _fillable(loader: Loader, record: Message, trace: SymbolicTrace) -> Mapping[int, SpecializablePart]:
-    """Return the segments to specialize, by position; on absent devices the CPU runs them, which takes all sizes."""
+    """Return the segments to specialize, by position, except on absent devices: the CPU takes all sizes."""
     parts = {}
     for number, step in enumerate(record.steps):
         if step.HasField("given") and step.device in loader.devices.opened:
@@ -135,7 +135,6 @@ class FileDynamicPlans(DynamicPlans[FilePlan]):
         return load_template(self._loader, record) if entry.is_template else self._loader.load(record)
 
     def shapes_of(self, entry: DynamicPlan) -> ShapeSet:
-        """Return the shapes that a plan serves, as recorded in the file until the plan is loaded."""
         if entry.shapes is None:
             with self._reading:
                 if entry.shapes is None:

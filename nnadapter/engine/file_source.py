@@ -92,7 +92,7 @@ class FilePlanSource(PlanSource[FilePlan]):
         return (*self._open_devices.opened, "cpu")
 
     def prepare(self, shapes: Shapes) -> None:
-        """Load the plans for these input shapes, of every selection of branches that the file has."""
+        """Load the plans for these input shapes, of every selection of branches in the file."""
         sizes = (tuple(shapes[name]) if name in shapes else self.declared_shape(name) for name in self.input_names)
         input_shapes, choices = tuple(sizes), {tuple(plan.truths) for plan in self._file.message.plans}
         ready = [self._is_ready(input_shapes, truths) for truths in sorted(choices - {()})]
@@ -102,7 +102,7 @@ class FilePlanSource(PlanSource[FilePlan]):
     def _is_ready(self, shapes: InputShapes, truths: Truths | None) -> bool:
         """Load the plan for a selection of branches; return False if the file has none.
 
-        `truths` are the condition values of the selection; None for the plan that has all branches.
+        `truths` are the condition values of the selection; None for all branches.
         """
         with self.use() as use:
             return (self.take(use, shapes) if truths is None else self._lease(use, shapes, truths)) is not None
@@ -150,7 +150,7 @@ class FilePlanSource(PlanSource[FilePlan]):
         return (*self.plans.take(use, "whole", lambda: self._loader.load(original_model)), None)
 
     def _may_be_any(self, truths: Truths, shapes: InputShapes) -> bool:
-        """Return True if a selection of branches without a plan may run with the plan that has all branches."""
+        """Return True if the plan with all branches may serve a selection without a plan."""
         return True
 
     def _lease(self, use: object, shapes: InputShapes, truths: Truths) -> LeasedPlan[FilePlan] | None:

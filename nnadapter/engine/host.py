@@ -54,7 +54,7 @@ class HostEngine:
         deadline_s: float | None = None,
         tracing: HostTracing | None = None,
     ) -> None:
-        """Load the model. `setting` opens the CPU as a device, which only reports need.
+        """Load the model; `setting` opens the CPU as a device, which only reports need.
 
         Raises:
             InvalidModelError, ModelFileError: ONNX Runtime cannot load it, or an Einsum equation is invalid.
@@ -177,7 +177,7 @@ class HostEngine:
         pass
 
     def observed(self) -> Observed:
-        """Return the facts for a report. The model is loaded again and planned for the CPU."""
+        """Return the facts for a report; this loads the model again and plans it for the CPU."""
         from nnadapter.engine.observed import Observed
         from nnadapter.onnx.files import load_model
         from nnadapter.onnx.preparation.default_sizes import default_shapes
@@ -253,7 +253,7 @@ class HostEngine:
         return feed
 
     def _with_texts(self, feed: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Convert input arrays of bytes to strings, because ONNX Runtime would read beyond their elements."""
+        """Convert arrays of bytes to strings, because ONNX Runtime would read beyond their elements."""
         arrays = {name: feed[name] for name in self._texts if name in feed}
         kinds = {name: getattr(getattr(array, "dtype", None), "kind", "") for name, array in arrays.items()}
         if not {"S", "V"} & set(kinds.values()):
@@ -263,7 +263,7 @@ class HostEngine:
         return {**feed, **{name: texts_of(name, arrays[name]) for name, kind in kinds.items() if kind in ("S", "V")}}
 
     def _by_memory(self, names: Sequence[str] | None, feed: Mapping[str, Any], options: Any, error: Exception) -> Any:
-        """Repeat a failed run with arrays passed by address, if ONNX Runtime's Python interface lacks a dtype."""
+        """Repeat a failed run by memory addresses, if ONNX Runtime's Python interface lacks a dtype."""
         foreign = isinstance(feed, Mapping) and (
             any(map(values.is_foreign, feed.values())) or values.goes_by_memory(self.session)
         )
@@ -370,7 +370,7 @@ class _Loader:
                 return self._open_session(contents_of(lowered), self._session_options)
 
     def count_checks(self, session: onnxruntime.InferenceSession) -> tuple[CountCheck, ...]:
-        """Return the checks of counts in feeds; a model needs them only if it has inputs of rank 0 or 1."""
+        """Return the checks of counts in feeds, which only inputs of rank 0 or 1 need."""
         inputs = [value.name for value in session.get_inputs() if len(value.shape) < 2 and value.type in _OF_COUNTS]
         if not inputs:
             return ()
@@ -381,7 +381,7 @@ class _Loader:
     def load_lower(
         self, run: Callable[[onnxruntime.InferenceSession], _Result], error: Exception
     ) -> tuple[onnxruntime.InferenceSession, _Result]:
-        """Load the model with fewer optimizations; return the session and the results of `run`, or raise `error`."""
+        """Load the model with fewer optimizations; return session and result of `run`, or raise `error`."""
         failure = "failed to run the model"
         return self._lower(self._path_or_bytes(), lambda session: (session, run(session)), failure, error)
 

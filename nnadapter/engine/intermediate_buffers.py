@@ -57,7 +57,7 @@ class RunBuffers(NamedTuple):
         return tuple(np.empty(place.dimensions, place.dtype) if array is None else array for place, array in row)
 
     def copy_if_aliased(self, results: Sequence[Any], into: Into = ()) -> Sequence[Any]:
-        """Copy results of a step that lie in the memory block, such as views of inputs; the arrays `into` stay."""
+        """Copy results of a step that lie in the memory block, such as views of inputs; arrays of `into` stay."""
         if results is into:
             return results
         buffer_ids = set(map(id, into))
@@ -85,7 +85,7 @@ class IntermediateBuffers:
 def plan_intermediate_buffers(
     plan: Plan, reads: Mapping[int, Sequence[str]], arenas: Arenas, staying: Collection[int] = ()
 ) -> IntermediateBuffers | None:
-    """Return the memory layout of a plan's intermediate values; None if no value is large and of static size.
+    """Return the memory layout of intermediate values; None if none is large and of static size.
 
     `reads` are the inputs of each segment's program, `staying` the segments with device-resident outputs.
     """
@@ -159,7 +159,7 @@ def held_between(arenas: Arenas) -> Mapping[Hashable, int]:
 
 
 def _places(check: OutputCheck) -> list[Place]:
-    """Return a place in new memory for each output of a step; empty if one has no static size or holds objects."""
+    """Return a place in new memory for each output; empty if one has no static size or holds objects."""
     places = []
     for spec in check:
         sizes = () if spec is None else tuple(size for size in spec[0] if size)

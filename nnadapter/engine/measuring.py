@@ -1,11 +1,11 @@
 """Policy `measured`: candidates are compiled and timed in turns with real input; choices are stored for later sessions.
 
-Noise on a shared machine only adds time, so a low quantile of a candidate's turns counts. Candidates are compared turn
-by turn. The simplest wins unless another is faster beyond noise.
+Noise on a shared machine only adds time, so a low quantile of a candidate's turns counts. The simplest candidate wins
+unless another is faster beyond noise.
 
 1. All candidates take turns until the winner is clear (`costs/calibrator.py`).
 2. The winner and the fastest other one repeat this. If both contests agree and the machine was otherwise idle, the
-   choice is stored on disk.
+choice is stored on disk.
 3. Later runs are checked against the measured time (`compiled.py`). On contradiction the next run measures again.
 
 If shapes vary, the winner gets a dynamic plan, for sizes near those measured. If that loses the gain, each set of
@@ -64,7 +64,7 @@ class PastChoices:
         self._setting, self._session_options = setting, session_options
 
     def recall(self, judgment: Judgment) -> tuple[Recalled | None, str]:
-        """Return the stored choice for a judged model at its shapes, and a note on why a stored file is not used."""
+        """Return the stored choice for a judged model, and a note on why a stored file is not used."""
         past, note = calibration.recall(self.key(judgment))
         if past is None:
             return None, note
@@ -146,9 +146,9 @@ class Outcome:
 def is_slower(turns: Sequence[float], other_turns: Sequence[float], by: float = 0.0) -> bool:
     """Return True if a candidate is slower than another by more than the share `by`, beyond noise.
 
-    It must be slower in all of 5 turns, all but one of 7, all but two of 11:
-    2 to
-    6 % by chance. In fewer than 5 turns, it must be slower in all by a wide margin.
+    It must be slower in all of 5 turns, all but one of 7, all but two of 11: 2 to 6 % by chance. In fewer than 5 turns,
+    it
+    must be slower in all by a wide margin.
     """
     pairs = list(zip(turns, other_turns, strict=False))
     if len(pairs) < _FEWEST:
@@ -181,8 +181,8 @@ def contest(
 ) -> tuple[Outcome, list[list[float]]]:
     """Time candidates in turns until the winner is clear or more turns do not help.
 
-    Returns outcome and seconds per turn. Each candidate runs once per round, in random order with a constant seed.
-    `simplest` are indices of candidates, the simplest first.
+    Returns outcome and seconds per turn. Each round runs all in random order with a constant seed. `simplest` are
+    indices of candidates, the simplest first.
     """
     samples: list[list[float]] = [[] for _ in candidates]
     contenders, chance, started = list(range(len(candidates))), Random(0), clock()
@@ -200,9 +200,9 @@ def contest(
 def twice(
     turns: Sequence[Callable[[], float]], simplest: Sequence[int], clock: Callable[[], float]
 ) -> tuple[Outcome, str]:
-    """Return the outcome of two contests, and the reason to doubt it, empty if there is none.
+    """Return the outcome of two contests, and the reason to doubt it, if any.
 
-    The winner of the first and the fastest other candidate hold the second contest. All turns count.
+    The winner and the fastest other candidate hold the second contest. All turns count.
     """
     first, samples = contest(turns, simplest, clock)
     rivals = set(range(len(turns))) - {first.winner}
@@ -249,7 +249,7 @@ class Measurer:
         self._broken: dict[str, list[str]] = {}
 
     def choose(self, planner: Planner, judgment: Judgment, feed: Mapping[str, Any], *, made_up: bool) -> Compiled:
-        """Return the compiled plan of the fastest placement for the shapes of a judged model: stored, or measured now.
+        """Return the compiled plan of the fastest placement for a judged model: stored, or measured now.
 
         `feed` are the inputs of the measured runs; `made_up` if they are random.
         """
@@ -269,10 +269,9 @@ class Measurer:
     def check_dynamic(self, compiled: Compiled, fastest: Compiled, shapes: Shapes, feed: Mapping[str, Any]) -> Compiled:
         """Return `compiled`, the dynamic plan of the measured plan `fastest`, with its measurements for the report.
 
-        Its runs are not checked against the measured time, which holds for other sizes.
-
-        Raises:
-            FixedSizesError: it fails, or is slower than the next best candidate.
+        Its runs are not checked against the measured time, which holds for other sizes. Raises FixedSizesError if it
+        fails, or
+        is slower than the next best candidate.
         """
         dynamic = compiled.dynamic
         if len(fastest.timed) > 1 and dynamic is not None and not dynamic.fillable:
@@ -327,7 +326,7 @@ class Measurer:
     def _run_turns(self, plans: Sequence[Compiled], feed: Mapping[str, Any], pools: int) -> tuple[Outcome, str]:
         """Time compiled candidates; return the outcome, and the reason if the choice is not to be stored.
 
-        `pools` is the number of thread pools of other sessions in the process.
+        `pools` is the number of thread pools of other sessions.
         """
         if len(plans) == 1:
             seconds = self._stopwatch.turn(_runner(plans[0], feed))
@@ -351,11 +350,9 @@ class Measurer:
         trials: list[tuple[Candidate, Compiled]],
         pools: int,
     ) -> None:
-        """Append to `trials` every candidate that compiles and runs without fallback.
+        """Append to `trials` every candidate that compiles and runs without fallback, or one if all need it.
 
-        If all need fallback, one of them is appended. `pools` are the thread pools of other sessions: each candidate
-        gets the
-        pools that it would have alone.
+        Each candidate gets the thread pools that it would have alone; `pools` are those of other sessions.
         """
         failure: DriverError | NotDelegatedError | None = None
         fallen: list[tuple[Candidate, Compiled]] = []
@@ -411,7 +408,7 @@ def _rank(candidate: Candidate) -> int:
 
 
 def _simplest(plans: Sequence[Compiled]) -> list[int]:
-    """Return the indices of plans, fewest steps first, and among these the ones without accelerators first."""
+    """Return the indices of plans, fewest steps first; ties go to plans without accelerators."""
 
     def rank(number: int) -> tuple[int, bool]:
         steps = plans[number].plan.steps

@@ -123,9 +123,9 @@ def read_sizes(message: Message) -> tuple[int, ...]:
 
 
 def write_array(message: Message, name: str, array: Array, writer: ContainerWriter) -> None:
-    """Write an array of numbers as a part of the container, and fill its Contents message.
+    """Write an array as a part of the container, and fill its Contents message.
 
-    Raises CompiledModelError for arrays of other things.
+    Raises CompiledModelError unless it holds numbers.
     """
     if not isinstance(array, np.ndarray) or array.dtype.hasobject:
         raise CompiledModelError(f"constant {name!r} holds no numbers, so a compiled model cannot contain it")
@@ -200,7 +200,7 @@ def values_by_name(messages: Iterable[Message]) -> dict[str, Value]:
 def write_ir(message: Message, model: Model, inputs: Sequence[str], writer: ContainerWriter) -> None:
     """Write a segment in adapter IR to the container, and fill its Segment message.
 
-    A segment with dynamic shapes is written with its size hints, and the places of symbolic numbers.
+    Dynamic shapes are written as size hints with the places of symbolic numbers.
     """
     from nnadapter.ir.protobuf.serialization import read_model, to_parts
     from nnadapter.ir.structure import numbers, with_numbers
@@ -225,9 +225,9 @@ def write_ir(message: Message, model: Model, inputs: Sequence[str], writer: Cont
 def write_onnx(
     message: Message, model: onnx.ModelProto, inputs: Sequence[str], without: Sequence[str], writer: ContainerWriter
 ) -> None:
-    """Write a segment in ONNX to the container, with separate constants, and fill its Segment message.
+    """Write a segment in ONNX, with separate constants, to the container, and fill its Segment message.
 
-    `without` are optimizers that ONNX Runtime must not use for it.
+    ONNX Runtime must not use the optimizers `without` for it.
     """
     from nnadapter.onnx.canonical import separated
 
@@ -312,7 +312,7 @@ def _tensor(name: str, array: Array) -> SeparateTensor:
 def loadable_part(message: Message, segments: Segments, session_options: object) -> Loadable:
     """Return a segment as ONNX Runtime loads it, with separate weights unless the caller has session options.
 
-    With session options, ONNX Runtime would retain the separate weights for other sessions.
+    With these, ONNX Runtime would retain the weights for other sessions.
     """
     from nnadapter.drivers.onnxruntime.sessions import Loadable
     from nnadapter.onnx.canonical import joined_bytes

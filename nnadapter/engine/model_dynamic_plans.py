@@ -50,7 +50,7 @@ class ModelDynamicPlan(DynamicPlan):
         self._checked: Cache[object, bool] = Cache("shapes whose indices were checked", _MOST_CHECKED)
 
     def complete(self, compiled: Compiled) -> Compiled:
-        """Return a plan with the shapes that it serves; bounds probed for an evicted predecessor are reused."""
+        """Return a plan with the shapes that it serves, reusing bounds probed for an evicted predecessor."""
         dynamic = compiled.dynamic
         assert dynamic is not None, "the plan has dynamic shapes"
         if dynamic.is_looked_through and self.probed is None:
@@ -130,7 +130,7 @@ class ModelDynamicPlans(DynamicPlans[Compiled]):
 
     @cached_property
     def growing(self) -> Mapping[str, int]:
-        """Inputs that grow from run to run, with their axis. Such a model is sure to run at other shapes."""
+        """Inputs that grow from run to run, with their axis; such a model is sure to run at other shapes."""
         return growing_inputs(self._prepared())
 
     def describe(self, exempt: str) -> str:
@@ -174,7 +174,6 @@ class ModelDynamicPlans(DynamicPlans[Compiled]):
         return None if shapes.guards is None and shapes.limits is None else shapes.test(declares)
 
     def note_served(self) -> None:
-        """Note that a plan served shapes other than its own."""
         self._unshared_count = 0
 
     def retry(self) -> None:
@@ -192,7 +191,6 @@ class ModelDynamicPlans(DynamicPlans[Compiled]):
     def take_entry(
         self, use: object, entry: DynamicPlan, shape_set: ShapeSet, shapes: Shapes, sizes: Sequence[Any] | None
     ) -> LeasedPlan[Compiled] | None:
-        """Take a plan; forget it if it cannot be made again."""
         try:
             leased = super().take_entry(use, entry, shape_set, shapes, sizes)
         except FixedSizesError:
@@ -210,7 +208,6 @@ class ModelDynamicPlans(DynamicPlans[Compiled]):
             self._entries = self._entries[: self._limit]
 
     def _is_refused_at(self, shapes: Shapes) -> bool:
-        """Return True if no plan could be made for some shapes, or a device refused to specialize one."""
         sizes, refused = tuple(shapes.values()), self._refused
         return bool(refused.get(sizes) or any(refused.get((entry.key, sizes)) for entry in self._entries))
 
@@ -250,7 +247,7 @@ class ModelDynamicPlans(DynamicPlans[Compiled]):
 
     @property
     def _is_paused(self) -> bool:
-        """True if no plan is tried for these shapes, since recent plans served no others.
+        """True if no plan is tried because recent plans served no other shapes.
 
         Earlier shapes may have been unusual, so the 8th, the 16th and so on are tried again.
         """
@@ -280,7 +277,7 @@ class ModelDynamicPlans(DynamicPlans[Compiled]):
         return unread_inputs(self._prepared())
 
     def _may_serve(self, shapes: Shapes) -> bool:
-        """Return True if devices take tensors of these shapes; devices with ONNX take no empty ones but a cache."""
+        """Return True if devices take tensors of these shapes; with ONNX, the only empty tensor may be a cache."""
         return (
             not self._needs_elements
             or all(0 not in shape for shape in shapes.values())
@@ -300,7 +297,7 @@ class ModelDynamicPlans(DynamicPlans[Compiled]):
 
 
 def _are_similar(some: Shapes, other: Shapes) -> bool:
-    """Return True if a plan for some shapes probably serves others: all sizes of 0 and 1 agree."""
+    """Return True if a plan for some shapes probably serves others."""
     return all(
         [min(size, 2) for size in shape] == [min(size, 2) for size in other[name]] for name, shape in some.items()
     )

@@ -104,7 +104,7 @@ class ModelPlans:
     def take(self, use: object, shapes: InputShapes, feed: Mapping[str, Any] | None = None) -> LeasedPlan[Compiled]:
         """Return the plan for these input shapes: a static one for the first shapes, then a dynamic one if possible.
 
-        `feed` are the inputs of the run, for measurements; None to prepare a plan without a run.
+        `feed` are the inputs of the run, for measurements; None without a run.
         """
         if self._static_shapes is None:
             self._static_shapes = () if self.dynamic.growing else shapes
@@ -119,7 +119,7 @@ class ModelPlans:
         return self.dynamic.take(use, shapes)
 
     def may_serve(self, shapes: InputShapes) -> bool:
-        """Return True if a dynamic plan may serve these shapes, because they have no static plan."""
+        """Return True if a dynamic plan may serve these shapes."""
         return shapes != self._static_shapes
 
     def partition_at(self, shapes: Shapes) -> Partitioning:
@@ -162,7 +162,6 @@ class ModelPlans:
         return compiled
 
     def _make_dynamic(self, shapes: Shapes) -> Compiled:
-        """Make a dynamic plan at some shapes, and drop the static plan that it replaces."""
         compiled = self._with_planner(lambda planner: self._compile_dynamic(planner, shapes))
         if compiled.is_template:
             # Each set of shapes has a specialized plan of its own, so the static plan for the first shapes may stay.
@@ -197,7 +196,7 @@ class ModelPlans:
     def _compile_measured(
         self, planner: Planner, shapes: Shapes, static_plan: Compiled | None, measurer: Measurer
     ) -> Compiled:
-        """Compile a dynamic plan of the fastest measured placement; raise FixedSizesError if that costs the gain."""
+        """Compile a dynamic plan of the fastest placement; raise FixedSizesError if that costs the gain."""
         feed, other_pools = self._random_feed(planner, shapes), pools_held()
         fastest = static_plan or measurer.choose(planner, planner.judge(shapes), feed, made_up=True)
         try:
@@ -234,7 +233,7 @@ class ModelPlans:
             return work(self._planner_with_branches(planner))
 
     def _planner_with_branches(self, failed: Planner) -> Planner:
-        """Return the planner of the model with its branches; threads that fail together get the same one."""
+        """Return the planner of the model with its branches, the same for threads that fail together."""
         with self._switching:
             if self.planner is failed:
                 assert failed.prepared.original is not None, "there is a model with its branches"
@@ -249,7 +248,6 @@ class ModelPlans:
 def _possible(
     dynamic: dynamic_shapes.DynamicPartitioning | Unsupported,
 ) -> dynamic_shapes.DynamicPartitioning:
-    """Return a dynamic partitioning, or raise FixedSizesError with the reason why there is none."""
     if isinstance(dynamic, Unsupported):
         is_for_all = not isinstance(dynamic, dynamic_shapes.ShapeDependentRefusal)
         raise FixedSizesError(dynamic.detail, is_for_all=is_for_all)

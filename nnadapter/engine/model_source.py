@@ -145,7 +145,7 @@ class ModelPlanSource(PlanSource[Compiled]):
             self._own.partition_at(shapes)
 
     def note_contradiction(self, lease: Lease[Compiled]) -> None:
-        """Drop a plan that runs contradict, and its measured times, so that the next run measures again."""
+        """Drop a plan that runs contradict, with its measured times, so that the next run measures again."""
         compiled = lease.plan
         if self._measurer is not None and compiled is not None and compiled.watch is not None:
             self._measurer.contradicted(compiled, compiled.watch)
@@ -164,7 +164,7 @@ class ModelPlanSource(PlanSource[Compiled]):
         self._compiled_for(self._complete(shapes), selection)
 
     def observed(self, last_shapes: InputShapes | None) -> Observed:
-        """Return the facts for a report of the plan used last; before the first run, of a plan at default shapes."""
+        """Return the facts for a report on the plan used last; before the first run, on a plan at default shapes."""
         compiled = self.plans.newest or self._usual()
         if compiled.dynamic is not None and last_shapes is not None:
             compiled = self._plans_of(compiled).at_shapes(compiled, self.known_shapes(last_shapes))
@@ -178,10 +178,7 @@ class ModelPlanSource(PlanSource[Compiled]):
         return replace(observed, notes=(*observed.notes, *notes)) if notes else observed
 
     def withdraw_nodes(self, device: str, nodes: Mapping[str, Unsupported]) -> None:
-        """Withdraw nodes from a device for the rest of the session, and drop all plans.
-
-        `nodes` are reasons by node name.
-        """
+        """Withdraw nodes, mapped to reasons, from a device for the rest of the session, and drop all plans."""
         # a new mapping each time: another thread may be judging by the previous one
         self._withdrawn[device] = {**self._withdrawn.get(device, {}), **nodes}
         self.forget_plans()
@@ -214,7 +211,6 @@ class ModelPlanSource(PlanSource[Compiled]):
 
     @property
     def selection_note(self) -> str:
-        """Report note that inputs select among too many variants of the model; empty otherwise."""
         return "" if self._selections is None else self._selections.note
 
     def original_part(self) -> Part:
@@ -239,7 +235,7 @@ class ModelPlanSource(PlanSource[Compiled]):
         return (None,) if self._selections is None else self._selections.planned_ahead
 
     def make_dynamic(self, shapes: Shapes, selection: BranchSelection | None) -> bool:
-        """Return True if a dynamic plan serves these shapes of all inputs; make it if needed.
+        """Return True if a dynamic plan, made if needed, serves these shapes of all inputs.
 
         `selection` is one of `planned_ahead`.
         """
@@ -290,7 +286,7 @@ class ModelPlanSource(PlanSource[Compiled]):
     def _complete(self, shapes: Shapes) -> InputShapes:
         """Return the shapes of all inputs in order, completed by declared shapes.
 
-        Raises InvalidInputError if a shape is missing, unfit or for an unknown input.
+        Raises InvalidInputError if one is missing, unfit or for an unknown input.
         """
         for name, shape in shapes.items():
             check_shape(name, shape, self.signature.by_name)
@@ -312,7 +308,7 @@ class ModelPlanSource(PlanSource[Compiled]):
         return (self._own if self._selections is None else self._selections).take(use, shapes, feed)
 
     def make_ahead(self, shapes: InputShapes, selection: BranchSelection | None) -> None:
-        """Make the plan that a run at these shapes with these branches would take; called by the background thread."""
+        """Make the plan that a run would take; called by the background thread."""
         feed = dict[str, Any]()
         with self.use() as use:
             if self._selections is None:
@@ -394,7 +390,7 @@ def _version_of(node: onnx.NodeProto, model: onnx.ModelProto) -> int:
 
 
 def _is_suspect(node: OnnxNode, values: Mapping[str, Value]) -> bool:
-    """Return True if ONNX Runtime may find a node invalid: it contradicts its schema, or lacks a schema or types."""
+    """Return True if a node contradicts or lacks its schema or types, so that ONNX Runtime may find it invalid."""
     dtypes = tuple([values[name].dtype if name in values else None for name in node.inputs])
     return bool(
         node.contradiction
@@ -485,7 +481,7 @@ def open_source(
 def loaded(
     source: str | os.PathLike[str] | bytes | onnx.ModelProto, session_options: onnxruntime.SessionOptions | None
 ) -> onnx.ModelProto:
-    """Return the model of a path, contents or message, with the overrides of the session options applied."""
+    """Return the model, with the overrides of the session options applied."""
     if session_options is None:
         return load_model(source)
     from nnadapter.drivers.onnxruntime.sessions import external_folder

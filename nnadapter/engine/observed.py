@@ -64,7 +64,7 @@ class KeptReport:
 def observed_of(
     compiled: Compiled, plans: PlanCounts, incidents: Incidents | None = None, pause_texts: Sequence[str] = ()
 ) -> Observed:
-    """Return the observations of a compiled plan for a report; `pause_texts` are notes on paused devices."""
+    """Return the observations of a plan for a report; `pause_texts` are notes on paused devices."""
     steps = compiled.plan.steps
     return Observed(
         partitioning=compiled.partitioning,

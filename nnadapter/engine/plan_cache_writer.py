@@ -38,7 +38,7 @@ _MOST_LEFT = 64
 
 
 def write_plans(place: Place, plans: Plans, source: ModelPlanSource, make_report: ReportMaker) -> str:
-    """Write plans of a source to a cache entry, with the plans that are there; return the reason if that fails."""
+    """Write plans to a cache entry, with those already there; return the reason if that fails."""
     previous, started = place.open_file(), time.perf_counter()
 
     def fill(writer: ContainerWriter) -> None:
@@ -65,7 +65,7 @@ def _linked(place: Place, bound: BoundStep, setting: Setting, writer: LinkingWri
 
 
 def _merged_shapes(previous: CompiledFile | str, source: ModelPlanSource) -> OriginalModelShapes:
-    """Return the shapes that run with all branches, by selection: those of a source and of the previous entry."""
+    """Return the shapes that run with all branches, by selection, of a source and of the previous entry."""
     merged = dict(source.original_model_shapes)
     previous_shapes = read_facts(previous.container)[1] if isinstance(previous, CompiledFile) else {}
     for truths, shapes in previous_shapes.items():
@@ -92,7 +92,7 @@ def _carry(previous: CompiledFile, message: Message, writer: LinkingWriter) -> N
 
 
 def _with_room(previous: Message, written: set[Truths]) -> list[Message]:
-    """Return the forks of the previous entry to carry over, up to the limit; forks that lead to a plan come first."""
+    """Return the forks of the previous entry to carry over, those that lead to a plan first."""
     led_to = [tuple(plan.truths) for plan in previous.plans]
 
     def leads_nowhere(fork: Message) -> bool:
@@ -176,7 +176,7 @@ class PlanCacheWriter:
         self._writing = new_lock()
 
     def begin(self, source: ModelPlanSource) -> None:
-        """Write the plans of a new source, unless its model has operators that external packages convert."""
+        """Write the plans of a new source, unless external packages convert its operators."""
         nodes = source.prepared.nodes
         if any(is_external(node.domain, node.op_type, node.since_version) for node in nodes):
             self.note += "; plans of a model with operators of external packages are not cached"
@@ -184,7 +184,7 @@ class PlanCacheWriter:
         self.write_new(source)
 
     def write_new(self, source: ModelPlanSource) -> None:
-        """Write the plans that a source has made since the last call; return at once if a thread is writing."""
+        """Write the plans made since the last call; return at once if a thread is writing."""
         while _changes(source) != self._looked_at and self._writing.acquire(blocking=False):
             self._write(source)
 
@@ -219,7 +219,7 @@ def _bounds_of(compiled: Compiled) -> Bounds | None:
 
 
 def _changes(source: ModelPlanSource) -> int:
-    """Return a number that changes when a source makes or checks a plan, or when a plan serves more shapes."""
+    """Return a number that changes when a plan is made or checked, or serves more shapes."""
     checked = 0 if source.checks is None else source.checks.count
     return source.plans.made_count + source.widened + checked
 

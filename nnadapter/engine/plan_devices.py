@@ -25,10 +25,7 @@ if TYPE_CHECKING:
 
 
 def pools_of(trace: Trace, threading: Threading, calls: NamedCalls) -> Callable[[Program], ExecutionPool]:
-    """Return a factory of execution pools for the programs of one segment.
-
-    The pools record computations if there is a trace.
-    """
+    """Return a factory of execution pools for one segment, which record computations if there is a trace."""
     if not trace.is_recording:
         return lambda program: ExecutionPool(program, threading, calls)
     from nnadapter.engine.tracing import traced_pools
@@ -37,7 +34,7 @@ def pools_of(trace: Trace, threading: Threading, calls: NamedCalls) -> Callable[
 
 
 def transfers_of(trace: Trace) -> Callable[[], list[Transfer]]:
-    """Return a factory of the lists that receive transfers, which record them if there is a trace."""
+    """Return a factory of lists that receive transfers, and record them if there is a trace."""
     if not trace.is_recording:
         return list
     from nnadapter.engine.tracing import traced_transfers
@@ -120,7 +117,7 @@ class Health:
             self.is_troubled = bool(self._troubles)
 
     def text(self, step: StepKey = _DEVICE) -> str:
-        """Return a text on the pause of the device or of a step; empty if there is none."""
+        """Return a text on the pause of the device or of a step, if any."""
         with self._lock:
             trouble = self._troubles.get(_DEVICE)
             is_whole_device = trouble is not None and trouble.pause > 0
@@ -135,20 +132,19 @@ class Health:
 
 
 WELL = Health("", pauses=False)
-"""Health of a device that has no fallback, such as the CPU."""
+"""Health of a device without fallback, such as the CPU."""
 
 
 def evict_nothing() -> bool:
-    """Return False: there is no plan to evict."""
+    """Return False."""
     return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanDevices:
-    """Devices of a session as its plans use them, with their threading and health."""
+    """Devices of a session, with their threading and health."""
 
     accelerators: frozenset[str]
-    """Devices that count as accelerators."""
     owning: frozenset[str]
     threading: Mapping[str, Threading]
     trace: Trace
@@ -157,7 +153,6 @@ class PlanDevices:
     pauses: bool = True
     """True if devices that keep failing are paused, which requires fallback."""
     make_room: Callable[[], bool] = evict_nothing
-    """Closes an idle plan of the session; returns False if there is none."""
     _healths: dict[str, Health] = field(default_factory=dict)
 
     def health(self, device: str) -> Health:

@@ -59,13 +59,12 @@ class LinkedContainer(Container):
             raise self.damaged(f"the list of its parts cannot be read ({type(error).__name__})") from error
 
     def check_links(self) -> None:
-        """Raise CompiledModelError if a linked part is missing."""
         for place, part in zip(self._places, self.parts, strict=True):
             if not isinstance(place, int):
                 self._linked(place, part)
 
     def copy_part(self, number: int, writer: LinkingWriter) -> int:
-        """Copy a part, or the link to it, to another plan entry, and return its number there."""
+        """Copy a part or link to another plan entry, and return its number there."""
         part, place = self.parts[number], self._places[number]
         if isinstance(place, int):
             return writer.add(part.kind, self._own.contents(place))
@@ -111,13 +110,13 @@ MOST_PLANS = 8
 
 
 class Place(NamedTuple):
-    """Place of a session's plans in the cache: folder and key."""
+    """Folder and key of a session's plans in the cache."""
 
     folder: Folder
     key: Key
 
     def open_file(self) -> CompiledFile | str:
-        """Return the cached plans, or the reason why there are none; warn of a defective entry."""
+        """Return the cached plans, or the reason for their lack; warn of a defective entry."""
         entry = self.folder.find(self.key)
         if isinstance(entry, Entry):
             try:
@@ -132,7 +131,7 @@ class Place(NamedTuple):
 
 
 def facts(devices: Sequence[str], by_truths: OriginalModelShapes) -> bytes:
-    """Return the contents of the part `FACTS`: device names, and shapes that run with all branches."""
+    """Return the contents of the part `FACTS`."""
     rows = [[truths, None if shapes is None else sorted(shapes, key=repr)] for truths, shapes in by_truths.items()]
     return json.dumps({"devices": list(devices), "left": rows}).encode()
 

@@ -64,8 +64,7 @@ class PlanSource(ABC, Generic[PlanT]):
     def take(self, use: object, shapes: InputShapes, feed: Mapping[str, Any] | None = None) -> LeasedPlan[PlanT]:
         """Return the plan for input shapes, made or loaded if needed; implement it with `self.plans.take`.
 
-        `use` is a new object, see `PlanCache`. `feed` are checked inputs, which select branches; None to prepare a
-        plan.
+        `use` is a new object, see `PlanCache`. `feed` are checked inputs, which select branches; None without a run.
         """
 
     @abstractmethod
@@ -74,10 +73,7 @@ class PlanSource(ABC, Generic[PlanT]):
 
     @abstractmethod
     def observed(self, last_shapes: InputShapes | None) -> Observed | KeptReport:
-        """Return the facts for a report on the plan for `last_shapes`, the shapes of the last run.
-
-        Before the first run they are None.
-        """
+        """Return the facts for a report on the plan for `last_shapes`, the shapes of the last run; None before it."""
 
     @abstractmethod
     def close(self) -> None:
@@ -102,14 +98,14 @@ class PlanSource(ABC, Generic[PlanT]):
         self.plans.drop(lease)
 
     def background_run(self, shapes: InputShapes, feed: Mapping[str, Any]) -> BackgroundRun | None:
-        """Return a function that runs the model on the CPU, if a thread is still making the plan; otherwise None."""
+        """Return a function that runs the model on the CPU while a thread is still making the plan; otherwise None."""
         return None
 
     def write_new_plans(self) -> None:
-        """Write plans made since the last call to the cache. Called after runs; does nothing by default."""
+        """Write plans made since the last call to the cache, if there is one."""
 
     def successor(self, error: Exception) -> PlanSource[Any]:
-        """Return the source that replaces this one after a recoverable error; raise the error if there is none."""
+        """Return the source that replaces this one after a recoverable error, or raise the error."""
         raise error
 
     @contextmanager
@@ -123,7 +119,7 @@ class PlanSource(ABC, Generic[PlanT]):
             self.plans.close_unused()
 
     def is_made(self, shapes: InputShapes, feed: Mapping[str, Any]) -> bool:
-        """Return True if the plan for these shapes is made, so that a run need not wait for it."""
+        """Return True if the plan for these shapes is made, so that a run need not wait."""
         with self.use(ExistingOnly()) as use:
             try:
                 self.take(use, shapes, feed)

@@ -1,8 +1,8 @@
 """Cache of the compiled plans of a session, bounded in number and in bytes.
 
-Memory shared by plans counts once. Dropping plans never frees shared memory of the plan used last, so that does not
-count. Plans used once are evicted first, least recently used first: shapes that grow at each run never recur, and must
-not evict those that do. A plan made again soon after its eviction counts as used twice. The plan used last is never
+Memory shared by plans counts once; that of the plan used last does not count, since dropping plans never frees it.
+Plans used once are evicted first, least recently used first: shapes that grow at each run never recur, and must not
+evict those that do. A plan made again soon after its eviction counts as used twice. The plan used last is never
 evicted. Source: 2Q (Johnson and Shasha, VLDB 1994).
 """
 
@@ -55,7 +55,7 @@ class PlanMemory:
         self._change(plan, None)
 
     def freed_bytes(self, last: object) -> int:
-        """Return the bytes that dropping every plan would free, if the shared memory of the plan `last` remains."""
+        """Return the bytes that dropping every plan would free, except the shared memory of the plan `last`."""
         return self.total_bytes - sum(self._holdings.get(last, _NOTHING).shared_bytes.values())
 
     def _change(self, plan: object, holding: Holding | None) -> None:
@@ -141,7 +141,7 @@ class PlanCounts:
 
 
 class Lease(Generic[PlanT]):
-    """Cache entry of a plan, which callers use to take it again. A plan in use is not closed."""
+    """Cache entry of a plan. A plan in use is not closed."""
 
     __slots__ = ("dropped", "made", "plan", "reported_at", "reuse_count", "was_evicted")
 
@@ -161,8 +161,9 @@ class PlanCache(Generic[PlanT]):
     """Plans by key. Each plan is made once, even if several threads request it at the same time.
 
     A use is identified by a new `object()`. A `finally` around `take` and the work with the plan ends it: first
-    `users.pop(use, None)`, a single C call that no interrupt can split, then `close_unused()`. If an interrupt comes
-    between them, the next use closes the plan.
+    `users.pop(use, None)`, a single C call that no interrupt can split, then `close_unused()`. After an interrupt
+    between
+    them, the next use closes the plan.
     """
 
     def __init__(self, limit: int, limit_bytes: int, trace: Trace = SILENT) -> None:
@@ -210,8 +211,9 @@ class PlanCache(Generic[PlanT]):
     def take(self, use: object, key: Hashable, make: Callable[[], PlanT]) -> tuple[Lease[PlanT], PlanT]:
         """Return the lease and the plan of `key`, made if it is not cached.
 
-        Raises ClosedError if the cache is closed, and NotMadeError if an `ExistingOnly` use, which is not counted,
-        finds no plan.
+        Raises ClosedError if the cache is closed, and NotMadeError if an `ExistingOnly` use finds no plan; such a use
+        is not
+        counted.
         """
         is_existing_only = type(use) is ExistingOnly
         with self._lock:
@@ -279,12 +281,11 @@ class PlanCache(Generic[PlanT]):
         return True
 
     def room_maker(self) -> Callable[[], bool]:
-        """Return `make_room` for use inside plans; it refers to the cache weakly, so plans do not keep it alive."""
+        """Return `make_room` with a weak reference to the cache, so that plans do not keep it alive."""
         reference: Self = proxy(self)
         return lambda: reference.make_room()
 
     def close_unused(self) -> None:
-        """Close dropped plans that are no longer in use."""
         if self._is_tidy:
             return
         with self._lock:

@@ -22,7 +22,7 @@ class StepRun(NamedTuple):
 
 
 class Provenance(NamedTuple):
-    """Steps, devices and transfers of one run, which show where its results come from."""
+    """Steps, devices and transfers of one run."""
 
     steps: tuple[StepRun, ...]
     transfers: tuple[Transfer, ...] = ()
@@ -43,7 +43,7 @@ class Provenance(NamedTuple):
 
 
 def with_incidents(provenance: Provenance, incidents: tuple[Incident, ...]) -> Provenance:
-    """Return the provenance with the incidents of earlier tries of the run added to its first step."""
+    """Return the provenance with the incidents of earlier tries added to its first step."""
     if not incidents:
         return provenance
     first, *later = provenance.steps

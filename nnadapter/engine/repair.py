@@ -1,8 +1,8 @@
 """Repair after a failed compilation: find the nodes that a device cannot compile, and plan without them.
 
 Failing atoms are searched by bisection, within a budget: atoms that fail alone, or two that fail only together.
-Otherwise the segment is too large and is cut in two. Failing nodes are banned on the device, also in later sessions if
-it has a cache. If the search finds nothing, the device loses the whole segment.
+Otherwise the segment is cut in two. Failing nodes are banned on the device, also in later sessions if it has a cache.
+If the search finds nothing, the device loses the whole segment.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _HOPELESS = 6
 
 @dataclass(frozen=True, slots=True)
 class Culprits:
-    """Atoms that make a segment fail to compile: `alone` each by itself, `beside` in pairs."""
+    """Atoms that make a segment fail to compile."""
 
     alone: tuple[int, ...] = ()
     beside: tuple[tuple[int, int], ...] = ()
@@ -53,7 +53,7 @@ class _SpentError(Exception):
 
 @dataclass(eq=False, slots=True)
 class Budget:
-    """Number of compilations and seconds that a session may still spend to search for nodes at fault."""
+    """Compilations and seconds that a session may still spend to search for nodes at fault."""
 
     tries: int = _MOST_TRIES
     seconds: float = _MOST_SECONDS
@@ -147,7 +147,7 @@ class Repair:
         error: BaseException,
         admissions: dict[Atoms, AdmittedSegment],
     ) -> Judgment:
-        """Return the judgment with the nodes or the segment refused that the device of `step` failed to compile.
+        """Return the judgment without the nodes or the segment that the device of `step` failed to compile.
 
         A segment that is too large is refused in `admissions`, the cached answers of devices, and so cut in two.
         """

@@ -172,7 +172,7 @@ def _write_plan(message: Message, compiled: Compiled, source: ModelPlanSource, t
 
 
 def _observed(compiled: Compiled, source: ModelPlanSource) -> Observed:
-    """Return the observations of a plan for its stored report.
+    """Return the observations for the stored report of a plan.
 
     They include the reason for static shapes, which sessions of the file cannot find out.
     """
@@ -280,7 +280,7 @@ def _write_segment(
 
 
 def _are_available(partitioning: Partitioning, names: Iterable[str]) -> bool:
-    """Return True if all values are available between steps; a part may need the size of a value inside a segment."""
+    """Return True if all values are available between steps; a part may need a size from inside a segment."""
     plan = partitioning.plan
     available = {*plan.graph.inputs, *(name for step in plan.steps for name in step.outputs)}
     return available.issuperset(names)
@@ -301,7 +301,6 @@ def _serialize(bound: BoundStep, nodes: Sequence[str]) -> bytes | None:
 
 
 def _write_for_host(message: Message, part: Part, writer: ContainerWriter) -> None:
-    """Write nodes as a segment that ONNX Runtime loads without the onnx package."""
     without = wrong_optimizers(part.model)
     messages.write_onnx(message, loadable(part.model), part.inputs, without, writer)
     message.single_threaded = not threads_gain(part.model)

@@ -39,12 +39,12 @@ class SegmentProgram(NamedTuple):
 
 
 def atoms_of(plan: Plan, step: Step) -> Atoms:
-    """Return a segment's device and atoms, which identify it in plans that are cut differently."""
+    """Return a segment's device and atoms, which identify it in plans with other cuts."""
     return step.device, tuple(sorted({plan.graph.atom_of[node] for node in step.nodes}))
 
 
 class SegmentPrograms:
-    """Programs of segments by `atoms_of`. Programs of segments that leave the plan stay open until `keep_only`."""
+    """Programs of segments by `atoms_of`. Those of segments that leave the plan stay open until `keep_only`."""
 
     def __init__(self) -> None:
         self._programs: dict[Hashable, SegmentProgram] = {}
@@ -66,7 +66,6 @@ class SegmentPrograms:
         return self._compiled.get(sharing_key, [])[: -_MOST_CLONE_TRIES - 1 : -1]
 
     def of(self, plan: Plan) -> list[SegmentProgram]:
-        """Return the program of every step of a plan."""
         return [self._programs[atoms_of(plan, step)] for step in plan.steps]
 
     def clones(self, plan: Plan) -> dict[int, int]:
@@ -76,7 +75,6 @@ class SegmentPrograms:
         return {number: segments[source] for number, source in sources.items() if source in segments}
 
     def keep_only(self, plan: Plan) -> None:
-        """Close the programs of all segments that are not in a plan."""
         used = {atoms_of(plan, step) for step in plan.steps}
         close_all([self._programs.pop(key).program for key in self._programs.keys() - used])
 
@@ -95,7 +93,7 @@ class SegmentCompiler:
     ) -> SegmentProgram:
         """Compile an admitted segment on the device of `calls`.
 
-        `sharing_key` is stored in the result. `is_sole` means that the segment is the entire plan.
+        The result holds `sharing_key`. `is_sole` means that the segment is the entire plan.
         """
         started = time.perf_counter()
         context = self._setting.by_name[calls.device].context
@@ -109,9 +107,9 @@ class SegmentCompiler:
     def clone_or_compile(
         self, part: Part, calls: NamedCalls, programs: SegmentPrograms, *, is_sole: bool
     ) -> SegmentProgram:
-        """Clone the program of a segment in `programs` that differs only in names and constants; otherwise compile.
+        """Clone the program of a segment in `programs` that differs only in names and constants, or compile.
 
-        A device may be unable to clone. `is_sole` means that the segment is the entire plan.
+        `is_sole` means that the segment is the entire plan.
         """
         TENSORS.free_orphans()
         if is_sole or not isinstance(part.model, Model) or part.model.has_dynamic_shapes:

@@ -18,7 +18,7 @@ from nnadapter.store.container import Container, ContainerWriter
 
 
 def write_shape_set(message: Message, shapes: ShapeSet, writer: ContainerWriter) -> None:
-    """Fill a DynamicShapes message; raise CompiledModelError if a guard or value has no file format."""
+    """Fill a DynamicShapes message; raise CompiledModelError for guards or values without a file format."""
     message.SetInParent()
     sizes, bounds = shapes.guards, shapes.bounds
     if sizes is not None:
@@ -61,7 +61,7 @@ def write_shape_derived_values(message: Message, values: ShapeDerivedValues, wri
 
 
 def read_shape_derived_values(message: Message, trace: SymbolicTrace, segments: Segments) -> ShapeDerivedValues:
-    """Return values that depend only on input shapes from a Given message; `trace` computes their sizes."""
+    """Return shape-derived values from a Given message; `trace` computes their sizes."""
     sizes = _read_arrays(message.sizes, trace, segments.container)
     tables = _read_tables(message.tables, trace, segments) if message.HasField("tables") else None
     names = tuple(message.names)

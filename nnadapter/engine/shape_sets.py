@@ -22,7 +22,7 @@ _MOST_PROBED = 256
 class ProbedBounds:
     """Bounds on the sizes that a plan serves, widened when the probe `holds` succeeds outside of them. Thread-safe.
 
-    `agreeing` makes the sizes of inputs consistent with each other.
+    `agreeing` makes the sizes of inputs consistent: the smallest ones may not fit together (mask of 1, cache of 0).
     """
 
     def __init__(self, bounds: Bounds, holds: Callable[[Shapes], bool], agreeing: Callable[[Shapes], Shapes]) -> None:
@@ -44,10 +44,7 @@ class ProbedBounds:
         return self._probed.get_or_make(tuple(shapes.values()), lambda: self._holds(shapes))
 
     def _widen(self, shapes: Shapes) -> None:
-        """Widen the bounds if probes succeed at the new smallest and largest sizes too.
-
-        The smallest sizes of all inputs may not fit together (mask of 1, cache of 0), so they are made consistent.
-        """
+        """Widen the bounds if probes succeed at the new smallest and largest sizes too."""
         with self._widening:
             wider = self.current.widened(shapes)
             known_shapes = (shapes, *self.current.ends)
@@ -79,15 +76,15 @@ class ShapeSet:
 
     @property
     def gives_sizes(self) -> bool:
-        """True if segments read values that depend on shapes, which every run passes to them."""
+        """True if segments read shape-derived values, which every run passes to them."""
         return self.guards is not None and bool(self.guards.contents.names)
 
     def match(self, shapes: Shapes) -> tuple[bool, Sequence[Any] | None]:
-        """Return whether the plan serves these shapes, and the symbolic sizes there; a probe may widen bounds."""
+        """Return whether the plan serves these shapes, and their symbolic sizes; a probe may widen bounds."""
         return self._match(shapes, self.limits)
 
     def test(self, declares: Callable[[Shapes], bool]) -> ShapeTest:
-        """Return a test without probes; `declares` returns whether the model takes some shapes at all."""
+        """Return a test without probes; `declares` returns whether the model takes some shapes."""
         if self.guards is not None and not (self.limits or self.vicinity or self.holds_indices):
             return self.guards.match  # guards cover every dimension
         return lambda shapes: self._match(shapes, self.bounds) if declares(shapes) else (False, None)

@@ -1,8 +1,7 @@
 """Specialization of a plan for concrete sizes, for devices that compile static shapes.
 
 Judging, converting and cutting happen once, with symbolic sizes. For new sizes, symbolic values become constants, and
-the device admits and compiles each segment. Sizes share the program of a segment if it is the same. So do segments that
-differ only in names, such as equal layers.
+the device admits and compiles each segment. Equal segments, also of other sizes or layers, share a program.
 """
 
 from __future__ import annotations
@@ -76,7 +75,7 @@ class _Release(NamedTuple):
 
 
 class _ProgramSteps(NamedTuple):
-    """Steps that share one program, with its compile time."""
+    """Steps that share one program."""
 
     steps: tuple[BoundStep, ...]
     """The first one closes the program."""
@@ -87,7 +86,7 @@ SpecializedPlan = TypeVar("SpecializedPlan")
 
 
 class SpecializedPrograms(Generic[SpecializedPlan]):
-    """Programs of a template for all sizes so far. Plans with equal segments share programs. Thread-safe.
+    """Programs of a template for all sizes so far; equal segments share one. Thread-safe.
 
     Args:
         fillable: segments to specialize, by position.
@@ -141,8 +140,8 @@ class SpecializedPrograms(Generic[SpecializedPlan]):
         """Return the plan for some sizes; programs that other plans have are reused.
 
         `make_room` may close plans of this template if memory runs out. Raises SpecializationRefusedError if a device
-        refuses a
-        segment at these sizes.
+        refuses
+        a segment.
         """
         while True:
             try:
@@ -196,7 +195,7 @@ class SpecializedPrograms(Generic[SpecializedPlan]):
         return self._run_guards.sizes(shapes)
 
     def holding_of(self, holder: object) -> Holding:
-        """Return the memory of the programs that a plan holds, all of which other plans may share."""
+        """Return the memory of a plan's programs, all of which other plans may share."""
         # without the lock, which is held while drivers compile
         keys = self._holders.get(ref(holder), _NO_HOLDER).keys
         entries = [entry for entry in map(self._programs.get, keys) if entry is not None]
@@ -283,7 +282,7 @@ class SpecializedPrograms(Generic[SpecializedPlan]):
 
 
 def check_admitted(context: Context, calls: NamedCalls, part: Part) -> None:
-    """Ask a device about a specialized segment; raise SpecializationRefusedError if it refuses."""
+    """Raise SpecializationRefusedError if a device refuses a specialized segment."""
     model = part.model
     verdicts = calls["supported"](ask_supported, context, model, model.operation_count)
     admission: Admission = calls["admit"](ask_admission, context, model)

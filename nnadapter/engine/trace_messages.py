@@ -48,7 +48,7 @@ def write_trace(message: Message, trace: SymbolicTrace) -> None:
 
 
 def read_trace(message: Message, variables: Sequence[int], container: Container) -> SymbolicTrace:
-    """Return the trace of a Trace message; `variables` are the sizes of dynamic dimensions at which it was made."""
+    """Return the trace of a Trace message; `variables` are the dynamic sizes at which it was made."""
     steps = list(_steps(message, len(variables), container))
     if _grows_too_much(steps, len(variables)):
         raise container.damaged("a size may grow beyond any limit")
@@ -119,7 +119,7 @@ def _steps(message: Message, variables: int, container: Container) -> list[Step]
 
 
 def _grows_too_much(steps: Sequence[Step], variables: int) -> bool:
-    """Return True if a number of a trace may get more bits than any size of a model needs."""
+    """Return True if a number may get more bits than any size of a model needs."""
     bits = [_SIZE_BITS] * variables
     for function, first, second in steps:
         if isinstance(function, Constant):

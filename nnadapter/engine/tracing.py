@@ -76,7 +76,7 @@ class Watchers:
     ) -> Sequence[Any] | None:
         """Call `enqueue`, which puts work into a stream, and watch the work; return its outputs.
 
-        `noting` returns the function that is called when the work is done, from the outputs.
+        `noting` returns from the outputs the function to call when the work is done.
         """
         begin, end = device.create_event(), device.create_event()
         stream.record(begin)
@@ -162,7 +162,7 @@ class _TracedTransfers(list[Transfer]):
 
 
 class _Steps:
-    """Recorder of the computations of one segment. Facts about inputs and outputs are cached by their shapes."""
+    """Recorder of the computations of one segment. Facts about values are cached by their shapes."""
 
     def __init__(self, trace: Trace, device: str, name: str, facts: Mapping[str, Any]) -> None:
         self.trace, self.device, self._name, self._facts = trace, device, name, facts
@@ -170,7 +170,7 @@ class _Steps:
         self.watchers = Watchers(trace.timestamp)
 
     def record(self, inputs: Sequence[Any], compute: Callable[[], _Outputs]) -> _Outputs:
-        """Return the result of `compute`, and record its time; nothing is recorded if it is None."""
+        """Return the result of `compute`, and record its time unless the result is None."""
         start = self.trace.timestamp()
         try:
             outputs = compute()
@@ -245,7 +245,7 @@ class _TracedExecution(Execution):
         return self._steps.enqueued(inputs, stream, lambda: execution.enqueue(inputs, stream, control))
 
     def specialize(self, sizes: Sequence[Any]) -> Execution:
-        """Return an execution that passes sizes to the driver only when it computes and holds the device lock."""
+        """Return an execution that passes sizes to the driver only while it computes and holds the device lock."""
         return _TracedExecution(self._execution, self._steps, self._lock, sizes)
 
     def _record(self, inputs: Sequence[Any], compute: Callable[[Execution], _Outputs]) -> _Outputs:
@@ -270,7 +270,7 @@ def _with_failure(facts: Mapping[str, Any], failure: BaseException | None) -> Ma
 
 
 def segment_name(segment: int | None = None, nodes: Sequence[str] = ()) -> str:
-    """Return a name of a segment for trace events; without arguments, of the entire model."""
+    """Return a segment's name for trace events; without arguments, the model's."""
     if segment is None:
         return "the model"
     more = f" and {len(nodes) - 1} more" if len(nodes) > 1 else ""
