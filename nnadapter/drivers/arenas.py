@@ -1,7 +1,7 @@
 """Placement of buffers in one block of memory, and a pool of such blocks (arenas).
 
-Buffers with overlapping lifetimes must not overlap in memory. They are placed in some order, each at the lowest offset
-free during its lifetime. The smallest arena of several orders wins:
+Buffers with overlapping lifetimes must not overlap in memory. Each is placed at the lowest offset free during its
+lifetime. The smallest arena of several orders wins:
 
 1. By breadth (bytes alive at the same time), then size times lifetime.
 2. By size.
@@ -10,10 +10,10 @@ free during its lifetime. The smallest arena of several orders wins:
 
 The search stops at the lower bound. `place_by_time` handles very many overlapping lifetimes.
 
-Sources: Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference" (2020), greedy by breadth and
-by size; step 4: hill-climbing allocator of Arm's compiler Vela for Ethos-U, here deterministic.
+Sources: Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference" (2020), greedy by breadth and by
+size; step 4: hill-climbing allocator of Arm's compiler Vela for Ethos-U, here deterministic.
 
-All programs share the pool, one arena per concurrent computation, so new shapes need no fresh pages.
+All programs share the pool, so new shapes need no fresh pages.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def neighbors(buffers: Sequence[Buffer]) -> list[list[int]]:
 
 
 def place_by_time(buffers: Sequence[Buffer], sizes: Sequence[int]) -> list[int]:
-    """Return offsets: in order of first steps, each buffer takes the smallest free gap that fits."""
+    """Return offsets: in order of first steps, each buffer takes the smallest gap that fits."""
     offsets = [0] * len(buffers)
     expiring: dict[int, list[int]] = {}
     gaps = _Gaps()
@@ -145,7 +145,7 @@ _FEWEST_TRIES = 3
 _WORK = 16_000
 """Limit on the buffers and overlapping pairs that all tried orders examine."""
 _MOST_PAIRS = 1_000_000
-"""Number of overlapping pairs above which no orders are tried."""
+"""Limit on overlapping pairs; above it no orders are tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +267,7 @@ class Arenas:
 
     @contextmanager
     def acquire(self, nbytes: int, holder: object = None) -> Iterator[Arena]:
-        """Yield an arena of at least `nbytes` for exclusive use, preferably one with state of `holder`."""
+        """Yield an arena of at least `nbytes` for exclusive use, preferably with state of `holder`."""
         arena = self._acquire(nbytes, holder)
         try:
             yield arena
@@ -284,7 +284,7 @@ class Arenas:
     def _acquire(self, nbytes: int, holder: object) -> Arena:
         arena = self._idle_for(holder)
         if arena is None or arena.bytes.size < nbytes:
-            # Powers of two: seldom grows, and unwritten pages cost nothing.
+            # Powers of two seldom have to grow; unwritten pages cost nothing.
             arena = Arena(1 << (max(nbytes, _SMALLEST_BYTES) - 1).bit_length(), shared=self._shared)
         arena.used_bytes = max(arena.used_bytes, nbytes)
         return arena

@@ -1,7 +1,7 @@
-"""Checked calls into drivers.
+"""Checked calls into drivers, which may raise and return anything.
 
-A driver may raise anything and return anything. Queries (`ask_*`) turn that into a refusal with a reason; other calls
-pass NNAdapterErrors on and raise for wrong results.
+Queries (`ask_*`) turn failures into refusals with a reason. Other calls pass NNAdapterErrors on and raise for wrong
+results.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from nnadapter.traces.trace import SILENT, Trace
 from partition.graph import SUPPORTED, Reason, Supported, Unsupported, Verdict
 
 OutputCheck = Sequence[tuple[tuple[int | None, ...], np.dtype[Any]] | None]
-"""Expected dimensions and data type per output; None for an output unknown before the run."""
+"""Expected dimensions and data type per output; None if unknown before the run."""
 
 
 def open_context(selected: Selected, trace: Trace = SILENT) -> tuple[Device, Context]:
@@ -79,7 +79,7 @@ def has_of(name: str, device: Device, attribute: str) -> bool:
 
 
 def ask_supported(context: Context, model: SegmentModel, expected: int) -> Sequence[Verdict]:
-    """Return one verdict per operation; all refusals if the driver raises or returns anything else."""
+    """Return one verdict per operation; refusals if the driver raises or returns anything else."""
     try:
         verdicts = list(context.supported(model))
         if len(verdicts) == expected and all(map(_is_verdict, verdicts)):
@@ -122,7 +122,7 @@ def ask_compatibility(context: Context, blob: memoryview) -> Compatibility | Uns
 
 
 def ask_profile(context: Context, capability: Capability) -> Profile | Unsupported | None:
-    """Return the speed profile of the context, otherwise of the capability; a refusal if it is invalid."""
+    """Return the speed profile of the context or, without one, of the capability; a refusal if invalid."""
     try:
         context_profile = context.profile()
     except errors.FAILURES as error:
@@ -134,7 +134,7 @@ def ask_profile(context: Context, capability: Capability) -> Profile | Unsupport
 
 
 def checked_program(program: object) -> Program:
-    """Return a compiled or loaded program after checking its type and sizes."""
+    """Check the type and sizes of a program, and return it."""
     if not isinstance(program, Program):
         raise errors.CompilationError(f"the driver returned {type(program).__name__}, expected a Program")
     # otherwise it would fail outside the handling of driver errors
@@ -144,7 +144,7 @@ def checked_program(program: object) -> Program:
 
 
 def checked_bytes(blob: object) -> bytes | None:
-    """Return the result of `Program.serialize` after checking its type."""
+    """Check the type of a result of `Program.serialize`, and return it."""
     if blob is None or isinstance(blob, bytes):
         return blob
     raise errors.DriverError(f"it returned {type(blob).__name__} for a program, expected bytes or None")
@@ -201,13 +201,13 @@ def read_only(array: Array) -> Array:
 
 def copied(array: Array) -> Array:
     """Return a read-only copy, safe from writes by native code."""
-    copy = array.copy()  # in C order
+    copy = array.copy()
     copy.setflags(write=False)
     return copy
 
 
 def check_results(results: Sequence[Any], names: Sequence[str], expected: OutputCheck) -> Sequence[Array]:
-    """Check number, types and shapes of results of `Execution.compute`; return them."""
+    """Check number, types and shapes of results of `Execution.compute`, and return them."""
     if len(results) != len(expected):
         raise errors.ExecutionError(f"the driver returned {len(results)} outputs, expected {len(expected)}")
     for name, result, check in zip(names, results, expected, strict=True):
@@ -225,7 +225,7 @@ def check_results(results: Sequence[Any], names: Sequence[str], expected: Output
 def check_tensors(
     computed: Sequence[Any], names: Sequence[str], expected: OutputCheck, input_tensors: Sequence[DeviceTensor]
 ) -> Sequence[DeviceTensor]:
-    """Check results of `Execution.compute_on_device`, each in new memory; return them."""
+    """Check results of `Execution.compute_on_device`, each in new memory, and return them."""
     memory_ids = {id(tensor.memory) for tensor in input_tensors}
     if len(computed) != len(expected):
         raise errors.ExecutionError(f"the driver returned {len(computed)} outputs, expected {len(expected)}")
@@ -277,7 +277,7 @@ _VERDICT = "a verdict is SUPPORTED or Unsupported(reason, detail)"
 
 
 def _is_verdict(verdict: object) -> bool:
-    if verdict is SUPPORTED:  # fast path
+    if verdict is SUPPORTED:
         return True
     if isinstance(verdict, Unsupported):
         return isinstance(verdict.reason, Reason) and isinstance(verdict.detail, str)

@@ -49,7 +49,7 @@ class Profile:
 
 
 def flaw(profile: object) -> str:
-    """Return the error in a driver's profile, as half a sentence; empty if it is valid."""
+    """Return the error in a driver's profile, as half a sentence; empty if valid."""
     if not isinstance(profile, Profile):
         return f"it is {type(profile).__name__}, expected a nnadapter.drivers.Profile"
     for entry in fields(Profile):
@@ -255,7 +255,7 @@ class Capability:
     Args:
         form: form of segments.
         threading: allowed concurrency.
-        role: role in a session. External drivers are accelerators.
+        role: role in a session.
         dynamic_shapes: support for dynamic shapes.
         dimension_bounds: supported sizes, for `DynamicShapes.BOUNDED`.
         checks_indices: the device raises for an index or length out of range before it accesses memory. Other devices
@@ -265,7 +265,7 @@ class Capability:
         memory_bytes: size of device memory; None for no limit. `Context.admit` judges segments one by one, so a device
             that holds all programs of a plan at once must leave space for the others.
         options: options of a context.
-        operations: rows for `nnadapter ops DEVICE`; empty if only `supported` can tell.
+        operations: rows for `nnadapter ops DEVICE`; empty if only `supported` can judge operations.
         limits: limits of all operations, as text.
         profile: speed; None if undeclared. `Context.profile` takes precedence.
     """
@@ -327,14 +327,12 @@ class DeviceInfo:
     sub_type: str = ""
     """Vendor's name of the device model."""
     version: str = ""
-    """Driver version."""
     available: bool = True
     reason: str = ""
     """Cause and remedy if the device is not available."""
     installable: bool = True
     """True if something can be installed that makes the device available."""
     distribution: str = ""
-    """Distribution that contains the driver."""
     capability: Capability | None = None
     """None if not available."""
 

@@ -18,7 +18,7 @@ _LENGTH = struct.Struct("<I")
 PREFIX_BYTES = _PREFIX.size
 """Size of the fixed part before the header."""
 ADVICE = "compile the model again"
-"""Advice in errors about programs that cannot be loaded."""
+"""Advice in errors about unusable programs."""
 
 
 class Envelope(NamedTuple):
@@ -47,9 +47,7 @@ class Envelope(NamedTuple):
     def open(self, blob: bytes | memoryview, *, is_checked: bool = False) -> tuple[bytes, memoryview]:
         """Return header and contents without copying the contents. A view must be read-only.
 
-        Args:
-            blob: the bytes.
-            is_checked: the caller has verified a checksum, so the digest is skipped.
+        `is_checked` means that the caller has verified a checksum, so the digest is skipped.
         """
         is_immutable = isinstance(blob, bytes) or (isinstance(blob, memoryview) and blob.readonly)
         if not is_immutable or len(blob) < PREFIX_BYTES:
@@ -73,7 +71,7 @@ class Envelope(NamedTuple):
 
 
 def check_seal(recorded: object, seal: Mapping[str, Any]) -> None:
-    """Raise IncompatibleProgramError if the settings `recorded` in a program differ from a context's (`seal`)."""
+    """Raise IncompatibleProgramError if settings `recorded` in a program differ from a context's (`seal`)."""
     for name, expected in seal.items():
         got = recorded.get(name) if isinstance(recorded, dict) else None
         if got != expected:

@@ -20,11 +20,7 @@ from nnadapter.process.resources import memoize
 def named_call(device: str, call: str, segment: int | None = None, nodes: Sequence[str] = ()) -> Callable[..., Any]:
     """Return a function that calls its first argument with the others, and has a name for crash traces.
 
-    Args:
-        device: device name.
-        call: the driver's method.
-        segment: index of the segment.
-        nodes: names of its nodes.
+    `call` is the driver's method; `segment` is an index, with the names of its `nodes`.
     """
     return _named(
         f"device {device!r}, call {call!r}{'' if segment is None else f', segment {segment}'}{_listed(nodes)}"
@@ -38,7 +34,6 @@ class NamedCalls(dict[str, Callable[..., Any]]):
         super().__init__()
         self.device = device
         self.about: tuple[()] | tuple[int, Sequence[str]] = () if segment is None else (segment, nodes)
-        """Segment and nodes, if any."""
 
     def __missing__(self, call: str) -> Callable[..., Any]:
         named = self[call] = named_call(self.device, call, *self.about)

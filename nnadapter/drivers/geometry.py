@@ -1,7 +1,6 @@
 """Geometry of windows, resizes, slices and pads, for lowerings.
 
-The functions depend only on types and attributes, so a lowering calls them once. Tests compare them with
-`nnadapter.ir.definition`, which is independent.
+The functions depend only on types and attributes, so a lowering calls them once.
 """
 
 from __future__ import annotations

@@ -15,9 +15,9 @@ Dynamic shapes: with `Capability.dynamic_shapes`, dimensions and attributes of a
 numbers (`Model.has_dynamic_shapes`), and `Execution.specialize` passes their values. A comparison such as `size > 16`
 in `supported`, `admit` or `compile` becomes a guard of the program; other shapes get another compilation.
 
-Streams: a device with streams works while the host continues, in order within a stream. Two streams overlap unless one
-waits for an event of the other. A session enqueues consecutive steps (`Execution.enqueue`) and waits once, before
-another device needs the results. Failures surface at the wait; later results of that stream are ignored.
+Streams: a device with streams works while the host continues, in order within a stream. Streams overlap unless one
+waits for an event of another. A session enqueues consecutive steps (`Execution.enqueue`) and waits once, before another
+device needs the results. Failures surface at the wait; later results of that stream are ignored.
 
 Sources: NNAdapter's driver interface (`open_device`, `create_context`, `validate_program`, `create_program`,
 `execute_program`), with verdicts instead of booleans; streams of PaddleCustomDevice; NNAPI's fenced compute.
@@ -85,10 +85,7 @@ class Memory(ABC):
     def dlpack(self, dtype: np.dtype[Any], shape: tuple[int, ...], **asked: Any) -> Any:
         """Return a copy of the tensor as a DLPack capsule. Called only if `dlpack_device` is not None.
 
-        Args:
-            dtype: element type.
-            shape: dimensions.
-            asked: `stream` and `dl_device` of `__dlpack__`.
+        `asked` has `stream` and `dl_device` of `__dlpack__`.
         """
         raise NotImplementedError(f"{type(self).__name__} does not support DLPack")
 
@@ -129,7 +126,7 @@ class Event(ABC):
 
         Raises:
             ExecutionError: work before the event failed, and no `Stream.synchronize` had raised this when it was
-                recorded. Every call raises it. Other NNAdapterErrors are allowed.
+                recorded. Every call raises it, or another NNAdapterError.
         """
 
     @abstractmethod
@@ -270,15 +267,11 @@ class Execution(ABC):
     def enqueue(
         self, inputs: Sequence[DeviceTensor], stream: Stream, control: Control = UNLIMITED
     ) -> Sequence[DeviceTensor] | None:
-        """Start `compute_on_device` as work of a stream; failures surface when the host waits.
+        """Start `compute_on_device` as work of a stream of the device; failures surface when the host waits.
 
-        Called only if the device has streams and memory. Until the work is done, the host neither frees the tensors
-        nor closes or reuses the execution.
-
-        Args:
-            inputs: see `compute_on_device`; pending work of this or an awaited stream may still produce them.
-            stream: of the device.
-            control: see `compute_within`; valid until the work is done.
+        Called only if the device has streams and memory. Pending work of this or an awaited stream may still produce
+        the inputs. Until the work is done, `control` is valid, and the host neither frees the tensors nor closes or
+        reuses the execution.
         """
         return None
 
@@ -387,9 +380,7 @@ class Context(ProgramReader, ABC):
     def with_trace(self, trace: Trace, lane: str) -> Context:
         """Return the context for a traced session. Override it to add events to the host's.
 
-        Args:
-            trace: receives events.
-            lane: the device's name in the session.
+        `lane` is the device's name in the session.
         """
         return self
 

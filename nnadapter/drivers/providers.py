@@ -62,7 +62,7 @@ NEEDS: Mapping[str, HardwareNeeds] = MappingProxyType(
         ),
     }
 )
-"""Hardware requirements of providers that are in packages."""
+"""Hardware requirements of packaged providers."""
 
 GRAPHICS = frozenset(
     f"{name}{SUFFIX}" for name in ("CUDA", "Dml", "Js", "MIGraphX", "NvTensorRTRTX", "Tensorrt", "WebGpu")
@@ -72,7 +72,7 @@ BY_KERNELS = frozenset(("CUDAExecutionProvider", "WebGpuExecutionProvider"))
 """Providers with kernels for dynamic shapes; others need static shapes, or are untested."""
 
 PLACES: Mapping[str, str] = MappingProxyType({CPU_PROVIDER: "cpu", "CUDAExecutionProvider": "cuda"})
-"""Provider -> ONNX Runtime's name of the memory in which values may stay; the CPU is for tests."""
+"""Provider -> name of memory in ONNX Runtime that may keep values; the CPU is for tests."""
 
 OWN_OPTIONS: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {"CUDAExecutionProvider": MappingProxyType({"use_tf32": "0"})}
@@ -141,7 +141,7 @@ def devices_of_providers(
 ) -> list[DeviceRequest]:
     """Return the devices for a client's providers, in order.
 
-    Names of devices stand for themselves, and installed providers for `ort:NAME`. Others are skipped with a warning.
+    Devices stand for themselves, and installed providers for `ort:NAME`. Others are skipped with a warning.
     """
     requests: list[DeviceRequest] = []
     for name, options in _pairs(providers, provider_options):

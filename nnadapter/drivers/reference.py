@@ -64,7 +64,7 @@ class ReferenceExecution(Execution):
         """Evaluate the model. Sequences are lists; an empty optional is None."""
         feeds = {name: _read_only(input_value) for name, input_value in zip(self._inputs, inputs, strict=True)}
         try:
-            # ONNX defines these results (division by zero, overflow)
+            # ONNX defines division by zero and overflow
             with np.errstate(all="ignore"):
                 results = self._evaluator.run(None, feeds)
         except Exception as error:
@@ -156,7 +156,7 @@ def _evaluator(model: onnx.ModelProto) -> Any:
 def _verdict(model: onnx.ModelProto) -> Verdict:
     try:
         _evaluator(model)
-    except Exception as error:  # noqa: BLE001  the evaluator raises arbitrary errors
+    except Exception as error:  # noqa: BLE001  arbitrary errors
         return Unsupported(Reason.UNSUPPORTED_OPERATION, f"onnx's reference evaluator refuses it: {_brief(error)}")
     return SUPPORTED
 

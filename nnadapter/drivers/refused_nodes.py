@@ -1,6 +1,6 @@
 """Search for the nodes of a model that a loader refuses.
 
-Used only after a refusal, so models that load lose no time; or in advance if an engine judges entire models only.
+Used only after a refusal, or in advance if an engine judges entire models only.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def find_culprits(model: onnx.ModelProto, attempt: Attempt) -> dict[int, Unsuppo
 
     1. Nodes with equal op, attributes and types form a case; one of them represents it.
     2. Cases are tried together and halved on failure: about 2 log n tries for n cases with one culprit.
-    3. Nodes that violate their schema are omitted: the model is wrong, and another device would not help.
+    3. Nodes that violate their schema are omitted, because another device would not help.
     """
     parts = Parts(model)
     first = {positions[0]: positions for positions in parts.cases().values()}

@@ -182,10 +182,10 @@ GROUP = "nnadapter.drivers"
 
 
 class DriverSource(NamedTuple):
-    """Place from which a driver is loaded."""
+    """Source of a driver's code."""
 
     target: str
-    """`module:Class`; for C drivers `module`, `module:path` or the path of the library."""
+    """`module:Class`; for C drivers `module`, `module:path` or the library's path."""
     distribution: str
     """Name and version; NNADAPTER_DRIVER_PATH for a library found there."""
     library: Path | None = None
@@ -223,7 +223,7 @@ _device_locks: dict[str, threading.Lock] = {}
 def sources() -> Mapping[str, DriverSource]:
     """Return every driver by name, sorted. Plug-ins cannot replace built-in names.
 
-    If two of them claim a name, neither is usable and the row has the reason.
+    If two of them claim a name, neither is usable, and the row has the reason.
     """
     sources_by_name = dict(_BUILT_IN)
     for name, source in _external_drivers():
@@ -255,7 +255,7 @@ def _external_drivers() -> Iterator[tuple[str, DriverSource]]:
 
 
 def refresh() -> None:
-    """Forget found drivers and load failures, so that both are determined again. Opened devices stay open."""
+    """Forget found drivers and load failures. Opened devices stay open."""
     with _lock:
         sources.cache_clear()
         for name in [name for name, loaded in _loaded.items() if isinstance(loaded, _Failure)]:
@@ -340,15 +340,13 @@ def open_device(name: str) -> Device:
 def open_isolated(name: str, limit_s: float | None = None) -> IsolatedDevice:
     """Return a device in a process of its own, shared by all sessions; its driver is not loaded here.
 
-    Args:
-        name: of the device.
-        limit_s: time limit for opening.
+    `limit_s` is the time limit for opening.
 
     Raises:
         DeviceNotFoundError, DeviceUnavailableError: see `open_device`.
         DeviceLostError: the process died while opening.
     """
-    # imported lazily: most sessions isolate nothing
+    # lazy: most sessions isolate nothing
     from nnadapter.drivers.isolation.isolated_device import IsolatedDevice
 
     require_driver(name)
@@ -391,7 +389,7 @@ def _open(driver_name: str, device_id: str, name: str) -> Device:
     except NNAdapterError as error:
         located(error, name, "open")
         raise
-    except BaseException as error:  # a plug-in may even raise SystemExit
+    except BaseException as error:  # a plug-in may raise SystemExit
         raise DeviceOpeningError(
             f"device {name!r} did not open: {describe(error)}; ask its vendor", device=name, phase="open"
         ) from error
@@ -415,7 +413,7 @@ def _load(name: str, source: DriverSource) -> Driver | _Failure:
         return _Failure(str(error))
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # noqa: BLE001  importing a plug-in may raise anything
+    except BaseException as error:  # noqa: BLE001  a plug-in may raise anything
         return _Failure(
             f"driver {name!r} of {source.distribution} did not load: {describe(error)}; "
             "install what is missing or remove it"
@@ -423,7 +421,7 @@ def _load(name: str, source: DriverSource) -> Driver | _Failure:
 
 
 def _load_library(name: str, path: Path) -> Driver:
-    # Imported lazily: declaring the structures of the C interface is slow.
+    # lazy: declaring C structures is slow
     from nnadapter.drivers.native.driver import NativeDriver
 
     return NativeDriver(name, path)
@@ -496,7 +494,7 @@ def _conflict_text(name: str, registered_source: DriverSource, other: DriverSour
 
 
 def driver_files(device: str) -> list[Path]:
-    """Return the driver's library, or all Python files of its package, sorted; empty for built-in drivers."""
+    """Return the driver's library, or all Python files of its package; empty for built-in drivers."""
     source = source_of(inside(device).partition(":")[0])
     if source.distribution == _DISTRIBUTION:
         return []

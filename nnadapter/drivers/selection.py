@@ -114,7 +114,6 @@ def check_options(device: str, options: Mapping[str, Any]) -> OptionValues:
 
 
 def _limits(device: str, setting: object, isolate: Isolate) -> Limits | None:
-    """Return the time limits of an isolated device, or None."""
     if setting is None and (device in HOSTS or isinstance(isolate, bool)):
         return {} if isolate and device not in HOSTS else None
     if setting is None:

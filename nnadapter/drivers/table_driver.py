@@ -49,7 +49,7 @@ class TableDriver(Driver):
     threading: ClassVar[Threading] = Threading.REENTRANT
     """Choose `EXCLUSIVE` or `SERIAL` if compute functions keep state between calls."""
     domains: ClassVar[tuple[str, ...]] = ()
-    """ONNX domains whose nodes reach `lowers("CUSTOM")`; see `Capability.domains`."""
+    """ONNX domains with nodes that reach `lowers("CUSTOM")`; see `Capability.domains`."""
     options: ClassVar[tuple[Option, ...]] = ()
     dynamic_shapes: ClassVar[DynamicShapes] = DynamicShapes.NONE
     """Support for dynamic shapes. New sizes are lowered again without planning; comparisons of sizes become guards."""

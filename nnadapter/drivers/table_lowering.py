@@ -25,23 +25,17 @@ _ROWS = "nnadapter_lowerings"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lowering:
-    """One operation of a device, and limits checked before `lower` is called."""
+    """One operation of a device, and limits checked before `lower` is called. Arguments of `lowers` define them."""
 
     type: str
     lower: Lowers
     types: frozenset[DataType] | None
-    """Data types of operands; None for the driver's `types`."""
     results: frozenset[DataType]
-    """Additional data types of results."""
     ranks: tuple[int, int] | None
-    """Smallest and largest rank of the first input; None for the schema's."""
     fuse_codes: frozenset[str]
-    """Activations that the operation can apply to its result."""
     layouts: frozenset[Layout]
     quantized: bool
-    """True if operands may be quantized."""
     limits: str
-    """Further limits, checked by `lower`, as text."""
 
 
 def lowers(

@@ -34,7 +34,6 @@ class TableRow:
     quantized: frozenset[DataType]
     """Data types of quantized operands, in any role."""
     ranks: tuple[int, int]
-    """Smallest and largest rank of the first input."""
 
     @property
     def support(self) -> OperationSupport:
@@ -53,7 +52,6 @@ class LoweringTable:
         self.rows: Mapping[str, TableRow] = rows
 
     def lower(self, model: Model, operation: Operation) -> Computes | Unsupported:
-        """Return the compute function of an operation, or a refusal."""
         row = self.rows.get(operation.type)
         if row is None:
             return Unsupported(Reason.UNSUPPORTED_OPERATION, f"there is no kernel for {operation.type}")
@@ -200,7 +198,7 @@ class Step(NamedTuple):
     """None if the function returns a sequence."""
     results: tuple[int, ...]
     freed: tuple[int, ...]
-    """Indices of values that this step uses last."""
+    """Indices of values used last here."""
     operation: NamedOperation
 
 
@@ -208,7 +206,7 @@ class Constants(NamedTuple):
     """Constants of a segment on its device."""
 
     values: Sequence[Any]
-    """Values by operand index, plus a trailing None for absent inputs (index -1)."""
+    """Values by operand index, plus None for absent inputs (index -1)."""
     memory: ConstantMemory
 
 
@@ -227,7 +225,6 @@ class TableExecution(Execution):
         return self._computed(inputs, self._steps)
 
     def compute_within(self, inputs: Sequence[Array], control: Control) -> Sequence[Array]:
-        """Run all operations, checking for cancellation before each."""
         if control.cancelled is None:
             return self._computed(inputs, self._steps)
         return self._computed(inputs, _until_cancelled(self._steps, control.cancelled))
@@ -321,7 +318,7 @@ def _run(steps: Iterable[Step], values: list[Any]) -> None:
 
 
 def _output_sequence(results: Any, count: int) -> Sequence[Any]:
-    if not isinstance(results, Sequence):  # an array would count as a sequence of rows
+    if not isinstance(results, Sequence):  # an array is a sequence of rows
         raise TypeError(f"its function returned {type(results).__name__}, expected a list or tuple of {count} values")
     if len(results) != count:
         raise ValueError(f"its function returned {len(results)} values, expected {count}")
@@ -399,7 +396,6 @@ class DynamicTableExecution(Execution):
         raise errors.DriverError("the program has dynamic shapes; call `specialize` first")
 
     def specialize(self, sizes: Sequence[Any]) -> Execution:
-        """Return the execution for `sizes`, cached by identity."""
         last = self._last
         if last is None or last[0] is not sizes:
             last = self._last = sizes, self._program.execution_at(sizes)

@@ -1,7 +1,7 @@
 """Copies of one tensor on the host and on devices, and device memory bound to an owner.
 
 A tensor never changes; a copy is made once, when a place first needs it. Memory of a dead owner is freed by the next
-caller: a finalizer may run inside a driver call.
+caller, because a finalizer may run inside a driver call.
 """
 
 from __future__ import annotations
@@ -44,7 +44,6 @@ class OwnerBoundMemory:
         return len(self._owners) - len(self._dead_owners)
 
     def find(self, key: Hashable, owner: object) -> Memory | None:
-        """Return the memory stored for this key and owner, or None."""
         owner_ref = self._owners.get(key)
         return owner_ref.memory if owner_ref is not None and owner_ref() is owner else None
 
@@ -81,7 +80,7 @@ TENSORS = OwnerBoundMemory()
 
 
 def bind_to_owner(tensor: DeviceTensor) -> DeviceTensor:
-    """Return the tensor, with memory that is freed after its last reference is gone."""
+    """Return the tensor, with memory that is freed after its last reference."""
     TENSORS.add(id(tensor.memory), tensor, tensor.memory)
     return tensor
 
@@ -91,7 +90,7 @@ HOST = "host"
 _PLAIN_KINDS = frozenset("biufc")
 """numpy's numbers; extension types have kind V."""
 _PACKED = frozenset(name for name, size in ITEMSIZE_OF_DTYPE.items() if 0 < size < 1)
-"""Types with several elements per byte on devices only."""
+"""Types that only devices pack into bytes."""
 
 
 class Transfer(NamedTuple):
@@ -155,7 +154,7 @@ class Copies(FedTensor):
         return self._array
 
     def without_array(self) -> Copies:
-        """Return the tensor without its host array, to which the caller may write."""
+        """Return the tensor without its host array, because the caller may write to that."""
         return Copies(None, self._tensors) if self._tensors else Copies(self.own_array())
 
     def donate(self, is_donated: bool = True) -> Copies:

@@ -175,9 +175,9 @@ class Assignment:
     provider_nodes: frozenset[int]
     """Nodes that run entirely on the provider."""
     cpu_nodes: frozenset[int]
-    """Nodes of which a part runs on the CPU."""
+    """Nodes that run at least partly on the CPU."""
     cpu_op_types_in_functions: tuple[str, ...]
-    """Parts of functions, whose nodes have no marks."""
+    """Parts of functions, which have no marks on their nodes."""
 
     @property
     def cpu_work(self) -> str:
@@ -191,8 +191,7 @@ class Assignment:
     def verdict(self, position: int, provider: str) -> Verdict:
         """Return the verdict of a node.
 
-        A missing node was folded or fused. If parts of functions are on the CPU, it may be one of them, and is
-        refused.
+        A missing node was folded or fused. If parts of functions run on the CPU, it may be one, and is refused.
         """
         # kernel availability does not depend on sizes, acceptance by a compiler may
         reason = Reason.UNSUPPORTED_OPERATION if provider in providers.BY_KERNELS else Reason.DEVICE_REFUSED
@@ -307,11 +306,8 @@ class Backing:
     ) -> onnxruntime.InferenceSession:
         """Return a session on the provider; ONNX Runtime's errors pass.
 
-        Args:
-            model: the model, with its weights.
-            level: optimization level, by default the option's.
-            profile: receives events.
-            without: optimizers to disable.
+        The optimization `level` defaults to the option's. `profile` receives events; `without` has optimizers to
+        disable.
         """
         options = self.session_options(level)
         model.add_to(options)
@@ -413,7 +409,7 @@ _SHAPE = (1, 4, 4, 4)
 
 
 def takes_addition(backing: Backing) -> bool:
-    """Return whether the provider computes a float32 addition. A provider that does not is unusable.
+    """Return whether the provider computes a float32 addition. Otherwise it is unusable.
 
     ONNX Runtime silently drops a provider that fails.
 

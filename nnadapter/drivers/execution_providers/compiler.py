@@ -37,8 +37,6 @@ _REALS = ("float32", "float64")
 
 @dataclass(frozen=True, eq=False)
 class _ModelValueIndex:
-    """Producers, consumers and types of a model's values."""
-
     model: onnx.ModelProto
 
     @cached_property
@@ -97,7 +95,6 @@ def crashing(model: onnx.ModelProto, provider: str) -> dict[int, Unsupported]:
 
 
 def _crash_cause(node: onnx.NodeProto, facts: _ModelValueIndex) -> str:
-    """Return the property of a node that crashes QNN; empty if there is none."""
     names = (*node.input, *captured_names(node), *node.output)
     # QNN divides by the number of elements; observed on Neg of [0, 3].
     empty_name = next((name for name in names if 0 in (facts.shape(name) or ())), None)
@@ -170,7 +167,6 @@ def _is_unsigned(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
 
 
 def _has_bias_and_sinks(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
-    """Return whether GroupQueryAttention has a bias together with `smooth_softmax` or `head_sink`."""
     return _has_input(node, _ATTENTION_BIAS) and (
         _has_input(node, _HEAD_SINK) or bool(_attribute_value(node, "smooth_softmax"))
     )
@@ -192,7 +188,6 @@ def _is_broadcast_matrix(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
 
 
 def _is_saturating_cast(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
-    """Return whether Cast saturates instead of truncating, or yields only 0 and 1."""
     source, target = facts.dtype(node.input[0]), facts.dtype(node.output[0])
     return (
         (source == "uint8" and target == "float32")
@@ -202,7 +197,6 @@ def _is_saturating_cast(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
 
 
 def _has_small_integers(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
-    """Return whether 2- or 4-bit integers are computed, or constant and signed with one scale and no zero point."""
     dtype, shape = facts.dtype(node.input[0]), facts.shape(node.input[1])
     if dtype not in ("", *_SMALL_INTEGERS):
         return False
@@ -337,7 +331,6 @@ _FORMS: Mapping[str, _Forms] = {
         ("WebGpuExecutionProvider", _WEB_GPU),
     )
 }
-"""Provider -> its defects by op type."""
 _IN_32_BITS = frozenset(("QNNExecutionProvider",))
 """Providers that compute int64 in 32 bits."""
 _MAY_LACK_HALF = frozenset(("WebGpuExecutionProvider",))
@@ -346,7 +339,7 @@ _DOMAINS = ("", "ai.onnx", "com.microsoft")
 
 
 def float16_nodes(model: onnx.ModelProto, provider: str) -> dict[int, Unsupported]:
-    """Return refusals of float16 nodes, for a provider that accepts float16 without hardware support."""
+    """Return refusals of float16 nodes, for a provider that accepts them without hardware support."""
     if provider not in _MAY_LACK_HALF:
         return {}
     facts, reason = _ModelValueIndex(model), f"{provider} accepts float16, but the hardware does not support it"
@@ -376,7 +369,7 @@ def miscomputed_nodes(model: onnx.ModelProto, provider: str) -> dict[int, Unsupp
 def without(model: onnx.ModelProto, positions: Container[int]) -> onnx.ModelProto:
     """Return `model` without some nodes.
 
-    Values between removed and remaining nodes become inputs or outputs; outputs of removed nodes are dropped.
+    Values between removed and remaining nodes become inputs or outputs.
     """
     remainder = copied(model)
     remaining_nodes = [node for position, node in enumerate(model.graph.node) if position not in positions]
@@ -419,8 +412,7 @@ class Asker:
     def supported(self, model: onnx.ModelProto) -> Sequence[Verdict]:
         """Return verdicts by graph assignment.
 
-        ONNX Runtime reports the assignment of sessions only, so the provider compiles. If that fails, culprits are
-        searched.
+        ONNX Runtime reports it for sessions only, so the provider compiles. If that fails, culprits are searched.
         """
         # Weights do not affect verdicts.
         model = with_inputs_for(model, {tensor.name for tensor in filter(is_reference, model.graph.initializer)})
@@ -442,7 +434,7 @@ class Asker:
             return Admission()
         try:
             session = self._open(loadable_of(marked(model), by_address=True), without=wrong_optimizers(model))
-        except Exception as error:  # noqa: BLE001  every error is a refusal
+        except Exception as error:  # noqa: BLE001  a refusal
             return Admission(verdict=self._refusal(error))
         assignment = self._assignment(session, model)
         if not assignment.cpu_work:
@@ -481,7 +473,7 @@ class Asker:
             try:
                 assignment = self._assigned(marked(model))
                 return [self._verdict(assignment, position) for position in range(count)]
-            except Exception as error:  # noqa: BLE001  every error is a refusal
+            except Exception as error:  # noqa: BLE001  a refusal
                 refused = self._culprits(model)
                 if not refused:
                     return [self._refusal(error)] * count
@@ -494,7 +486,7 @@ class Asker:
             return [refused[position] for position in range(count)]
         try:
             assignment = self._assigned(without(marked(model), refused))
-        except Exception as error:  # noqa: BLE001  every error is a refusal
+        except Exception as error:  # noqa: BLE001  a refusal
             return [refused.get(position, self._refusal(error)) for position in range(count)]
         return [refused.get(position, self._verdict(assignment, position)) for position in range(count)]
 
@@ -516,7 +508,7 @@ class Asker:
         return self._backing.open(model, level, profile, without)
 
     def _assignment(self, session: onnxruntime.InferenceSession, model: onnx.ModelProto) -> Assignment:
-        """Return the assignment. With dynamic shapes, computations of sizes may be on the CPU and do not count."""
+        """Return the assignment, without computations of dynamic sizes, which may be on the CPU."""
         assignment = read_assignment(session, self._backing.provider)
         return assignment.without(size_computations(model)) if has_open_inputs(model) else assignment
 
@@ -529,7 +521,7 @@ class Asker:
     def _attempt(self, part: onnx.ModelProto) -> Unsupported | None:
         try:
             self._open(loadable_of(part, by_address=True), _UNCHANGED)
-        except Exception as error:  # noqa: BLE001  every error is a refusal
+        except Exception as error:  # noqa: BLE001  a refusal
             return self._refusal(error)
         return None
 
@@ -546,7 +538,6 @@ class Asker:
 
 
 def _unknown_nodes(model: onnx.ModelProto) -> dict[int, Unsupported]:
-    """Return refusals of nodes that ONNX Runtime does not know."""
     verdicts = enumerate(CpuContext().supported(model))
     return {position: verdict for position, verdict in verdicts if isinstance(verdict, Unsupported)}
 

@@ -144,27 +144,19 @@ class EpDevice(Device):
         )
 
     def allocate(self, nbytes: int) -> Memory:
-        """Return memory that is allocated at the first copy."""
         return EpMemory(self._provider, nbytes)
 
     def from_dlpack(self, tensor: Any) -> DeviceTensor | None:
-        """Copy a tensor that is on the device."""
         return import_dlpack(tensor, self._provider)
 
     def create_context(self, options: OptionValues) -> Context:
-        """Create a context.
-
-        Raises:
-            DeviceUnavailableError: the provider or the hardware is missing.
-            InvalidOptionError: an option is invalid.
-        """
         backing = find_backing(self._name, options)
         takes_addition(backing)
         return EpContext(backing)
 
 
 def why_unusable(provider: str) -> str:
-    """Return why an installed provider is unusable, empty if it is usable. Plug-in libraries are tried."""
+    """Return why an installed provider is unusable, or an empty text. Plug-in libraries are tried."""
     if provider in installed():
         return _try_in_process(provider, tuple(path_entry for path_entry in sys.path if isinstance(path_entry, str)))
     return "" if providers.has_hardware(provider) else providers.NO_HARDWARE

@@ -3,8 +3,8 @@
 Memory holds OrtValues; data types that the Python interface lacks stay on the host.
 
 Serialized programs are untrusted and must name no files. Most pass a strict scan for listed fields in canonical
-encoding, which no parser can read differently; others are parsed. The envelope's header is JSON with everything that
-the compiled form depends on.
+encoding, which no parser can read differently; others are parsed. The envelope's header has everything that the
+compiled form depends on, as JSON.
 """
 
 from __future__ import annotations
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 
 
 Form = tuple[np.dtype[Any], tuple[int, ...]]
-"""Data type and dimensions."""
 _BOOL = "tensor(bool)"
 _KINDS = 16
 
@@ -81,7 +80,6 @@ class EpMemory(Memory):
         return _placed(array, PLACES[self._provider])
 
     def free(self) -> None:
-        """Drop the value; ONNX Runtime frees it."""
         self._value, self._form, self._is_free = None, None, True
 
     def dlpack_device(self) -> tuple[int, int] | None:
@@ -170,7 +168,6 @@ class EpExecution(SessionExecution):
     def compute_on_device(
         self, inputs: Sequence[DeviceTensor], control: Control = UNLIMITED
     ) -> Sequence[DeviceTensor] | None:
-        """Run on device memory; None for unsupported types."""
         if self._run_in_place is None:
             return None
         values = []
@@ -197,7 +194,7 @@ _DEPENDENCIES = "external_dependencies"
 _LONGEST = 1 << 31
 
 Field = tuple[int, int, int]
-"""Tag, start and end of the value."""
+"""Tag, start and end."""
 
 
 class Message(NamedTuple):
@@ -208,7 +205,7 @@ class Message(NamedTuple):
 
 
 def external_data_text(contents: bytes) -> str:
-    """Return what a model stores in other files; empty if nothing.
+    """Describe the data that a model stores in other files; empty if there is none.
 
     Raises:
         Exception: invalid model.
@@ -359,7 +356,6 @@ class EpProgram(Program):
         return session_execution(self._session, self._backing.provider, self._profile)
 
     def serialize(self) -> bytes | None:
-        """Serialize; None without a self-contained compiled form."""
         contents = _compiled(self._contents, self._backing) if self._contents else None
         if contents is None:
             return None

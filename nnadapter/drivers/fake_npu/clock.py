@@ -1,7 +1,7 @@
 """Simulated clock: predicted seconds of a lowered segment on the simulated hardware.
 
-Each instruction takes the longer of its arithmetic and its memory traffic (roofline). Launch and transfers are added;
-nothing overlaps.
+Each instruction takes the longer of arithmetic and memory traffic (roofline). Launch and transfers are added; nothing
+overlaps.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def simulated_profile(
 
 
 def simulated_seconds(graph: NpuGraph, profile: Profile) -> float:
-    """Return the seconds of one run of a graph, launch and transfers included."""
+    """Return the seconds of one run of a graph."""
     boundary = [graph.tensors[tensor].type.nbytes for tensor in (*graph.inputs, *graph.outputs)]
     transfers = len(boundary) * profile.transfer_seconds + sum(boundary) / profile.transfer_bandwidth
     steps = sum(_seconds(graph, instruction, profile) for instruction in graph.instructions)
@@ -66,7 +66,7 @@ _PICKS = frozenset({"gather", "gather_elements", "gather_nd", "slice", "reverse_
 def instruction_flops(instruction: Instruction, inputs: Types, outputs: Types) -> float:
     """Return the FLOPs of one instruction; a multiply-add counts two.
 
-    Other kernels than products count one per element of their largest tensor.
+    Kernels other than products count one per element of their largest tensor.
     """
     if instruction.kernel == "einsum":
         return 2.0 * _by_labels(instruction.parameters["equation"], inputs)

@@ -28,13 +28,13 @@ from nnadapter.ir.passes import TOLERANCES, Observer, all_of, check_numbers, dum
 from nnadapter.process.resources import new_lock
 
 _HALF = {**TOLERANCES, DataType.FLOAT32: TOLERANCES[DataType.FLOAT16]}
-"""Tolerances with half precision, which also rounds folded constants."""
+"""Tolerances with half precision."""
 _ADMITTED = 64
-"""Maximum number of admitted models with a lowering cached for `compile`."""
+"""Limit on lowerings cached for `compile`."""
 
 
 def observer(folder: str, check: bool, arithmetic: Arithmetic) -> Observer | None:
-    """Return the observer that dumps or checks passes as the options request, or None."""
+    """Return the observer that dumps or checks passes, or None."""
     observers = [dump_to(_numbered(Path(folder)))] if folder else []
     if check:
         observers.append(check_numbers(evaluate, tolerances=_HALF if arithmetic.half_precision else TOLERANCES))
@@ -82,13 +82,11 @@ class Compiler:
         return Admission(verdict=verdict, runs_as=lowered.runs_as(model), facts=facts)
 
     def compile(self, model: Model) -> Program:
-        """Compile a model, with the lowering cached by `admit` if any."""
         with self._lock:
             admitted = self._admitted.pop(model, None)
         return self._program(model, admitted or self._prepare(model))
 
     def clone_with_constants(self, program: Program, model: Model) -> Program | None:
-        """Return `program` with the constants of `model`; None if instructions differ."""
         with self._lock:
             admitted = self._admitted.get(model)
         lowered = admitted or self._prepare(model)

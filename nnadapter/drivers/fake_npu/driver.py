@@ -57,7 +57,6 @@ class FakeNpuDriver(TableDriver):
 
     @cached_property
     def table(self) -> Any:
-        """Operation table without the operations in the option `switched_off`."""
         from nnadapter.drivers.fake_npu.operations import OperationTable
 
         return OperationTable(operations_named(cast("tuple[str, ...]", self.option_values.get("switched_off", ()))))

@@ -1,9 +1,8 @@
 """Execution: instructions bound to arrays, run in an arena acquired per run.
 
 The option `threads` limits BLAS threads, a setting of the process. The lowest limit of running computations applies,
-and the last computation restores the setting.
-
-Interrupts may come between any two steps, so `settle` repeats until the setting matches.
+and the last computation restores the setting. Interrupts may come between any two steps, so `settle` repeats until the
+setting matches.
 """
 
 from __future__ import annotations
@@ -122,8 +121,7 @@ Bound = tuple[list[Any], list[Run]]
 class Binding:
     """Binding of a graph's instructions to arrays.
 
-    Instructions on model inputs or outputs are bound per run, because the arrays are the caller's; others once per
-    arena.
+    Instructions on model inputs or outputs are bound per run, because the arrays are the caller's; others per arena.
     """
 
     def __init__(self, graph: NpuGraph, memory: MemoryPlan) -> None:
@@ -163,7 +161,6 @@ class Binding:
         return arrays, runs
 
     def resized(self, graph: NpuGraph) -> Binding:
-        """Return the binding of a resized graph with the same memory plan."""
         other = copy(self)
         other.graph = graph
         return other
@@ -204,7 +201,7 @@ def _apply(activation: Activation, array: Array) -> None:
 
 
 class InstructionEvents:
-    """Trace events of a program's instructions."""
+    """Trace events of instructions."""
 
     def __init__(self, trace: Trace, lane: str, graph: NpuGraph) -> None:
         self._trace, self._lane = trace, lane

@@ -17,7 +17,7 @@ from nnadapter.ir.operand import Array
 from nnadapter.records import dataclass
 
 Parameters = Mapping[str, Any]
-"""Arguments of a kernel other than tensors: numbers, strings, and tuples of these."""
+"""Arguments of a kernel other than tensors: numbers, strings, and tuples."""
 
 
 class TensorType(NamedTuple):
@@ -44,7 +44,7 @@ class NpuTensor:
     value: Array | None = None
     """Constant contents, packed for the kernel; may be deferred (`ir.deferred_arrays`) until compilation."""
     view_of: int | None = None
-    """Index of the tensor that owns the memory, if this one only shows it with other dimensions."""
+    """Tensor that owns the memory, if this one only shows it with other dimensions."""
 
 
 class Activation(NamedTuple):
@@ -94,5 +94,4 @@ class NpuGraph:
         return self.with_values({index: contents_of(value) for index, value in deferred.items()})
 
     def owners(self) -> Sequence[int]:
-        """Return the tensor that owns each tensor's memory."""
         return [position if tensor.view_of is None else tensor.view_of for position, tensor in enumerate(self.tensors)]

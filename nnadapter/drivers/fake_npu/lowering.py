@@ -43,7 +43,7 @@ PASSES = (
     "simplify",
     "remove_dead",
 )
-"""Order that `nnadapter.ir.passes` recommends; the second `simplify` is for transposes from `channels_last`."""
+"""Order recommended by `nnadapter.ir.passes`; the second `simplify` is for transposes from `channels_last`."""
 _SIDE_WORK = frozenset({"transpose", "round_to_half", "cast", "copy", "center", "requantize"})
 """Auxiliary kernels, in reports only if an operation has no other."""
 
@@ -82,13 +82,13 @@ def _driver_passes(arithmetic: Arithmetic) -> Mapping[str, Pass]:
 
 @dataclass(frozen=True, slots=True)
 class Lowered:
-    """Device graph of a model with its memory plan, and the device operations that implement its operations."""
+    """Device graph of a model, its memory plan, and the device operations that implement its operations."""
 
     graph: NpuGraph
     memory: MemoryPlan | None
     """None with dynamic shapes."""
     labels: tuple[tuple[str, int], ...]
-    """Label of each device operation, and position of the first model operation it implements."""
+    """Label, and position of the first model operation that it implements, per device operation."""
     chosen: tuple[int, ...]
     """Index in `labels` of each model operation; -1 if it needs no instruction."""
 
@@ -108,7 +108,7 @@ class Lowered:
 def lower(
     model: Model, arithmetic: Arithmetic = USUAL, *, passes: Sequence[str] = PASSES, check: Observer | None = None
 ) -> Lowered:
-    """Run the passes over a supported model, emit instructions, and plan their memory."""
+    """Run the passes over a supported model, emit instructions, and plan memory."""
     # Fusing passes join origins, so positions as origins trace operations.
     operations = tuple(
         Operation(operation.type, operation.inputs, operation.outputs, operation.attributes, (str(position),))
@@ -117,7 +117,7 @@ def lower(
     numbered = Model(model.operands, operations, model.inputs, model.outputs)
     optimized = run_passes(numbered, passes, check, driver_passes=_driver_passes(arithmetic))
     graph, instructions = emit(optimized, arithmetic)
-    # The most informative lowered operation represents an operation of the model.
+    # The most informative lowered operation represents an operation.
     labels: list[tuple[str, int]] = []
     most, chosen = [-1] * len(model.operations), [-1] * len(model.operations)
     for operation, written in zip(optimized.operations, instructions, strict=True):
@@ -126,7 +126,7 @@ def lower(
         positions = list(map(int, operation.origins))
         main = next((instruction for instruction in written if instruction.kernel not in _SIDE_WORK), written[0])
         for position in positions:
-            # the same type is most informative; the first of equals wins
+            # the first of equals wins
             score = 2 * (operation.type == model.operations[position].type) + (main.kernel not in _SIDE_WORK)
             if score > most[position]:
                 most[position], chosen[position] = score, len(labels)

@@ -27,7 +27,7 @@ class MemoryPlan(NamedTuple):
     """Kind, and position among inputs or outputs, or byte offset in the arena."""
     arena_bytes: int
     arena_lower_bound_bytes: int
-    """Most bytes live in the arena at one time."""
+    """Most bytes live at one time."""
 
     @property
     def arena_over_bound_percent(self) -> float:
@@ -103,7 +103,7 @@ class _Planner:
         return None
 
     def _reads_once(self, instruction: Instruction, tensor: int, root: int, in_place: Sequence[int]) -> bool:
-        """Check that the instruction reads this memory only where it may be overwritten."""
+        """Check that the instruction reads this memory only by inputs that may be overwritten."""
         return all(
             self._root.get(self._owner[other]) != root or (other == tensor and position in in_place)
             for position, other in enumerate(instruction.inputs)

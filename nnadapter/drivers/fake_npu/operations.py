@@ -1,6 +1,6 @@
 """Table of supported adapter IR operations: limits and lowerings.
 
-Verdicts, `nnadapter ops fake_npu` and lowering read the same table, so they cannot disagree.
+Verdicts, `nnadapter ops fake_npu` and lowering read it.
 """
 
 from __future__ import annotations
@@ -52,10 +52,9 @@ class OperationRow:
     """Additional types of quantized inputs."""
     results: Types = HELD
     ranks: tuple[int, int] = (0, LARGEST_RANK)
-    """Smallest and largest rank of the first input."""
     limits: str = ""
     moves: bool = False
-    """True if elements are only moved, so that nothing needs rounding."""
+    """True if elements are only moved, not rounded."""
 
     @property
     def limits_in_words(self) -> str:
@@ -77,7 +76,7 @@ def _row(type_: str, lower: Lower, dtypes: Types, **limits: Any) -> OperationRow
 def _rows(
     types: str, dtypes: Types, attributes: str = "", how: Callable[..., Lower] = direct, **limits: Any
 ) -> Iterator[OperationRow]:
-    """Yield rows with equal limits; `how` gets the kernel, named as the operation, and its attributes."""
+    """Yield rows with equal limits; `how` gets the kernel, named as the operation, and attributes."""
     for type_ in types.split():
         yield _row(type_, how(type_.lower(), *attributes.split()), dtypes, **limits)
 
@@ -245,7 +244,6 @@ _QUANTIZED_PRODUCTS = {
 
 
 def _with_quantized(row: OperationRow) -> OperationRow:
-    """Add limits and lowering for quantized operands."""
     if row.type in _QUANTIZED_PRODUCTS:
         return replace(row, lower=quantized.on_integers(row.lower, _QUANTIZED_PRODUCTS[row.type]), quantized=_STORED)
     if row.type in TABULATED:
@@ -279,7 +277,6 @@ class OperationTable:
         self.rows: Mapping[str, OperationRow] = dict(sorted(OPERATIONS.items()))
 
     def lower(self, model: Model, operation: Operation) -> Lower | Unsupported:
-        """Return the lowering of an operation, or the refusal."""
         verdict = judge(model, operation, self._switched_off)
         return verdict if isinstance(verdict, Unsupported) else OPERATIONS[operation.type].lower
 

@@ -62,7 +62,7 @@ _ONNX_NAMES = {
     "Squeeze": "RESHAPE",
     "Unsqueeze": "RESHAPE",
 }
-"""ONNX op types with other names in the adapter IR. Switching one off refuses all op types of that IR type."""
+"""ONNX op types with other names in the adapter IR. Switching one off refuses all of that IR type."""
 
 
 class FakeNpuOptions(NamedTuple):

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 MAGIC = b"FAKENPU\0"
 VERSION = 8
-"""Raise it when a kernel's packing or parameters change, so that older programs are compiled again."""
+"""Raise it when a kernel's packing or parameters change."""
 _ENVELOPE = Envelope(magic=MAGIC, version=VERSION)
 _ALIGNMENT = 64
 _BYTES_PER_INSTRUCTION = 4 << 10
@@ -85,7 +85,7 @@ def _place(value: Array) -> tuple[int, int]:
 
 
 class _BoundProgram(Program):
-    """Memory of a program: bound instructions, which are Python objects, shared weights and arenas."""
+    """Memory of a program: bound instructions (Python objects), shared weights and arenas."""
 
     def __init__(self, graph: NpuGraph, resources: Resources, packed: Mapping[Hashable, int]) -> None:
         self.graph, self._resources, self._packed = graph, resources, packed
@@ -222,7 +222,7 @@ class SymbolicGraph:
         self._types: dict[tuple[str, int], int] = {}
         """Kind by data type and position of dimensions in `_numbers`."""
         self.kinds: dict[int, int] = {}
-        """Kind of each symbolic tensor; types of one kind are always equal."""
+        """Kind of each symbolic tensor; types of a kind are always equal."""
         for index, tensor in enumerate(graph.tensors):
             if is_symbolic(dimensions := tensor.type.dimensions):
                 type_ = tensor.type.dtype, self._numbers.add(dimensions)
@@ -254,7 +254,7 @@ class SymbolicGraph:
     def place(self, graph: NpuGraph, available_bytes: int) -> tuple[MemoryPlan, Mapping[int, int]]:
         """Plan memory with room up to the next power of two per tensor, or without if memory is short.
 
-        Returns the plan and the bytes of symbolic tensors; raises OutOfMemoryError if the arena does not fit.
+        Returns the plan and the bytes of symbolic tensors. Raises OutOfMemoryError.
         """
         needed = {tensor: graph.tensors[tensor].type.nbytes for tensor in self.kinds}
         room = {tensor: 1 << nbytes.bit_length() for tensor, nbytes in needed.items()}

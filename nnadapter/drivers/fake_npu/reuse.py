@@ -1,7 +1,7 @@
 """Reuse of lowered models for others that differ only in sizes or constants.
 
-A model is lowered with traced constants (`ir.derived`) and symbolic numbers, into a `LoweringTemplate`. A further model
-instantiates it if equal numbers are still equal and all guards hold; otherwise it is traced into a new template.
+A model is lowered with traced constants (`ir.derived`) and symbolic numbers, into a `LoweringTemplate`. Another model
+instantiates it if equal numbers are still equal and all guards hold; otherwise it gets a new template.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from nnadapter.process.resources import Cache, new_lock
 from nnadapter.records import dataclass, replace
 
 _CONSTANTS = 64
-"""Maximum cached sets of constants per template."""
+"""Maximum sets of constants cached per template."""
 _STRUCTURES = 64
 _TEMPLATES = 8
 _SIZES = 4
-"""Maximum cached memory plans per template."""
+"""Maximum memory plans cached per template."""
 _MOST_FAILURES = 4
-"""Failures after which a structure is no longer traced."""
+"""Number of failures that end the tracing of a structure."""
 _MOST_TEMPLATES = 64
 _References = tuple[weakref.ref[Array], ...]
 
 
 class BoundConstants:
-    """Cache of arrays by the identity of the constants they follow from; weak references, thread-safe."""
+    """Cache of arrays by the identity of their source constants; weak references, thread-safe."""
 
     def __init__(self) -> None:
         self._arrays: Cache[tuple[int, ...], tuple[_References, _References]] = Cache("fake_npu: constants", _CONSTANTS)
@@ -83,7 +83,7 @@ class Groups:
         return Groups.of(values, list(groups.values()))
 
     def variables(self, values: Sequence[Any]) -> list[Any] | None:
-        """Return one number per group, or None if a model's numbers do not fit."""
+        """Return one number per group; None if a model's numbers do not fit."""
         comparable = _comparable(values)
         if any(comparable[place] != self.labels[place] for place in self.fixed):
             return None
@@ -114,7 +114,7 @@ class LoweringTemplate:
         self._graph = SymbolicGraph(graph) if groups.groups else None
         tensor_values: list[tuple[int, object]] = [(index, tensor.value) for index, tensor in enumerate(graph.tensors)]
         self._constants = [(index, value.number) for index, value in tensor_values if isinstance(value, TracedArray)]
-        """Tensor of each traced constant, and its position among traced arrays."""
+        """Tensor of each traced constant, and its position among these."""
         self._bound = BoundConstants()
         self._fresh: Sequence[Array] | None = [contents[number] for _, number in self._constants]
         """Keeps arrays alive until the first instantiation."""
@@ -197,7 +197,7 @@ class Lowerings:
         self._structures.clear()
 
     def _traced(self, model: Model, structure: _Structure, values: Sequence[Any]) -> Lowered | None:
-        """Trace a model into a new template; return None if tracing fails or proved useless."""
+        """Trace a model into a new template; None if tracing fails or proved useless."""
         if structure.failures >= _MOST_FAILURES or structure.count >= _MOST_TEMPLATES:
             return None
         groups = structure.groups
@@ -205,7 +205,7 @@ class Lowerings:
         try:
             template = LoweringTemplate(model, groups, values, self._arithmetic)
             filled = template.filled(model, values)
-        except Exception:  # noqa: BLE001  an optimization must not fail; the result without it is the same
+        except Exception:  # noqa: BLE001  an optimization must not fail
             structure.failures += 1
             self._structures.counts.failures += 1
             return None

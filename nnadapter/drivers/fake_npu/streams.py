@@ -114,7 +114,6 @@ class _Point:
         self.under_way.acquire()
 
     def reached(self, failure: BaseException | None) -> None:
-        """Record the time, and the failure of earlier work."""
         self.failure, self.happened_ns = failure, time.perf_counter_ns()
         self.under_way.release()
 

@@ -1,4 +1,4 @@
-"""Driver `faulty`: devices that wrap others and inject the faults of a script."""
+"""Driver, device, context, program and execution of `faulty`."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class FaultyExecution(drivers.Execution):
         return results
 
     def _due(self) -> tuple[list[TriggeredFault], bool]:
-        """Return due faults, and whether faults that precede the computation have been applied already."""
+        """Return due faults, and whether faults that precede the computation have been applied."""
         self._retained_outputs.write()
         if self._carried_over:
             return self._carried_over.popleft(), True
@@ -313,7 +313,6 @@ class FaultyDevice(drivers.Device):
 
     @cached_property
     def capability(self) -> drivers.Capability:
-        """Capability of the wrapped device, in the role of an accelerator."""
         inner = self._inner.capability
         return replace(inner, role=DeviceRole.ACCELERATOR, options=(*inner.options, *OPTIONS))
 
@@ -361,7 +360,6 @@ class FaultyDevice(drivers.Device):
 
 
 def _script_of(option: str) -> Script:
-    """Return the script of the option or the environment."""
     if not option:
         return script_in(os.environ)
     script = read_script(option)

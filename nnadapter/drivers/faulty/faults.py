@@ -42,15 +42,13 @@ class Subject:
 
     @cached_property
     def key(self) -> str:
-        """Hash by which calls are counted; equal in other processes, and for other input sizes."""
+        """Key of counted calls; equal in other processes, and for other input sizes."""
         return f"{crc32(self.to_bytes()):08x}"
 
     def concerns(self, fault: Fault) -> bool:
-        """Return whether a fault applies to these operations."""
         return (fault.op_type is None and fault.name is None) or next(self.positions(fault), None) is not None
 
     def positions(self, fault: Fault) -> Iterator[int]:
-        """Yield positions of operations that a fault selects."""
         op_type = None if fault.op_type is None else _plain(fault.op_type)
         for position, (type_, names) in enumerate(self.operations):
             if op_type is not None and op_type not in (_plain(type_), _family(type_)):
@@ -90,7 +88,7 @@ def _family(type_: str) -> str:
 
 
 def _earlier_counts(path: str) -> tuple[dict[str, int], Counter[int]]:
-    """Return the numbers of calls, and of injected faults by their number in the script, from an existing log."""
+    """Return numbers of calls by subject, and of injected faults by number in the script, from an existing log."""
     counts: dict[str, int] = {}
     fault_counts: Counter[int] = Counter()
     try:
@@ -173,7 +171,6 @@ class Faults:
         self._lost = due
 
     def log(self, **facts: object) -> None:
-        """Append the facts and the current counts to the script's log, if it has one."""
         if self._script.log:
             _append_to_log(self._script.log, {**facts, "counts": self._counts.copy()})
 
@@ -240,12 +237,12 @@ _LONG_S = 3600.0
 
 
 def act(moment: CallPoint | None) -> list[TriggeredFault]:
-    """Count a call, apply faults that precede it, and return those that alter its results."""
+    """Count a call, apply faults that precede it, and return faults that alter its results."""
     return [] if moment is None else make(moment, moment.due())
 
 
 def make(moment: CallPoint, due: Sequence[TriggeredFault]) -> list[TriggeredFault]:
-    """Apply faults that precede a call; return those that alter its results."""
+    """Apply faults that precede a call; return faults that alter its results."""
     remaining_faults = []
     for triggered_fault in due:
         moment.note(triggered_fault)
@@ -352,7 +349,7 @@ def _verdict(due: TriggeredFault) -> Verdict:
 
 
 _OTHER_KINDS = {"f": "i", "V": "u", "i": "u", "u": "i", "b": "u"}
-"""numpy kind -> another kind of the same item size."""
+"""numpy kind -> another one of the same item size."""
 _FLOATING = frozenset(dtype.value for dtype in FLOATING)
 
 
@@ -481,7 +478,7 @@ class RetainedOutputs:
 
 _ENVELOPE = Envelope(magic=b"NNAFAULT", version=1)
 _ALIGNMENT = 64
-"""Bytes, because devices may read the contents in place."""
+"""Bytes, since devices may read the contents in place."""
 
 
 def wrapped(blob: bytes, subject: Subject) -> bytes:

@@ -23,7 +23,7 @@ from nnadapter.records import dataclass
 
 
 class Phase(StrEnum):
-    """Kind of driver call at which a fault occurs."""
+    """Kind of driver call that may have a fault."""
 
     OPEN = "open"
     CONTEXT = "context"
@@ -107,11 +107,11 @@ KINDS: Mapping[Kind, KindRow] = {
     Kind.LIES_ABOUT_BLOB: KindRow("`check_blob` returns the opposite", _BLOB),
 }
 WRITING = frozenset((Kind.DAMAGED_BLOB, Kind.FOREIGN_BLOB))
-"""Kinds of faults for `Program.serialize`."""
+"""Kinds for `Program.serialize`."""
 CHECKING = frozenset((Kind.LIES_ABOUT_BLOB,))
-"""Kinds of faults for `Context.check_blob`."""
+"""Kinds for `Context.check_blob`."""
 READING = frozenset(Kind) - WRITING - CHECKING
-"""Kinds of faults for all other calls."""
+"""Kinds for all other calls."""
 
 
 Text = Annotated[str, Meta(min_length=1)]
@@ -123,7 +123,7 @@ _OF_KINDS = ("error", "message", "signal", "code", "seconds", "output", "bits")
 
 
 class Fault(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename={"from_": "from"}):
-    """Fault to inject, and the calls at which it occurs; all conditions must hold.
+    """Fault to inject, and conditions for calls; all must hold.
 
     Matching calls are counted from 1: runs, creations and closings per program, others per context.
 
@@ -134,15 +134,15 @@ class Fault(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, renam
     kind: Kind
     phase: Phase
     op_type: Text | None = None
-    """Operation in the model: a type of the adapter IR, or an ONNX op type. Case and underscores are ignored; `Conv`
-    matches CONV_2D.
+    """Operation in the model: type of the adapter IR, or ONNX op type. Case and underscores are ignored; `Conv` matches
+    CONV_2D.
     """
     name: Text | None = None
     """Node in the model; `*` matches any characters."""
     nth: Number | None = None
-    """Number of the only call at which the fault occurs."""
+    """Number of the only call with the fault."""
     from_: Number | None = None
-    """Number of the first call at which the fault occurs."""
+    """Number of the first call with the fault."""
     every: Number | None = None
     """Number of calls from one occurrence to the next."""
     times: Number | None = None
@@ -188,7 +188,6 @@ class Fault(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, renam
         _check_details(self)
 
     def to_toml(self) -> str:
-        """Return the fault as a script entry."""
         rows = (
             (field_info.encode_name, getattr(self, field_info.name), field_info.default) for field_info in fields(self)
         )
@@ -200,7 +199,6 @@ class Script(Struct, frozen=True, kw_only=True):
     """Script of faults."""
 
     faults: tuple[Fault, ...] = ()
-    """Faults in order of application."""
     seed: Seed = 0
     """Seed of all random choices."""
     log: str = ""
@@ -214,7 +212,6 @@ class Script(Struct, frozen=True, kw_only=True):
         return enumerate(self.faults, 1)
 
     def to_toml(self) -> str:
-        """Return the script as TOML."""
         head = f"seed = {self.seed}\n" + (f"log = {_written(self.log)}\n" if self.log else "")
         return "\n".join((head, *(fault.to_toml() for fault in self.faults)))
 

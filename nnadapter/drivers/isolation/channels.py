@@ -32,9 +32,9 @@ from partition.graph import DTYPE_OF_ELEMENT_TYPE
 _LENGTH = struct.Struct("<Q")
 _PIECE = 1 << 16
 _SPIN_S = 1.5e-4
-"""Time to spin for a message, about three times a wake-up."""
+"""Time to spin, about three times a wake-up."""
 _SKIPPED_SPINS = 4
-"""Messages to receive without spinning after spinning was in vain."""
+"""Messages without spinning after spinning was in vain."""
 MOST_DESCRIPTORS = 16
 
 
@@ -52,7 +52,7 @@ def ends() -> tuple[End, End]:
 
 
 class Channel:
-    """End of a socket pair, for exclusive use."""
+    """End of a socket pair, used exclusively."""
 
     def __init__(self, end: End) -> None:
         self._socket = end
@@ -109,7 +109,6 @@ class Channel:
         self._socket.close()
 
     def _spin(self) -> bytes | None:
-        """Spin for a message; None if there is none."""
         if self._skipped_spins:
             self._skipped_spins -= 1
             return None
@@ -124,7 +123,7 @@ class Channel:
     def _read_message(self, first: bytes, end: float | None) -> bytes:
         if len(first) >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(first)
-            if len(first) == _LENGTH.size + length:  # common case
+            if len(first) == _LENGTH.size + length:
                 return first[_LENGTH.size :]
         pieces = bytearray(first)
         total_length: int | None = None
@@ -352,7 +351,7 @@ class Lane:
     def _sized_block(self, nbytes: int) -> Block:
         lane_block = self._block
         if lane_block is None or lane_block.nbytes < nbytes:
-            # Powers of two, so it seldom has to grow; unwritten pages cost nothing.
+            # Powers of two seldom have to grow; unwritten pages cost nothing.
             lane_block = self._block = Block(1 << (nbytes - 1).bit_length())
         return lane_block
 
@@ -382,7 +381,7 @@ class Lane:
     def _read_results(
         self, answer: bytes, lane_block: Block, request: _Request, end: float, control: Control
     ) -> tuple[bytes, Any]:
-        if not answer:  # empty answer: results are where the request placed them
+        if not answer:  # results are where the request placed them
             return answer, request.results(lane_block)
         reply = read_answer(answer, self._device)
         if isinstance(reply, tuple) and len(reply) == 2 and reply[0] == "more":
@@ -409,7 +408,7 @@ class _Request:
         self._places: list[tuple[int, Form]] = []
         """Outputs in the lane's memory."""
         self._targets: list[Array] = []
-        """Targets of those outputs."""
+        """Targets of these outputs."""
         self.outputs = self._outputs(computation)
 
     def results(self, lane_block: Block) -> Sequence[Array]:

@@ -107,7 +107,7 @@ class Started(NamedTuple):
 
     process: subprocess.Popen[bytes]
     door: channels.Channel
-    """Passes new channels to the child."""
+    """Channel that passes new channels to the child."""
     lifeline: channels.End
 
 
@@ -189,7 +189,6 @@ class Child:
         return self._started.process.pid
 
     def wait_until_open(self) -> None:
-        """Wait until the device is open; raise if it failed."""
         if self._opening.locked():
             with self._opening:
                 pass
@@ -235,7 +234,7 @@ class Child:
             if lane is not None and not lane.is_talking:
                 self._idle.append(lane)
             elif lane is not None and not self.lost:
-                # Interrupted: the state of the conversation is unknown.
+                # The state of the conversation is unknown.
                 self.end(f"device {self.device!r} was interrupted during {command!r} and was stopped", on_purpose=True)
         return self._read(command, answer) if answer else value
 

@@ -184,7 +184,7 @@ class IsolatedExecution(Execution):
 
 
 _SLOW_S = 0.5
-"""Programs with a longer compilation are serialized, for fast recovery."""
+"""Programs that compile longer are serialized, for fast recovery."""
 
 
 @dataclass(slots=True)
@@ -192,7 +192,7 @@ class Recipe:
     """Inputs for recreating a program in a new process."""
 
     request: str
-    """Request that created the program; `deserialize_view` also means that the bytes were verified."""
+    """Request that created the program; for `deserialize_view` the bytes were verified."""
     model: SegmentModel | None = None
     blob: Any = None
 
@@ -228,7 +228,7 @@ class IsolatedProgram(Program):
 
     @property
     def _memory_facts(self) -> tuple[int, int, Mapping[Hashable, int]]:
-        """Memory bytes, bytes per execution and shared bytes, cached so that a busy device is not asked again."""
+        """Memory bytes, bytes per execution and shared bytes, cached so that a busy device is not asked."""
         if self._memory is None:
             location = self.remote.locate()
             answer = location.child.ask("memory", self.context.limit("memory"), program=location.number)
@@ -301,7 +301,6 @@ class IsolatedContext(Context):
         return self._compiled("compile_whole_graph", model)
 
     def clone_with_constants(self, program: Program, model: SegmentModel) -> Program | None:
-        """Clone a program; return None if its process is lost."""
         assert isinstance(program, IsolatedProgram), "programs of a context are its own"
         program_location, location = program.remote.locate(), self.remote.locate()
         if program_location.child is not location.child:
@@ -454,7 +453,7 @@ class IsolatedDevice(Device):
 
     @property
     def capability(self) -> Capability:
-        """Capability under isolation: weights are always included, and adapter IR has static shapes."""
+        """Capability with weights always included, and static shapes for adapter IR."""
         return self._capability
 
     @property
@@ -552,7 +551,6 @@ class IsolatedDevice(Device):
             return child
 
     def _note_loss(self, child: Child) -> None:
-        """Count the loss of a process once, and set the pause after it."""
         if child.is_counted:
             return
         child.is_counted = True

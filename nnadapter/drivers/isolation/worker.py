@@ -1,8 +1,7 @@
 """Entry point of an isolated device's process, and the objects that it serves.
 
-Each channel has a thread. Exceptions of drivers become answers. Host memory with inputs is mapped read-only, so
-writing to it crashes only this process. SIGKILL at the closing of the lifeline ends the process even if a driver holds
-the GIL.
+Each channel has a thread. Exceptions of drivers become answers. Host memory with inputs is mapped read-only, so writing
+to it crashes only this process. SIGKILL when the lifeline closes ends the process even if a driver holds the GIL.
 """
 
 from __future__ import annotations
@@ -192,7 +191,6 @@ class DeviceServer:
         return pages * os.sysconf("SC_PAGE_SIZE"), len(list((process / "fd").iterdir()))
 
     def _call(self, method: str, number: int, *arguments: Any) -> Any:
-        """Call a method of an object by a name for crash traces."""
         return self._calls[method](getattr(self._objects[number], method), *arguments)
 
     def _received_model(self, number: int) -> Any:
@@ -209,7 +207,6 @@ class DeviceServer:
 
 
 def _computed_all(tasks: Sequence[tuple[Any, Sequence[Array]]], at_once: bool) -> Results:
-    """Run tasks; return all results, and overwritten inputs."""
     copied_tasks = [(execution, [read_only(np.array(array)) for array in inputs]) for execution, inputs in tasks]
     if at_once:
         with ThreadPoolExecutor(len(copied_tasks)) as pool:
@@ -339,10 +336,9 @@ class LaneServer:
     def __init__(self, channel: channels.Channel, served: DeviceServer) -> None:
         self._channel, self._served = channel, served
         self._blocks: dict[int, tuple[mmap.mmap, mmap.mmap]] = {}
-        """Read-only and writable mappings, by block number."""
+        """Read-only and writable mappings by number."""
 
     def answer(self) -> None:
-        """Answer one message."""
         contents, descriptors = self._channel.receive_with_descriptors()
         message = pickle.loads(contents)
         if len(message) == 2:
@@ -374,7 +370,7 @@ class LaneServer:
             if into is not None and _written(results, into):
                 return b""
             return self._place_results(results)
-        except FAILURES as error:  # as above
+        except FAILURES as error:
             return False, _error_as_data(error)
 
     def _results(
@@ -396,7 +392,6 @@ class LaneServer:
         return _checked_arrays(results)
 
     def _place_results(self, results: Sequence[Array]) -> Any:
-        """Copy results into the lane's memory, which may have to grow."""
         sizes = (0 if result.dtype.hasobject else result.nbytes for result in results)
         offsets, nbytes = channels.aligned_offsets(sizes, channels.HEADER_BYTES)
         specs: list[Any] = [

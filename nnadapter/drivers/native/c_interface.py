@@ -1,7 +1,4 @@
-"""C driver interface in ctypes, mirroring `nnadapter/include/nnadapter_driver.h`.
-
-A test compiles the header and compares sizes and offsets.
-"""
+"""C driver interface in ctypes, mirroring `nnadapter/include/nnadapter_driver.h`, as a test checks."""
 
 from __future__ import annotations
 
@@ -196,7 +193,7 @@ class StructPool:
 
 
 def read(name: str, address: int) -> Any:
-    """Copy the structure at an address, up to the `size` it declares; members beyond are 0."""
+    """Copy the structure at an address, up to its declared `size`; members beyond are 0."""
     kind = CLASSES[name]
     structure = kind()
     declared_size = ctypes.c_uint32.from_address(address).value
@@ -497,7 +494,7 @@ def _functions(structure: str, table: Any) -> dict[str, Any]:
 
 
 def _group(path: Path, member: str, structure: str, address: int | None) -> dict[str, Any]:
-    """Return a complete group of functions, or none; only functions in `LATER` may be missing."""
+    """Return a group of functions, complete except for functions in `LATER`, or none."""
     if not address:
         return {}
     functions = _functions(structure, read(structure, address))

@@ -46,7 +46,7 @@ class VerdictSink:
         places = [{"detail": self._start + index * DETAIL_BYTES, "capacity": DETAIL_BYTES} for index in range(count)]
         self._room = c_interface.StructPool("Verdict", [{"supported": int(supported), **place} for place in places])
         self._all_supported = c_interface.StructPool("Verdict", [{"supported": 1, **place} for place in places]).bytes
-        """Contents if everything is supported, for a fast comparison."""
+        """Contents if everything is supported."""
         self.addresses = self._room.addresses
         self.array = self._holder.pointers(self.addresses)
 
@@ -118,7 +118,6 @@ class NativeContext(Context):
     def admit(self, model: Model) -> Admission:
         if "admit" not in self._functions:
             return Admission()
-        # keeps the model alive if another thread replaces `_last`
         _holder, address, _ = self._built(model)
         with self._lock:
             verdicts = self._admitted.cleared()
@@ -205,7 +204,7 @@ class NativeContext(Context):
         return c_interface.COMPATIBILITIES.get(code, Compatibility.RECOMPILE) if code else None
 
     def _request(self, model: int, control: Control) -> tuple[c_interface.Holder, int]:
-        """Return the owner and address of a compile request, valid while the lock is held."""
+        """Return owner and address of a compile request, valid while the lock is held."""
         if control is not UNLIMITED:
             passing = c_interface.Holder()
             return passing, passing.make(
@@ -256,7 +255,6 @@ def _new_slot(functions: c_interface.Functions, device: int) -> requests.Executi
 
 
 def _checked_attributes(operation: Operation, verdict: Verdict) -> Verdict:
-    """Refuse symbolic real attributes, which the C interface cannot express."""
     name = models.symbolic_real_attribute(operation) if verdict else ""
     detail = f"{name} of {operation.type} is a symbolic real number, which C drivers do not support"
     return Unsupported(Reason.UNSUPPORTED_ATTRIBUTE, detail) if name else verdict
@@ -286,7 +284,7 @@ _DATA_TYPES = {code: data_type for data_type, code in c_interface.DATA_TYPES.ite
 
 
 def device_infos(functions: c_interface.Functions) -> tuple[DeviceInfo, ...]:
-    """Return the devices that the driver lists; one default entry if it cannot list any."""
+    """Return the listed devices of the driver; one default entry if it cannot list any."""
     if "list_devices" not in functions:
         return (DeviceInfo(name=functions.driver, vendor=functions.vendor, version=functions.version),)
     array, count = ctypes.c_void_p(), ctypes.c_uint32()

@@ -1,8 +1,8 @@
 """Adapter IR models as C structures.
 
 A model with dynamic shapes is built once, at its size hints, and becomes a relocatable block of words
-(`StructTemplate`). A specialization copies the blocks of all models of a plan and writes only the words that depend on
-sizes, and pointers to shape-derived values. The copy lives as long as a program of these models.
+(`StructTemplate`). A specialization copies the blocks of all models of a plan, and writes words that depend on sizes,
+and pointers to shape-derived values. The copy lives as long as a program of these models.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ OPEN = -1
 class NumberedSizes:
     """Numbered symbolic sizes of a model.
 
-    Sizes known to be equal now share a number. Later equalities are ignored, so that model and runs agree.
+    Sizes known to be equal share a number. Later equalities are ignored, so that model and runs agree.
     """
 
     def __init__(self, model: Model) -> None:
@@ -69,7 +69,7 @@ class NumberedSizes:
         return len(self._traced)
 
     def of(self, sizes: Sequence[Any]) -> list[int]:
-        """Return the values of the numbered sizes, selected from all sizes of a run."""
+        """Return the values of the numbered sizes, from all sizes of a run."""
         return [sizes[number] for number in self._traced]
 
     def c_array(self, numbers: Sequence[int]) -> Any:
@@ -274,7 +274,7 @@ class StructTemplate:
             count += -(-ctypes.sizeof(thing) // WORD)
         self.words: Array = np.zeros(count, np.int64)
         self.moves: Array = np.zeros(count, np.int64)
-        """1 for words that point into the block, otherwise 0."""
+        """1 for words that point into the block."""
         block_bytes = self.words.view(np.uint8)
         for thing in things:
             place = self._starts[ctypes.addressof(thing)] * WORD
@@ -369,7 +369,7 @@ class _Template:
                     into = reals if kinds[name] in _REAL else integers
                     into += self._of_attribute(place, value)
         self.integers: Sequence[tuple[int, int]] = integers
-        """Words to write, each with the number of its symbolic value."""
+        """Words to write, with the numbers of their symbolic values."""
         self.reals: Sequence[tuple[int, int]] = reals
 
     def _of_attribute(self, address: int, value: AttributeValue) -> Iterator[tuple[int, int]]:
@@ -420,7 +420,7 @@ class _SpecializedStructs(NamedTuple):
     words: Array
     address: int
     starts: dict[int, int]
-    """First word of each model that no program uses yet, by group index."""
+    """First word of each model without a program, by group index."""
 
 
 class _Joined:
@@ -474,7 +474,7 @@ class _Products:
 
 
 def _has_packed_sizes(of: SpecializableModel) -> bool:
-    """Return whether byte counts are no plain products, because packed tensors have dynamic shapes or contents."""
+    """Return whether byte counts are no plain products: packed tensors have dynamic shapes or contents."""
     packed = (operand.type for operand in of.model.operands if operand.type.dtype in PACKED)
     return any(is_symbolic(type_.dimensions) for type_ in packed) or any(
         of.model.type_at(index).dtype in PACKED for index in of.given
@@ -482,7 +482,7 @@ def _has_packed_sizes(of: SpecializableModel) -> bool:
 
 
 def _of_list(start: int, values: Sequence[Any]) -> Iterator[tuple[int, int]]:
-    """Yield the word index in the block and the symbolic number of each symbolic element."""
+    """Yield word index and symbolic number of each symbolic element."""
     return ((start + place, value.number) for place, value in enumerate(values) if isinstance(value, SymbolicNumber))
 
 

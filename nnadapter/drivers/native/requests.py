@@ -248,7 +248,6 @@ class Request:
         self.is_packed = any(type_.dtype in PACKED for type_ in all_types)
         """True if some data type is packed in C only."""
         self.may_lie_on_device = not self.is_packed and all(type_.size for type_ in all_types)
-        """True if all tensors are nonempty and unpacked."""
         sizes = [size for type_ in all_types for size in type_.dimensions]
         self.block = pattern.block.with_words(pattern.sizes, [*sizes, *self.sizes, *self.output_sizes])
         self.data, self.memory = pattern.data, pattern.memory
@@ -348,7 +347,7 @@ _Kind = tuple[DataType, int]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Pattern:
-    """Request for certain data types and ranks, and the words of its sizes and addresses, tensor by tensor."""
+    """Request for some data types and ranks, and the words of its sizes and addresses, tensor by tensor."""
 
     block: StructTemplate
     sizes: Array
@@ -462,9 +461,8 @@ class NativeExecution(Execution):
         self._program, self._handle = program, handle
         self._functions, self._signature, self._slots = program.functions, program.signature, program.slots
         self._calls: dict[object, tuple[CallSignature | None, NativeCall]] = {}
-        """Last request per stream, which the driver may still read. The signature is None if it is not reusable."""
+        """Last request per stream, which the driver may still read. The signature is None if not reusable."""
         self._last: tuple[Sequence[int], NativeExecution] | None = None
-        """Last sizes, and the copy for them."""
 
     def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:
         return self._run(inputs)
@@ -478,7 +476,6 @@ class NativeExecution(Execution):
     def compute_on_device(
         self, inputs: Sequence[DeviceTensor], control: Control = UNLIMITED
     ) -> Sequence[DeviceTensor] | None:
-        """Run on device memory; None for empty or packed tensors."""
         input_memories = _input_memories(self._signature, inputs)
         if input_memories is None:
             return None
@@ -500,7 +497,6 @@ class NativeExecution(Execution):
         return self._placed_by(self._enqueued(stream, control), input_memories, stream, is_awaited=False)
 
     def specialize(self, sizes: Sequence[Any]) -> Execution:
-        """Return a copy for `sizes`, cached for equal ones."""
         dynamic_signature = self._program.dynamic_signature
         if dynamic_signature is None:
             return super().specialize(sizes)
@@ -572,7 +568,6 @@ class NativeExecution(Execution):
 
 
 def _request_for_slot(slot: ExecutionSlot, signature: CallSignature, control: Control) -> NativeCall:
-    """Return the slot's cached request, or a new one for a control."""
     stream = None if slot.stream is None else slot.stream.handle
     if control is not UNLIMITED:
         return NativeCall(signature.request, stream, control, signature.c_sizes)
@@ -616,7 +611,7 @@ class NativeProgram(Program):
         return NativeExecution(self, handle)
 
     def bound(self, request: int) -> int | None:
-        """Return the handle of a clone with other constants, or None if the driver declines."""
+        """Return the handle of a clone with other constants; None if the driver declines."""
         with self._lock:
             handle = self.functions.create_handle_or_none(
                 "clone_with_constants",

@@ -1,7 +1,7 @@
 """Parameters of LoRA adapters in run options, as feeds.
 
-Run options hide their adapters. ONNX Runtime feeds the parameters to a run, so a model that returns its inputs reveals
-them.
+Run options hide their adapters, but ONNX Runtime feeds their parameters to a run, so a model that returns its inputs
+reveals them.
 """
 
 from __future__ import annotations

@@ -80,9 +80,9 @@ def _kernel_verdict(node: onnx.NodeProto, ranks: Mapping[str, int]) -> Verdict:
 
 
 _ENOUGH = 150_000
-"""Work from which a thread pool is faster, in output elements."""
+"""Work in output elements that makes a thread pool faster."""
 _PRODUCTS = 32
-"""Multiply-adds that take as long as one elementwise function."""
+"""Multiply-adds that take as long as an elementwise function."""
 _DYNAMIC_SIZE_GUESS = 128
 _WITHOUT_WEIGHTS = frozenset({"Attention", "Einsum", "Gemm", "MatMul", "MatMulInteger", "QLinearMatMul"})
 """Ops that multiply matrices without constants."""
@@ -94,9 +94,8 @@ _NO_WORK = frozenset({"Constant", "Identity", "Reshape", "Shape", "Size", "Squee
 def threads_gain(model: onnx.ModelProto) -> bool:
     """Return whether a thread pool, which sleeps between runs, makes a model faster.
 
-    Waking a pool costs more than short segments gain. The estimate takes the largest input or output of the model for
-    each node's output, and multiplies it by weights. Subgraphs, other domains and models without tensors always get a
-    pool.
+    Waking a pool costs more than short segments gain. The estimate takes the model's largest input or output for each
+    node's output, and multiplies it by weights. Subgraphs, other domains and models without tensors always get a pool.
     """
     weights = {tensor.name: tuple(tensor.dims) for tensor in model.graph.initializer}
     border = [value for value in (*model.graph.input, *model.graph.output) if value.name not in weights]
@@ -135,11 +134,11 @@ def _work(node: onnx.NodeProto, most: float, weights: Mapping[str, Sequence[int]
 
 
 _OLDEST_JUDGED_OPSET = 7
-"""Older models are not judged, because ONNX Runtime treats them specially."""
+"""Oldest judged opset; ONNX Runtime treats older models specially."""
 _KNOWN_OPSET = 23
 """Opset that every supported ONNX Runtime knows."""
 _OF_TYPES = "Type Error: "
-"""Start of ONNX Runtime's messages about types, which have various exception classes."""
+"""Start of messages about types, which have various exception classes."""
 _UNKNOWN_OPERATOR = "is not a registered function/op"
 _LOADED_PARTS = 64
 _PROFILE = Profile(
@@ -151,7 +150,7 @@ _PROFILE = Profile(
     operation_seconds=1e-6,
     host_memory=True,
 )
-"""Assumed for two cores of the last ten years; `nnadapter calibrate cpu` measures them."""
+"""Assumed for two cores of the last ten years; `nnadapter calibrate cpu` measures."""
 _CAPABILITY = Capability(
     form=ModelForm.ONNX,
     threading=Threading.REENTRANT,
@@ -181,7 +180,7 @@ class CpuContext(Context):
     def supported(self, model: onnx.ModelProto) -> Sequence[Verdict]:
         """Accept all nodes, except unknown operators and forms that fail at run time.
 
-        Session options may register operators, so with them no operator is unknown.
+        With session options no operator is unknown, since they may register operators.
         """
         lacking = kernel_verdicts(model)
         if self._session_options is not None:
@@ -241,7 +240,7 @@ def refused_nodes(
     def attempt(part: onnx.ModelProto) -> Unsupported | None:
         try:
             open_session(loadable_of(part, by_address=False), session_options, has_pool=False, spins=False)
-        except Exception as error:  # noqa: BLE001  every error is a refusal
+        except Exception as error:  # noqa: BLE001  a refusal
             return Unsupported(_reason(error), f"ONNX Runtime {_version()} does not load it: {brief(error)}")
         return None
 
@@ -310,7 +309,7 @@ def refuse_invalid_nodes(
 
 
 def _with_sizes(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a copy with size 1 for unknown dimensions, since devices may refuse dynamic shapes."""
+    """Return a copy with size 1 for unknown dimensions, since devices may refuse these."""
     from nnadapter.onnx.construction import copied
 
     sized = copied(model)
@@ -330,7 +329,7 @@ def _load_unoptimized(contents: bytes) -> None:
 
 
 def _reason(error: Exception) -> Reason:
-    # lazy: needed after failures only
+    # lazy: after failures only
     from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as NoKernel
 
     if isinstance(error, NoKernel):

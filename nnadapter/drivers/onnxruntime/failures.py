@@ -1,7 +1,7 @@
 """Failures of ONNX Runtime: translated errors, retries with fewer optimizations, and defective optimizers.
 
-`ConstantFolding` may crash on an `If` with constant condition that contains another `If`. `FLAWS` lists optimizers
-that crash or compute wrong results, with checks of the graph; a search for op names keeps the check cheap. All were
+`ConstantFolding` may crash on an `If` with constant condition that contains another `If`. `FLAWS` lists optimizers that
+crash or compute wrong results, with checks of the graph; a search for op names keeps the checks cheap. All were
 observed with 1.32.
 """
 
@@ -243,7 +243,7 @@ def wrong_optimizers(model: onnx.ModelProto) -> tuple[str, ...]:
 
 
 _UNCHANGED = frozenset(("Identity", "Dropout", "Cast", "Expand", "Transpose", "Slice"))
-"""Operators that are removed before fusions if they have no effect."""
+"""Operators removed before fusions if they have no effect."""
 _NEUTRAL = {"Add": 0.0, "Sub": 0.0, "Mul": 1.0, "Div": 1.0}
 _INTEGERS = (UINT8, INT8, UINT16, INT16)
 _LONGEST_CHAIN = 100
@@ -257,10 +257,10 @@ class Flaw(NamedTuple):
 
     optimizers: tuple[str, ...]
     words: tuple[bytes, ...]
-    """Byte strings that all such models contain."""
+    """Byte strings in all such models."""
     occurs_in: Callable[[WireGraph], bool]
     any_word: tuple[bytes, ...] = ()
-    """Byte strings of which such models contain at least one; empty for no condition."""
+    """Byte strings of which models contain at least one, if there are any."""
 
 
 class _Norm(NamedTuple):
@@ -379,7 +379,6 @@ def _in_float32(number: float) -> float:
 
 
 def _expand_to_nothing(graph: WireGraph) -> bool:
-    """Return whether an Expand has a constant shape with a 0."""
     targets = (_constant(graph, node.inputs[1]) for node in graph.nodes if node.op_type == "Expand")
     return any(target is not None and 0 in (target.values or ()) for target in targets)
 
@@ -400,7 +399,6 @@ def _requantized(graph: WireGraph) -> bool:
 
 
 def _requantized_along(graph: WireGraph) -> bool:
-    """Return whether consecutive QDQ pairs differ in axis or block size."""
     return any(_layout(graph, first) != _layout(graph, second) for first, second in _requantizations(graph))
 
 
@@ -515,7 +513,7 @@ def _root(graph: WireGraph, name: str) -> str:
 
 
 def _other_operand(graph: WireGraph, node: WireNode) -> str | None:
-    """Return the operand that an operator passes on because the other one is neutral; None otherwise."""
+    """Return the operand that an operator passes on because the other is neutral, or None."""
     neutral = _NEUTRAL.get(node.op_type)
     if neutral is None or len(node.inputs) != 2:
         return None

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 _MOST_THREADS = 256
-"""Limit on threads in all pools."""
+"""Limit for all pools."""
 _FEWEST_POOLS = 8
 _uncounted: ContextVar[int] = ContextVar("uncounted", default=0)
 
@@ -119,7 +119,6 @@ class CpuProgram(Program):
 
     @property
     def io_counts(self) -> tuple[int, int]:
-        """Numbers of inputs and outputs."""
         return len(self._session.get_inputs()), len(self._session.get_outputs())
 
     @property
@@ -132,7 +131,7 @@ class CpuProgram(Program):
     def _repeat(
         self, names: Sequence[str], feeds: Mapping[str, Any], error: Exception
     ) -> tuple[onnxruntime.InferenceSession, list[Array]] | None:
-        """Repeat a failed run in a session with fewer optimizations, and use that session from now on."""
+        """Repeat a failed run in a session with fewer optimizations, which replaces the old one."""
         if not self._unoptimized_runs.allows(error):
             return None
         results: list[Array] = []
@@ -164,7 +163,7 @@ def open_program(
 ) -> CpuProgram:
     """Return the program of a model in a supported opset. ONNX Runtime's errors pass.
 
-    `wants_pool`: a thread pool would help, if there is a permit. Further arguments are those of `open_session`.
+    `wants_pool` means that a thread pool would help. Other arguments are those of `open_session`.
     """
     permit = pool_permit() if wants_pool else None
     try:

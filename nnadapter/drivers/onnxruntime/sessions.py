@@ -94,7 +94,6 @@ def profile_of(trace: Trace, lane: str, nodes: int = 0) -> SessionProfile | None
 
 
 def _to_trace_clock(started: int) -> int:
-    """Convert a time of ONNX Runtime's clock to the trace's."""
     clock = min(_CLOCKS, key=lambda read_clock: abs(read_clock() - started))
     readings = []
     for _ in range(_READINGS):
@@ -112,7 +111,7 @@ def _entries(file: Path) -> list[Mapping[str, Any]]:
 
 
 _NUMBERS = "fiub"
-"""numpy's kinds of arrays that can be passed by address."""
+"""numpy's kinds of arrays that are passed by address."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +185,7 @@ def register_arena() -> None:
 
 
 def shrink_arena() -> None:
-    """Release unused memory of the shared arena, through a tiny run that requests it and writes into our memory."""
+    """Release unused memory of the shared arena by a tiny run that requests it and writes into our memory."""
     from nnadapter.process.real_onnxruntime import onnxruntime
 
     session = _smallest_session()
@@ -349,7 +348,7 @@ def session_execution(
     profile: SessionProfile | None,
     repeat: Repeat | None = None,
 ) -> SessionExecution:
-    """Return an execution of a session, which counts its runs for a profile."""
+    """Return an execution of a session; with a profile it counts its runs."""
     if profile is None:
         return SessionExecution(session, where, repeat)
     return _ProfiledExecution(session, where, profile)
@@ -390,7 +389,7 @@ def open_session(
         has_pool: there is a permit for a thread pool.
         spins: threads may spin.
         shares_arena: use the shared arena, unless the options configure arenas.
-        providers: execution providers; empty for those of the options, without fallback.
+        providers: execution providers; empty for the options' own, without fallback.
         without: further optimizers to disable.
         profile: receives events, instead of the options' profile.
         notes: receives a note about a lower optimization level; None forbids it.
@@ -407,7 +406,7 @@ def open_session(
         model.add_to(options)
     else:
         options = session_options
-    # SessionOptions cannot be copied, so the caller's object is changed for a moment. Entries cannot be removed:
+    # SessionOptions cannot be copied, so the caller's object is changed temporarily. Entries cannot be removed:
     # spinning stays off.
     with options_lock:
         for key in () if spins else _SPINNING:
@@ -431,7 +430,7 @@ def open_session(
 
         threads = options.intra_op_num_threads or (0 if has_pool else 1)
         with (
-            # the file is for the entire model, not for a segment
+            # for the entire model, not for a segment
             temporarily(options, intra_op_num_threads=threads, optimized_model_filepath=""),
             profiling(options, profile),
             _options_as_given(),

@@ -95,7 +95,7 @@ def run_of(session: onnxruntime.InferenceSession) -> Run:
 
 
 def goes_by_memory(session: onnxruntime.InferenceSession) -> bool:
-    """Return whether runs must copy values by memory: all are tensors, some of a type that the interface lacks."""
+    """Return whether runs must copy values by memory: all are tensors, some of an unsupported type."""
     types = {value.type for value in (*session.get_inputs(), *session.get_outputs())}
     return not types <= _PLAIN and all(type_.startswith("tensor(") for type_ in types)
 

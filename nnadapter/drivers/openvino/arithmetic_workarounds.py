@@ -51,7 +51,7 @@ _DTYPES: Mapping[str, Any] = {"f16": np.float16, "f32": np.float32}
 def reach_infinities(operator: Any) -> None:
     """Make a maximum or minimum of infinities infinite.
 
-    Halves are reduced, so that the engine's initial value stands out. A reduction that all readers bound is unchanged.
+    The input is halved, so that the engine's initial value stands out. A reduction that all readers bound is unchanged.
     """
     name, side, bound = _EXTREMES[operator.get_type_name()]
     dtype = _DTYPES.get(element_type(operator.output(0)))
@@ -87,7 +87,7 @@ def exclude_threshold(suppression: Any) -> None:
 
 
 _LARGE = 1024.0
-"""Magnitude from which constants are separated; smaller ones change a small term by at most 2^-14."""
+"""Smallest magnitude of separated constants; smaller ones change a small term by at most 2^-14."""
 _REAL_DTYPES: Mapping[str, Any] = {**_DTYPES, "f64": np.float64}
 _ADDING = name_set("Add Subtract")
 _COMBINED = _ADDING | name_set("Multiply Divide")

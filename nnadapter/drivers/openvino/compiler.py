@@ -36,7 +36,7 @@ _AXES = "axes"
 
 
 def with_axes_as_input(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a model whose reductions have axes as an input; the same model if none needs it.
+    """Return a model with axes of reductions as an input; the same model if none needs it.
 
     In opsets 13 to 17, OpenVINO ignores the attribute and reduces all dimensions (last seen in 2026.4).
     """
@@ -106,7 +106,7 @@ def signature_of(compiled: Any, model: onnx.ModelProto) -> engine.Ports:
 
 
 def _inputs_of(compiled: Any, model: onnx.ModelProto) -> tuple[int | None, ...]:
-    """Return the port of every input, None for one that the engine dropped.
+    """Return the port of every input, None for dropped ones.
 
     The engine renames an input that is also an output; the order stays.
     """
@@ -164,7 +164,7 @@ _RECURRENT = name_set("LSTM GRU RNN")
 
 
 def is_read_as_written(model: onnx.ModelProto) -> bool:
-    """Check whether a program of this model computes the same after export and import; others are not serialized."""
+    """Check whether a program computes the same after export and import; others are not serialized."""
     recurrent = [node for node in model.graph.node if node.op_type in _RECURRENT and not node.domain]
     if not recurrent:
         return True
@@ -184,11 +184,11 @@ _MOST_NODES = 2000
 """Number of nodes above which the engine's compile time grows quadratically."""
 _MOST_KNOWN = 1 << 14
 _BY_RANKS = frozenset(("CPU",))
-"""Devices that choose kernels by types, ranks, and which sizes are 1 or equal."""
+"""Devices that choose kernels by types, ranks, and sizes equal to 1 or each other."""
 
 
 class _Case(NamedTuple):
-    """Key of cached verdicts: everything that decides the engine's answer on a node."""
+    """Everything that decides the engine's answer on a node, as key of cached verdicts."""
 
     query_kind: str
     opsets: tuple[tuple[str, int], ...]
@@ -196,7 +196,7 @@ class _Case(NamedTuple):
 
 
 class Asker:
-    """Verdicts of tables and engine, and compilation of segments, for one device and its options."""
+    """Verdicts and compilation of segments for one device and its options."""
 
     def __init__(self, device: str, properties: Mapping[str, Any], switched_off: Collection[str]) -> None:
         self._device = device
@@ -280,7 +280,7 @@ class Asker:
     def _takes_at_once(self, cases: Mapping[int, _Case], parts: Parts) -> bool:
         """Check whether the engine accepts all cases together.
 
-        Of roughly equal cases only one is queried, because queries are slow.
+        Queries are slow, so only one of roughly equal cases is queried.
         """
         if self._device not in _BY_RANKS or not cases:
             return not cases
@@ -301,7 +301,7 @@ class Asker:
         try:
             model = read(part)
             unsupported_types = self._unsupported_types(model)
-        except Exception as error:  # noqa: BLE001  any exception of the engine is a refusal
+        except Exception as error:  # noqa: BLE001  a refusal
             return Unsupported(Reason.DEVICE_REFUSED, f"OpenVINO cannot read it: {engine.brief(error)}")
         if unsupported_types:
             return Unsupported(
@@ -317,7 +317,7 @@ class Asker:
     def _compile_part(self, part: onnx.ModelProto) -> Unsupported | None:
         try:
             self._compiled(read(part))
-        except Exception as error:  # noqa: BLE001  any exception of the engine is a refusal
+        except Exception as error:  # noqa: BLE001  a refusal
             return Unsupported(
                 Reason.COMPILE_FAILED, f"OpenVINO's {self._device} cannot compile it: {engine.brief(error)}"
             )

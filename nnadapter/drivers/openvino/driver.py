@@ -125,7 +125,6 @@ class OpenvinoContext(Context):
         return compatibility(blob, self._seal())
 
     def _seal(self) -> dict[str, Any]:
-        """Return the settings that a compiled program requires."""
         return {"device": self._device, "engine": version(), "properties": dict(self._properties)}
 
     @cached_property
@@ -242,7 +241,6 @@ def _is_there(name: str) -> bool:
 
 
 def _missing(name: str) -> str:
-    """Return why a device is missing and how to get it, or ""."""
     if not has_extra(EXTRA):
         return str(missing(f"openvino:{name}"))
     try:

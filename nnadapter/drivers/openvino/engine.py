@@ -147,7 +147,7 @@ def brief(error: BaseException) -> str:
 
 
 _TWINS = frozenset(char for char in "bBhHiIlLqQ" if np.dtype(np.dtype(char).str).char != char)
-"""Integer type characters of numpy whose twin of equal size the engine requires."""
+"""Type characters of numpy's integers that must be exchanged for a twin of equal size."""
 
 
 class _Memory:
@@ -165,7 +165,7 @@ def shareable(array: Array) -> Array:
             return array
         base = array.base
         if type(base) is np.ndarray and _is_like(base, array):
-            return base  # the caller's array, of which the host passed a view
+            return base  # the caller's array, viewed by the host
     interface = array.__array_interface__
     interface["data"] = (interface["data"][0], False)
     return np.asarray(_Memory(interface, array))
@@ -192,7 +192,7 @@ class Ports(NamedTuple):
     """Ports of a program, in the ONNX model's order."""
 
     inputs: tuple[int | None, ...]
-    """Port of every input; None if the engine dropped it."""
+    """Port of every input; None if dropped by the engine."""
     outputs: tuple[Output, ...]
 
     def to_dict(self) -> dict[str, Any]:
@@ -228,6 +228,6 @@ def output_of(port: Any) -> Output:
 
 def dtype_of(port: Any) -> str:
     """Return the numpy name of a port's data type."""
-    # The Python interface represents boolean as a byte.
+    # Booleans are bytes in the Python interface.
     is_boolean = port.element_type.get_type_name() == "boolean"
     return dtype_name(np.dtype(bool if is_boolean else port.element_type.to_dtype()))

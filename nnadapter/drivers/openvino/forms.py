@@ -1,6 +1,6 @@
 """Forms of ONNX nodes that OpenVINO may compute wrongly; `verdicts.py` has the table.
 
-For quantized values neighbors matter, because the engine moves DequantizeLinear past its readers.
+The engine moves DequantizeLinear past its readers, so neighbors of quantized values matter.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class DynamicSize:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """Node whose values have static shapes, or dynamic ones of known rank."""
+    """Node with values of static shapes, or dynamic ones of known rank."""
 
     node: onnx.NodeProto
     attributes: Mapping[str, Any]
@@ -263,7 +263,7 @@ def is_plain_einsum(form: Form) -> bool:
 
 
 def lone_labels(form: Form) -> Sequence[str]:
-    """Return the terms that have a label of their own: no other term and not the result has it."""
+    """Return the terms with a label that neither other terms nor the result have."""
     terms, result = _equation(form)
     everything = "".join(terms) + result
     return [term for term in terms if any(everything.count(label) == term.count(label) for label in term)]
@@ -308,7 +308,7 @@ def is_beside_quantized(form: Form) -> bool:
 
 
 def has_scales_elsewhere(form: Form) -> bool:
-    """Check for a weight with scales per block, or along an axis for which a reader needs one scale."""
+    """Check for a weight with scales per block, or with several along an axis although a reader needs one."""
     if not _is_weight(form) or math.prod(form.shape(1)) == 1:
         return False
     if len(form.shape(1)) != 1 or form.attribute("block_size", 0):

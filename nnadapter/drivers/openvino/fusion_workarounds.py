@@ -44,7 +44,7 @@ _REWRITTEN = name_set("Divide Subtract")
 _LONGEST_WALK = 100
 _HALVING = name_set("Slice Split StridedSlice VariadicSplit")
 _LONGEST_CHAIN = 100
-"""Elementwise operators in a row that compile in linear time."""
+"""Length of elementwise chains that compile in linear time."""
 DIVIDED_CHAINS = "long chains are divided"
 _SIZES = name_set("i64 u64")
 
@@ -156,7 +156,7 @@ def _gates(product: Any) -> Iterator[Any]:
 
 
 def _is_computed(value: Any) -> bool:
-    """Check whether an operator computes a value. Inputs of other types than float32 count: they are converted."""
+    """Check whether an operator computes a value. Parameters of other types than float32 count: they are converted."""
     if kind_of(value) == "Parameter":
         return element_type(value) != "f32"
     return kind_of(value) not in {"Constant", "VariadicSplit"}

@@ -118,7 +118,7 @@ _PARTS = 3
 
 
 def keep_gather(gather: Any) -> None:
-    """Make the axis of a Gather negative, so that the engine's pattern does not match."""
+    """Make the axis of a Gather negative, which the engine's pattern does not match."""
     axis, shape = _axis_of(gather, _AXIS), gather.get_input_partial_shape(0)
     indices = gather.get_input_partial_shape(_INDICES)
     if axis is None or axis < 0 or shape.rank.is_dynamic or indices.is_dynamic:
@@ -192,7 +192,7 @@ def reduce_in_four_dimensions(reduction: Any) -> None:
     operators = module().opset13
     make, reduced_axis = getattr(operators, _MAKERS[reduction.get_type_name()]), operators.constant(np.array([axis]))
     widened = operators.unsqueeze(reduction.input_value(0), operators.constant(np.array([_RANK])))
-    # if the last dimension were kept, the engine would drop the fourth
+    # if it kept the last dimension, the engine would drop the fourth
     reduced = make(widened, operators.constant(np.array([axis, _RANK])), False)
     replace_operator(reduction, operators.unsqueeze(reduced, reduced_axis) if reduction.get_keep_dims() else reduced)
 

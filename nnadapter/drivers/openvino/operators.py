@@ -110,7 +110,7 @@ EMPTY_SIZES = name_set(
     "ScatterND Selu Shape Sigmoid Sign Sin Sinh Size Slice Softmax Softsign Split Sqrt Squeeze Sub Sum Tan Tanh Tile "
     "Transpose Unsqueeze Where Xor"
 )
-"""Ops for data-dependent shapes, which are right for empty tensors.
+"""Ops that are right for empty tensors, for data-dependent shapes.
 
 Others return a wrong shape (Concat, Flatten, Expand) or end the process (AveragePool, MaxPool, ConvTranspose, Pad,
 Einsum).

@@ -30,7 +30,7 @@ _WORKING_MEMORY = 1.2
 
 
 def _runtime_operations(compiled: Any) -> Sequence[Any]:
-    """Return the executed operations in order; empty if the engine does not report its graph."""
+    """Return the executed operations in order; empty if unknown."""
     with suppress(Exception):
         operations: Sequence[Any] = compiled.get_runtime_model().get_ordered_ops()
         return operations
@@ -38,7 +38,7 @@ def _runtime_operations(compiled: Any) -> Sequence[Any]:
 
 
 def estimated_bytes(compiled: Any) -> int:
-    """Estimate the memory of a compiled model without copied constants; 0 if the engine does not report its graph."""
+    """Estimate the memory of a compiled model without copied constants; 0 if unknown."""
     operations = _runtime_operations(compiled)
     input_names = {name for port in compiled.inputs for name in port.get_names()}
     constants = set[str]()
@@ -137,7 +137,7 @@ class RecoverableModel:
         return None if turns_by_narrow_tables(self.compiled) else memoryview(self.compiled.export_model().getvalue())
 
     def latest(self) -> RecoverableModel:
-        """Return the model to use: after a failure a replacement, created if possible."""
+        """Return the model to use; after a failure a replacement, created if possible."""
         if not self.why or self._read is None:
             return self
         with self._lock:
@@ -185,7 +185,7 @@ class OpenvinoExecution(Execution):
         self._bound_inputs: list[object] = [None] * len(self._inputs)
         self._bound_outputs: list[object] = [None] * len(self._outputs)
         self._request = request
-        self._living = living  # last: frees the memory that it reads after the request
+        self._living = living  # last: frees memory that the request reads
 
     def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:
         self._begin_again()
@@ -232,8 +232,8 @@ class OpenvinoExecution(Execution):
                         self._request.wait()
                     raise ExecutionError("OpenVINO stopped the run, because it was cancelled")
             self._request.wait()
-        except BaseException:  # on an interrupt the engine still uses the arrays
-            with suppress(Exception):  # because it was cancelled
+        except BaseException:  # the engine still uses the arrays
+            with suppress(Exception):
                 if self._may_stop():
                     self._request.cancel()
                 self._request.wait()
@@ -286,7 +286,7 @@ class OpenvinoExecution(Execution):
                 raise self._not_trusted()
             try:
                 computed = infer(fed)
-            except ExecutionError:  # cancelled
+            except ExecutionError:
                 raise
             except Exception as error:
                 living.why = living.why or engine.brief(error)

@@ -90,7 +90,7 @@ _NEGATIVE: Mapping[str, Callable[[Any], bool]] = {
     "Negative": lambda _: True,
     "Subtract": lambda operator: constant_numbers(operator.input_value(0)) is not None,
 }
-"""Operator that quantizers fuse with or move past -> check whether it changes signs."""
+"""Operator that quantizers fuse with or move past -> check for changed signs."""
 _OF_KNOWN: Mapping[str, Callable[..., Any]] = {"Subtract": np.subtract, "Multiply": np.multiply}
 
 
@@ -186,7 +186,7 @@ def _changes_signs(node: Any) -> bool:
 
 
 _ROOMY = 64
-"""Largest weight for which the sum of two products fits in 16 bits."""
+"""Largest weight that lets the sum of two products fit in 16 bits."""
 _STEPS = 255
 _DEPTH, _WIDTH = 256, 64
 _BITS = 8

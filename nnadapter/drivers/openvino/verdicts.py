@@ -416,7 +416,7 @@ class ModelAnalysis:
         return ModelAnalysis(parts, size_names(model), *names, has_open_inputs(model))
 
     def is_size(self, name: str) -> bool:
-        """Check for a value computed from shapes alone; reals are excluded, since angles are no sizes."""
+        """Check for a value computed from shapes alone, except reals: angles are no sizes."""
         value = self.parts.value(name) if name in self.sizes else None
         return name in self.sizes and (value is None or value.dtype not in operators.FLOATS)
 
@@ -449,7 +449,7 @@ def judge(node: onnx.NodeProto, analysis: ModelAnalysis, switched_off: Collectio
 def judge_dynamic(
     node: onnx.NodeProto, analysis: ModelAnalysis, float16_ops: Collection[str] = operators.DYNAMIC_FLOAT16_OPS
 ) -> Verdict:
-    """Return the tables' verdict on a node of a model with dynamic shapes; `float16_ops` may compute float16."""
+    """Return the tables' verdict on a node of a model with dynamic shapes."""
     of_sizes = _of_sizes(node, analysis)
     if of_sizes is not None:
         return of_sizes
@@ -467,12 +467,12 @@ def judge_dynamic(
 
 
 def involves_dynamic_shapes(node: onnx.NodeProto, analysis: ModelAnalysis) -> bool:
-    """Check whether a node has values of dynamic shape, or computes their sizes."""
+    """Check whether a node has values of dynamic shape, or computes sizes."""
     return _is_dynamic(node, analysis.parts) or any(name in analysis.sizes for name in node.output)
 
 
 def _of_data(node: onnx.NodeProto, analysis: ModelAnalysis) -> Verdict:
-    """Return the verdict on a node with data-dependent shapes, which may be empty."""
+    """Return the verdict on a node with data-dependent, possibly empty shapes."""
     if node.op_type not in operators.EMPTY_SIZES:
         detail = f"{node.op_type} is not among the ops verified with data-dependent sizes"
         return Unsupported(Reason.DATA_DEPENDENT_SHAPE, detail)
@@ -481,7 +481,7 @@ def _of_data(node: onnx.NodeProto, analysis: ModelAnalysis) -> Verdict:
 
 
 def _of_sizes(node: onnx.NodeProto, analysis: ModelAnalysis) -> Verdict | None:
-    """Return the verdict on a computation of sizes, None for other nodes."""
+    """Return the verdict on a computation of sizes; None for other nodes."""
     # Dequantized constants are no sizes.
     if node.op_type in operators.QUANTIZING or not all(name in analysis.sizes for name in node.output if name):
         return None
@@ -496,7 +496,7 @@ def _of_sizes(node: onnx.NodeProto, analysis: ModelAnalysis) -> Verdict | None:
 
 
 def _bounded(node: onnx.NodeProto, parts: Parts) -> Verdict:
-    """Return the verdict on Min, Max or Clip of sizes. After a negative bound, OpenVINO computes wrong dimensions."""
+    """Return the verdict on Min, Max or Clip of sizes; OpenVINO computes wrong dimensions after a negative bound."""
     value = parts.value(node.output[0])
     if node.op_type not in _LEAST or value is None or value.static_shape is None:  # positions are not dimensions
         return SUPPORTED
@@ -568,7 +568,7 @@ def _type(node: onnx.NodeProto, name: str, accepted: Collection[DataType], analy
         return Unsupported(Reason.DYNAMIC_SHAPE, f"the shape of {name!r} of {node.op_type} is not known")
     if value.static_shape is None:  # shape depends on data
         return SUPPORTED
-    # Resize has an empty constant for an absent input, and a cache starts empty.
+    # Resize has an empty constant for an absent input; a cache starts empty.
     may_be_empty = name in parts.constants or (node.op_type == "Concat" and name in node.input)
     if 0 in value.static_shape and not may_be_empty:
         detail = f"{name!r} of {node.op_type} has shape {list(value.static_shape)}, accepted: nonempty tensors"

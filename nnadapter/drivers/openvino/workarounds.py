@@ -31,9 +31,9 @@ class Workaround:
     defect: str
     action: str
     apply: Callable[..., str | None] | None = None
-    """Function that changes an operator, or all without `kinds`; may return a note."""
+    """Changes an operator, or all without `kinds`; may return a note."""
     function: str = ""
-    """Function elsewhere that implements it, as module and name."""
+    """Function elsewhere, as module and name."""
     kinds: frozenset[str] = frozenset()
     ops: frozenset[str] = frozenset()
     """ONNX ops that require it; empty for every model."""
@@ -345,7 +345,7 @@ NOTES = ("nnadapter", "notes")
 
 
 def apply_workarounds(model: Any, ops: Collection[str]) -> None:
-    """Change a model read from these ONNX ops, and store notes in it."""
+    """Change a model read from these ONNX ops; store notes in it."""
     for row in WORKAROUNDS:
         if not row.ops.isdisjoint(ops):
             row.run(_operators(model))

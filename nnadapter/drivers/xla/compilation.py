@@ -52,7 +52,7 @@ Pack = Callable[[Array], Array]
 
 
 class Packing:
-    """Compute function that expects some constants packed; `packs` has a packing function by input position."""
+    """Compute function that expects some constants packed; `packs` has packing functions by input position."""
 
     def __init__(self, compute: Computes, packs: Mapping[int, Pack]) -> None:
         self._compute, self.packs = compute, packs
@@ -78,7 +78,7 @@ class Donating:
         self._variants: dict[tuple[int, ...], Any] = {}
 
     def start(self, inputs: Sequence[Any], donations: Sequence[int]) -> Sequence[Any] | None:
-        """Start a run; return pending results, or None if XLA cannot use the memory of the inputs at `donations`."""
+        """Start a run; return pending results, or None if XLA cannot use the donated memory."""
         key = tuple(donations)
         with run_translated(), own_settings():
             with self._lock:

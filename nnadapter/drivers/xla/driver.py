@@ -141,7 +141,6 @@ class XlaDevice(TableDevice):
         return XlaContext(self._driver(options), self._device)
 
     def allocate(self, nbytes: int) -> Memory:
-        """Allocate memory; XLA allocates when data is copied in."""
         return XlaMemory(self._device, nbytes)
 
     def from_dlpack(self, tensor: Any) -> DeviceTensor | None:

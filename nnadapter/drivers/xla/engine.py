@@ -27,7 +27,7 @@ _SETTINGS: Mapping[str, tuple[Any, ...]] = MappingProxyType(
         "transfer_guard_host_to_device": ("allow", None),
     }
 )
-"""JAX settings that could change results or stop a model, with their accepted values; the first replaces others."""
+"""JAX settings that could change results or stop a model, with accepted values; the first replaces others."""
 
 
 def missing(device: str) -> errors.MissingExtraError:
@@ -48,7 +48,7 @@ def module() -> Any:
     try:
         import jax
         import jax.export
-    except Exception as error:  # other versions of jaxlib raise RuntimeError, broken ones anything
+    except Exception as error:  # other jaxlibs raise RuntimeError, broken ones anything
         raise errors.DeviceUnavailableError(
             f"the package jax does not load ({brief(error)}); install it again"
         ) from error

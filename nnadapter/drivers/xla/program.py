@@ -233,7 +233,7 @@ class _CpuBuffer:
 
 
 def array_over(result: Any) -> Array:
-    """Return a writable array over a CPU result, which has no other reader."""
+    """Return a writable array over a CPU result without other readers."""
     if not result.nbytes:
         return np.array(result)
     array: Array = np.asarray(_CpuBuffer(result)).view(result.dtype).reshape(result.shape)

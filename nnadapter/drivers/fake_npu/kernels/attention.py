@@ -68,7 +68,7 @@ def _hidden_keys(
     batch, _, _, queries, keys = sizes
     positions, places, hidden = np.arange(queries)[:, None] + offset, np.arange(keys), []
     if lengths is not None:
-        # Keys after a batch item's length are padding; its queries are the last positions before.
+        # Keys after an item's length are padding; its queries are the last positions before.
         ends = lengths.reshape(batch, 1, 1, 1, 1)
         positions = np.arange(queries)[:, None] + ends - queries
         hidden.append(places >= ends)

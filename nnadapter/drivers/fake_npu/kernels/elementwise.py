@@ -35,7 +35,6 @@ _NUMPY_NAMES = """
 add bitwise_and bitwise_or bitwise_xor equal floor_divide greater greater_equal less less_equal maximum minimum multiply
 not_equal subtract
 """
-"""Kernels with numpy's names."""
 BINARY: Mapping[str, Callable[..., object]] = {
     **{name: getattr(np, name) for name in _NUMPY_NAMES.split()},
     "and": np.logical_and,

@@ -19,7 +19,7 @@ Run = Callable[[], object]
 Finish = Callable[[Array], None]
 """Fused activation, applied in place to a contiguous array."""
 BLOCK_ELEMENTS = 32768
-"""Elements of a block of elementwise work; several blocks fit in a level-2 cache."""
+"""Several blocks fit in a level-2 cache."""
 
 
 class NumpyKernel(NamedTuple):
@@ -27,7 +27,7 @@ class NumpyKernel(NamedTuple):
 
     run: Callable[..., None]
     in_place: tuple[int, ...] = ()
-    """Inputs with memory that the first output may take over if types are equal."""
+    """Inputs with memory that the first output may take over."""
     fuses: bool = False
     """True if the kernel applies `finish`, the fused activation."""
 
@@ -154,7 +154,6 @@ def _shrink(x: Array, bias: float, lambd: float) -> Array:
 
 
 _NUMPY_NAMES = "bitwise_not ceil cos cosh exp floor log reciprocal sign sin sinh sqrt square tan tanh"
-"""Functions with numpy's names."""
 FUNCTIONS: Mapping[str, Function] = {
     **{name: getattr(np, name) for name in _NUMPY_NAMES.split()},
     "abs": np.absolute,
@@ -192,4 +191,4 @@ FUNCTIONS: Mapping[str, Function] = {
     "swish": _swish,
     "thresholded_relu": lambda x, alpha: np.where(x > alpha, x, x.dtype.type(0)),
 }
-"""Rows by name in instructions and fuse codes; parameters are the IR attributes, in order."""
+"""Rows by name in instructions and fuse codes; parameters are IR attributes, in order."""

@@ -36,7 +36,7 @@ def matmul(
     if transpose_x:
         x = _transposed(x)
     elif y.ndim == 2 and x.ndim > 2:
-        # one large product instead of one per matrix
+        # one product instead of one per matrix
         x = x.reshape(-1, x.shape[-1])
         out = out.reshape(len(x), -1)
     if transpose_y:

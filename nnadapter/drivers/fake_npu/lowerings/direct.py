@@ -12,7 +12,7 @@ from nnadapter.ir.operations.recurrent import PARAMETERS, function_names
 from nnadapter.ir.operations.row import floats
 
 Lower = Callable[[Emitter, Operation], None]
-"""Function that emits an operation's instructions and assigns its outputs."""
+"""Emits an operation's instructions and assigns its outputs."""
 
 
 def activation_of(operation: Operation) -> Activation | None:
@@ -23,7 +23,7 @@ def activation_of(operation: Operation) -> Activation | None:
 
 
 def direct(kernel: str, *parameters: str) -> Lower:
-    """Return a lowering to one instruction with the operation's inputs, outputs and these attributes."""
+    """Return a lowering to one instruction with the operation's operands and these attributes."""
 
     def lower(emitter: Emitter, operation: Operation) -> None:
         values = {name: operation.attributes[name] for name in parameters}

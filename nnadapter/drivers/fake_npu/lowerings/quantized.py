@@ -84,7 +84,6 @@ def _centered(weight: Array, *, zero_points: tuple[int, ...], axis: int, dtype: 
 
 
 def _sum_of_magnitudes(weight: Array, *, zero_points: tuple[int, ...], axis: int, output_axis: int) -> Array:
-    """Return the largest sum of |weight - zero point| per index of `output_axis`."""
     centered = np.abs(_centered(weight, zero_points=zero_points, axis=axis, dtype="float64"))
     other_axes = tuple(dimension for dimension in range(weight.ndim) if dimension != output_axis % weight.ndim)
     return np.array(int(centered.sum(axis=other_axes).max(initial=0)))
@@ -141,14 +140,13 @@ class _Product:
         return [*self.emitter.emit("cast", (tensor,), (result,))]
 
     def second(self) -> Array | int:
-        """Return the second input minus its zero point: a constant, or a tensor."""
+        """Return the second input minus its zero point."""
         operand = self.operation.inputs[1]
         if not self.emitter.is_constant(operand):
             return self.factor(1, self.emitter.tensor(operand))
         return derived(_centered, self.emitter.constant(operand), **self._points(1), dtype=self.dtype)
 
     def lower_matrices(self, kernel: str, parameters: Any = None) -> None:
-        """Emit a product of matrices."""
         emitter, second = self.emitter, self.second()
         first = self.factor(0, emitter.tensor(self.operation.inputs[0]))
         inputs = [first, second if isinstance(second, int) else emitter.add_constant(second), *self.bias()]
@@ -161,7 +159,7 @@ class _Product:
         return self.emitter.emit("center", inputs, (result,), {"axis": _axis(quantization)})[0]
 
     def finished(self, kernel: str, inputs: Sequence[int], dimensions: Sequence[int], parameters: Any = None) -> int:
-        """Emit sums of products, requantized for a quantized result; channels are last."""
+        """Emit sums of products, requantized if the result is quantized; channels are last."""
         sums_type = TensorType(self.dtype, tuple(dimensions))
         (sums,) = self.emitter.emit(kernel, inputs, (sums_type,), parameters)
         if self.result.quantization is None:

@@ -81,7 +81,7 @@ def rows_of(x: Any) -> Any:
 
 
 def weighed(rows: Any, pictures: Any, sizes: Sequence[int], neighbors: Sequence[Weighted]) -> Any:
-    """Return the pixels at one neighbor per axis, times the neighbors' weights: [pictures, places, C]."""
+    """Return pixels at one neighbor per axis, times the neighbors' weights: [pictures, places, C]."""
     place, weight = jnp.zeros((), int), jnp.ones((), rows.dtype)
     for size, (index, share) in zip(sizes, neighbors, strict=True):
         place, weight = place * size + index, weight * share

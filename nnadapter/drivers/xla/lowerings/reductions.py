@@ -27,12 +27,12 @@ from nnadapter.ir.operations.windows import IMAGES
 
 
 def smallest(dtype: Any) -> Any:
-    """Return the smallest value of a data type, the neutral element of a maximum."""
+    """Return the smallest value, which is neutral for a maximum."""
     return dtype.type(-jnp.inf if jnp.issubdtype(dtype, jnp.floating) else jnp.iinfo(dtype).min)
 
 
 def largest(dtype: Any) -> Any:
-    """Return the largest value of a data type, the neutral element of a minimum."""
+    """Return the largest value, which is neutral for a minimum."""
     return dtype.type(jnp.inf if jnp.issubdtype(dtype, jnp.floating) else jnp.iinfo(dtype).max)
 
 

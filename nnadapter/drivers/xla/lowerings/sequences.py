@@ -129,7 +129,7 @@ def _gate(name: str, alpha: float, beta: float, clip: float) -> _Gate:
 
 
 def _gates(count: int, direction: int, attributes: Mapping[str, Any]) -> list[_Gate]:
-    """Return a direction's `count` activation functions; the third, the LSTM's last, is not clipped."""
+    """Return a direction's `count` activation functions; the LSTM's last is not clipped."""
     names = attributes["activations"].split()
     alphas, betas = ((*attributes[f"activation_{name}"], *(0.0,) * len(names)) for name in ("alpha", "beta"))
     clips = [attributes["clip"]] * count if count < 3 else [attributes["clip"]] * 2 + [float("inf")]
