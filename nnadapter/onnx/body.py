@@ -56,7 +56,7 @@ class Body:
         )
 
     def types(self, inputs: Sequence[Value | None], constants: Mapping[int, Array]) -> Iterator[onnx.ValueInfoProto]:
-        """Yield the inferred type of each named output, by its name in the body."""
+        """Yield the inferred type of each named output."""
         symbols = {size for value in inputs if value is not None for size in value.shape or ()}
         types = self.known_types(inputs, constants)
         return (_without_new_symbols(types[name], symbols) for name in self.outputs if name and name in types)
@@ -64,7 +64,7 @@ class Body:
     def known_types(
         self, inputs: Sequence[Value | None], constants: Mapping[int, Array]
     ) -> dict[str, onnx.ValueInfoProto]:
-        """Infer the types of the body's values by name; contents of large constants are ignored."""
+        """Infer the types of the body's values by name, ignoring contents of large constants."""
         graph = onnx.GraphProto(name="body")
         input_arrays = {name: array for position, array in constants.items() if (name := self.inputs[position])}
         add_constants(graph, input_arrays | self.plain_constants())
@@ -152,7 +152,7 @@ class BodyBuilder:
         return tuple(size if type(size) is int else None for size in self.value(position).shape or ())
 
     def size(self, position: int, axis: int) -> int | None:
-        """Return a dimension of an input: a number, a symbolic size, or None."""
+        """Return a dimension of an input: a number or symbolic size."""
         shape = self.value(position).shape or ()
         if not -len(shape) <= axis < len(shape):
             raise self.invalid(f"has an input {position} of rank {len(shape)}, but needs its axis {axis}")
@@ -160,7 +160,7 @@ class BodyBuilder:
         return None if size is None or isinstance(size, str) else size
 
     def width(self, position: int, axis: int = -1) -> int | None:
-        """Return a static dimension of an input, or None."""
+        """Return a static dimension of an input."""
         size = self.size(position, axis)
         return size if type(size) is int else None
 
@@ -196,16 +196,16 @@ class BodyBuilder:
         return bool(self.node.output(position))
 
     def constant_of(self, name: str) -> Array | None:
-        """Return the contents of a body constant, or None."""
+        """Return the contents of a body constant."""
         contents = self._constants.get(name)
         return contents.plain() if isinstance(contents, SymbolicArray) else contents
 
     def invalid(self, problem: str) -> Refusal:
-        """Return the refusal of an invalid node, as "OP_TYPE problem"."""
+        """Return a refusal as "OP_TYPE problem"."""
         return Refusal(Reason.INVALID_NODE, f"{self.node.op_type} {problem}")
 
     def unsupported(self, name: str, problem: str, kind: str = "attribute") -> Refusal:
-        """Return the refusal of an attribute, input or output (`kind`), as "KIND 'NAME' of OP_TYPE problem"."""
+        """Return a refusal as "KIND 'NAME' of OP_TYPE problem"."""
         return Refusal(Reason.UNSUPPORTED_ATTRIBUTE, f"{kind} {name!r} of {self.node.op_type} {problem}")
 
     def constant(self, contents: Any, dtype: str = "int64") -> str:
@@ -221,7 +221,6 @@ class BodyBuilder:
         return name
 
     def add(self, op_type: str, *inputs: str, **attributes: object) -> str:
-        """Add a node with one output and return its name."""
         return self.add_several(op_type, inputs, 1, **attributes)[0]
 
     def add_several(self, op_type: str, inputs: Sequence[str], outputs: int, **attributes: object) -> tuple[str, ...]:
@@ -240,7 +239,7 @@ class BodyBuilder:
         return output_names
 
     def plus(self, x: str, y: str) -> str:
-        """Add an Add node for two values; if one name is empty, return the other."""
+        """Add an Add node; if one name is empty, return the other."""
         return self.Add(x, y) if x and y else x or y
 
     def cast(self, x: str, dtype: str) -> str:
@@ -307,7 +306,7 @@ def range_to(body: BodyBuilder, limit: str, dtype: str = "int64") -> str:
 
 
 BodyRule = Callable[[BodyBuilder], Sequence[str]]
-"""Rule that adds the nodes of a body and returns its outputs, empty if unused, or raises Refusal."""
+"""Rule that adds the nodes of a body and returns its outputs (empty if unused), or raises Refusal."""
 
 _RULES: dict[tuple[str, str], tuple[BodyRule, int]] = {}
 """(domain, op type) -> rule and newest supported opset."""
@@ -323,7 +322,7 @@ def function_op(
     domain: str = MICROSOFT,
     newest: int = NEWEST_OPSET,
 ) -> Callable[[BodyRule], BodyRule]:
-    """Return a decorator that registers a body rule and its op's schema; `newest` is the default opset of bodies."""
+    """Return a decorator that registers a body rule, up to opset `newest`, and its op's schema."""
 
     def register(rule: BodyRule) -> BodyRule:
         add_schema(op_type, inputs, outputs, attributes, required=required, domain=domain)

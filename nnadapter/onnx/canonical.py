@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 _LEAST_BYTES = 1 << 10
-"""Least bytes of constants that are stored separately: smaller ones, such as shapes, may influence compilation."""
+"""Least bytes of constants that are stored separately; smaller ones, such as shapes, may influence compilation."""
 _BY_ADDRESS = frozenset(
     ("float16", "float32", "float64", "bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)))
 )
@@ -42,7 +42,7 @@ class SeparateTensor(NamedTuple):
 
 
 def separated(model: onnx.ModelProto) -> tuple[bytes, list[SeparateTensor]]:
-    """Take large constants out of `model`. Return its bytes and the constants."""
+    """Take large constants out of `model`; return its bytes and the constants."""
     from nnadapter.onnx.references import array_of, set_place, with_contents, without_contents
 
     separate_tensors: list[SeparateTensor] = []

@@ -100,7 +100,7 @@ def unnamed_bytes(tensor: TensorProto) -> bytes:
 
 
 def without_shape(value: onnx.ValueInfoProto) -> onnx.ValueInfoProto:
-    """Return a value without its shape: declared shapes are often symbolic and hide inferable sizes."""
+    """Return a value without its shape: declared shapes are often symbolic, which hides inferable sizes."""
     copy = copied(value)
     if copy.type.HasField("tensor_type"):
         copy.type.tensor_type.ClearField("shape")
@@ -131,7 +131,7 @@ def with_nodes(model: onnx.ModelProto, nodes: Iterable[onnx.NodeProto]) -> onnx.
 
 
 def with_inputs_for(model: onnx.ModelProto, names: Collection[str]) -> onnx.ModelProto:
-    """Return the model with these initializers as inputs, without their contents."""
+    """Return the model with these initializers as inputs without contents."""
     if not names:
         return model
     input_names = {value.name for value in model.graph.input}
@@ -169,7 +169,7 @@ def tensor_info(tensor: onnx.TensorProto) -> onnx.ValueInfoProto:
 
 
 def array_info(name: str, array: object) -> onnx.ValueInfoProto:
-    """Return a ValueInfoProto with the type of an array; other objects get no type."""
+    """Return a ValueInfoProto with an array's type; other objects get no type."""
     if not isinstance(array, np.ndarray):
         return onnx.ValueInfoProto(name=name)
     is_text = array.dtype.kind in "OUS"
@@ -183,7 +183,7 @@ _SMALL_ELEMENTS = 1024
 
 
 def add_constants(graph: GraphProto, constants: Mapping[str, Array]) -> None:
-    """Add constants to a graph for inference: small ones as initializers, others as inputs."""
+    """Add constants for inference: small ones as initializers, others as inputs."""
     for name, array in constants.items():
         if array.size <= _SMALL_ELEMENTS and array.dtype != object:
             graph.initializer.append(initializer_of(name, array))
@@ -248,8 +248,8 @@ def extract(
 ) -> ModelProto:
     """Extract the nodes at ascending positions as a model.
 
-    1. Inputs and outputs get the types in `graph.values`, otherwise the model's. Containers keep their nesting.
-    2. All operator sets are imported; only needed functions are copied.
+    1. Inputs and outputs have the types in `graph.values`, otherwise the model's. Containers keep their nesting.
+    2. All operator sets are imported, but only needed functions copied.
     3. The IR version is at least 4, since constants are not inputs. Metadata is omitted.
 
     Raises:
@@ -335,7 +335,7 @@ def types_of(op_type: str, opset: int) -> Types:
 
 @memoize(1024)
 def first_opset(op_type: str, at_least: int) -> int:
-    """Return the oldest opset, from `at_least` on, with an ONNX op."""
+    """Return the oldest opset, at least `at_least`, with an ONNX op."""
     newest = onnx.defs.onnx_opset_version()
     opsets = (opset for opset in range(at_least, newest + 1) if since_version("", op_type, opset) is not None)
     return next(opsets, newest + 1)
@@ -343,7 +343,7 @@ def first_opset(op_type: str, at_least: int) -> int:
 
 @memoize(1024)
 def opset_of_version(op_type: str, version: int, at_least: int) -> int | None:
-    """Return the oldest opset, from `at_least` on, with this version of an ONNX op, or None."""
+    """Return the oldest opset, at least `at_least`, with this version of an ONNX op."""
     newest = onnx.defs.onnx_opset_version()
     return next((opset for opset in range(at_least, newest + 1) if since_version("", op_type, opset) == version), None)
 
@@ -384,7 +384,7 @@ def written_model(
     constants: Mapping[str, Array],
     opsets: Mapping[str, int],
 ) -> onnx.ModelProto:
-    """Return a model of these nodes, in topological order. Large weights are references; keep their arrays alive."""
+    """Return a model of these topologically sorted nodes. Large weights are references; keep their arrays alive."""
     like = onnx.ModelProto(ir_version=_NODE_IR_VERSION)
     like.opset_import.extend(helper.make_opsetid(domain, version) for domain, version in opsets.items())
     tensors = [tensor_of(name, value) for name, value in weights.items()]

@@ -38,7 +38,6 @@ class Overrides:
     sizes: dict[str, int] = field(default_factory=dict)
     """Name of a dynamic dimension (dim_param) -> size."""
     sizes_by_denotation: dict[str, int] = field(default_factory=dict)
-    """Denotation of a dynamic dimension -> size."""
     files: dict[str, memoryview] = field(default_factory=dict)
     """External data file name -> contents."""
 
@@ -115,7 +114,7 @@ def refer_to_files(
         model: changed in place; references to the file at `path` itself stay.
         path: if None, files are searched in the working directory, as in ONNX Runtime.
         label: the model's name in messages.
-        in_memory: file name in the model -> contents.
+        in_memory: file name -> contents.
 
     Raises:
         ModelFileError: a file is missing, too short, or outside of the model's folder.
@@ -210,7 +209,7 @@ def _within(part: onnx.GraphProto | onnx.FunctionProto) -> Iterator[TensorProto]
 
 
 def skeleton_of(file: BinaryIO, path: Path) -> bytes | None:
-    """Return a serialized model whose large initializers refer to its file; None if it has none."""
+    """Return a serialized model whose large initializers refer to its file, if it has any."""
     status = os.fstat(file.fileno())
     if status.st_size < references.REFERRED_BYTES:
         return None
@@ -268,7 +267,7 @@ def load_model(
     Args:
         source: path, contents, or model.
         external_data: resolve external data files.
-        folder: folder of external data if `source` is no path; by default the working directory.
+        folder: folder of external data if `source` is no path; default: working directory.
         overrides: replacements for initializers, dynamic dimensions and files.
 
     Raises:
@@ -383,7 +382,7 @@ def _parse(contents: bytes, label: str) -> onnx.ModelProto:
 
 
 def _unreadable(contents: bytes, size: int, label: str) -> InvalidModelError:
-    """Return the error for contents that protobuf cannot parse; their first eight bytes suffice."""
+    """Return the error for contents that protobuf cannot parse, of which the first eight bytes suffice."""
     if contents[4:8] == b"ORTM":
         return InvalidModelError(
             f"{label} is in ONNX Runtime's own format, expected ONNX; give the ONNX file it was made from"
@@ -425,7 +424,6 @@ class BegunModel:
     """Loaded model, with weights being prefetched."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Load the model and start prefetching. Raises as `load_model`."""
         self._model = load_model(path)
         self._reading = references.ReadingAhead(self._model.graph.initializer)
 
@@ -444,7 +442,7 @@ _ALIGNMENT = 4096
 
 
 def save_model(model: onnx.ModelProto, path: str | os.PathLike[str], largest: int = LARGEST_MESSAGE) -> None:
-    """Write a model to `path` atomically; referenced weights go to `path.data` beyond `largest` bytes.
+    """Write a model to `path` atomically; beyond `largest` bytes, referenced weights go to `path.data`.
 
     Raises:
         ModelFileError: a file cannot be written, or a weight file cannot be read.

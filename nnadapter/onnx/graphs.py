@@ -23,7 +23,6 @@ from partition.graph import DTYPE_OF_ELEMENT_TYPE, ELEMENT_TYPE_OF_DTYPE, ITEMSI
 FunctionKey = tuple[str, str, str]
 """Domain, name and overload of a model-local function."""
 RUNNING_GRAPHS = frozenset(("If", "Loop", "Scan", "SequenceMap"))
-"""ONNX ops that run subgraphs."""
 BROADCASTING_OPSET = 7
 """First opset with numpy broadcasting."""
 
@@ -103,7 +102,7 @@ def value_of(info: ValueInfoProto) -> Value:
 
 
 def values_of(infos: Iterable[ValueInfoProto]) -> dict[str, Value]:
-    """Return values by name; the last of equal names wins. Types repeat, so they are cached."""
+    """Return values by name; the last of equal names wins."""
     values_by_type: dict[bytes, Value] = {}
     values_by_name = {}
     for info in infos:
@@ -232,7 +231,7 @@ def free_name(base: str, existing_names: set[str]) -> str:
 
 
 def read_nodes(model: ModelProto, origins: Sequence[tuple[str, ...]] | None = None) -> tuple[Node, ...]:
-    """Return the nodes of a model's graph, unchecked. Origins default to the nodes themselves."""
+    """Return the unchecked nodes of a model's graph; by default, each is its own origin."""
     return tuple(
         node_of(node, name, None if origins is None else origins[index])
         for index, (name, node) in enumerate(zip(node_names(model), model.graph.node, strict=True))
@@ -262,8 +261,7 @@ def read_graph(
     """Return the graph of a model; node i is node i of `model.graph`.
 
     An initializer that is also an input is a constant before IR version 4, and an overridable input since then.
-    `values` override value infos. `nodes` are the model's nodes as already read; `origins` default to the nodes
-    themselves.
+    `values` override value infos. `nodes` are the model's nodes as already read.
 
     Raises:
         GraphError: a value is defined twice or never, or nodes are not in topological order.
@@ -333,7 +331,7 @@ def size_names(model: onnx.ModelProto) -> frozenset[str]:
 
 
 def has_open_inputs(model: onnx.ModelProto) -> bool:
-    """Return whether a model input has a dynamic dimension or unknown rank."""
+    """Return whether an input has a dynamic dimension or unknown rank."""
     tensors = (value.type.tensor_type for value in model.graph.input if value.type.HasField("tensor_type"))
     return any(
         not tensor.HasField("shape") or any(not size.HasField("dim_value") for size in tensor.shape.dim)

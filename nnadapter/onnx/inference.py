@@ -77,7 +77,7 @@ _Rule = Callable[[OnnxNode, Sequence[Shape]], Shape | None]
 
 
 def has_rule(node: OnnxNode) -> bool:
-    """Return whether onnx may infer a node's result shapes wrongly."""
+    """Return whether onnx may infer wrong result shapes for a node."""
     if (node.op_type not in _RULES and node.op_type != "Attention") or node.domain:
         return False
     if not node.since_version or node.contradiction:
@@ -95,7 +95,7 @@ def has_rule(node: OnnxNode) -> bool:
 def true_shapes(
     node: OnnxNode, inputs: Sequence[OpenShape | None], inferred: Mapping[str, OpenShape | None]
 ) -> Mapping[str, OpenShape]:
-    """Return corrected result shapes by name for a node with `has_rule`; `inferred` are onnx's."""
+    """Return corrected result shapes by name; `inferred` are onnx's."""
     if node.op_type == "Attention":
         products = _attended(node, inputs, inferred.get(node.output(_PRODUCTS)))
         return {node.output(_PRODUCTS): products} if products else {}
@@ -105,7 +105,7 @@ def true_shapes(
 
 
 def _attended(node: OnnxNode, inputs: Sequence[OpenShape | None], products: OpenShape | None) -> OpenShape | None:
-    """Return the shape of the query-key products with the number of keys unknown; None if that number is static."""
+    """Return the shape of the query-key products with an unknown number of keys; None if that number is static."""
     key, past = inputs[1], inputs[4] if node.input(4) else (0, 0, 0)
     counts = (shape and shape[-2] for shape in (key, past))
     return (*products[:-1], None) if products and not all(isinstance(count, int) for count in counts) else None
@@ -168,7 +168,7 @@ _RULES: Mapping[str, _Rule] = {
 
 
 _DEFAULTS = {"STFT": ("onesided", 1)}
-"""Op -> attribute and its default in the schema, because onnx's inference uses another default."""
+"""Op -> attribute and its schema default, as onnx's inference uses another one."""
 _UNUSUAL = LIKE_INPUT | _DEFAULTS.keys()
 _FAILURE = "(op_type:"
 """Prefix of onnx's messages about a node."""
@@ -232,7 +232,7 @@ class Inference:
 
     @_contradictions_told()
     def values(self, facts: InitialFacts) -> dict[str, Value]:
-        """Return type and shape of the values of remaining nodes, or raise InvalidModelError."""
+        """Return type and shape of the remaining nodes' values, or raise InvalidModelError."""
         skeleton, types = self._infer_corrected(facts)
         values_by_name = values_of(types.values())
         read = (tensor.name for tensor in skeleton.graph.initializer)
@@ -332,7 +332,7 @@ class Inference:
     def _infer_corrected(
         self, facts: InitialFacts, *, strict: bool = False
     ) -> tuple[onnx.ModelProto, dict[str, onnx.ValueInfoProto]]:
-        """Return the skeleton and its inferred types; corrected results replace nodes that onnx infers wrongly."""
+        """Return the skeleton and its inferred types, in which corrected results replace wrong ones."""
         corrected: dict[int, Types] = {}
         while True:
             remaining_nodes = [index for index in facts.nodes if index not in corrected] if corrected else facts.nodes
@@ -431,7 +431,7 @@ def _with_default(node: onnx.NodeProto, name: str, value: int) -> onnx.NodeProto
 
 
 def _contradicts_no_shape(message: str) -> bool:
-    """Return whether strict inference failed only for unknown ops and their consumers."""
+    """Return whether strict inference failed only at unknown ops and their consumers."""
     failures = message.split(_FAILURE)[1:] or [message]
     return all(any(words in failure for words in _UNKNOWN) for failure in failures)
 

@@ -26,7 +26,7 @@ from partition.graph import Node
 
 @memoize(1024)
 def schema_body(op_type: str, version: int, domain: str) -> onnx.FunctionProto | None:
-    """Return the function body that a schema defines for every node of the op; None if there is none."""
+    """Return the function body that a schema defines for every node of the op, if any."""
     if is_further(domain, op_type, version):
         return None
     schema = onnx.defs.get_schema(op_type, version, domain)
@@ -148,7 +148,7 @@ class _Library:
         return cls(functions, opsets_of(model.opset_import), operators, bodies)
 
     def body(self, node: onnx.NodeProto, name: str) -> onnx.FunctionProto | None:
-        """Return the function that replaces the node, or None."""
+        """Return the function that replaces the node."""
         if name in self.needed_names:
             return self._usable(self.needed_names[name])
         domain = plain_domain(node.domain)
@@ -161,7 +161,7 @@ class _Library:
         return self._schema_body(domain, node.op_type)
 
     def leaves(self, nodes: Iterable[Node]) -> bool:
-        """Return True if, judging by op types, no node can be expanded."""
+        """Return whether, judging by op types, no node can be expanded."""
         if self.model_functions or self.needed_names:
             return False
         return all(self._schema_body(*kind) is None for kind in {(node.domain, node.op_type) for node in nodes})
@@ -313,7 +313,7 @@ def inline_branches(
 def with_weights_outside(model: onnx.ModelProto) -> onnx.ModelProto:
     """Move large initializers out of `If` branches, so that derived models share them.
 
-    Initializers that a branch outputs stay, since it cannot output a captured value; so do those inside loops.
+    Initializers that a branch outputs stay, as it cannot output a captured value, and so do those inside loops.
     """
     if not any(map(_large, _branches(model.graph))):
         return model

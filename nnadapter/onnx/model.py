@@ -46,7 +46,6 @@ class _SchemaRules:
     inputs: tuple[int, int]
     """Least and greatest number of inputs."""
     outputs: tuple[int, int]
-    """Least and greatest number of outputs."""
     any_attributes: bool
     all_or_fewest: bool
     present: tuple[int, ...]
@@ -56,8 +55,8 @@ class _SchemaRules:
 def contradiction_of(proto: onnx.NodeProto, since_version: int, node: Node | None = None) -> str:
     """Return how a node violates its schema, in a sentence; empty if it conforms or has none.
 
-    Names and types of attributes, and numbers of inputs and outputs, are checked; values of attributes are left to
-    converters, and subgraphs are skipped. Source: onnx.checker.check_node, which ONNX Runtime also applies.
+    Names and types of attributes, and numbers of inputs and outputs, are checked. Attribute values are left to
+    converters, and subgraphs skipped. Source: onnx.checker.check_node, which ONNX Runtime also applies.
     """
     if not since_version:
         return ""
@@ -99,7 +98,7 @@ class _NodeForm(NamedTuple):
 def _contradiction(
     op_type: str, since_version: int, domain: str, form: tuple[tuple[tuple[str, int], ...], int, int, tuple[int, ...]]
 ) -> str:
-    """Memoized by form, a plain tuple of `_NodeForm`'s fields, since building and hashing one is cheaper."""
+    """Memoized by a plain tuple of `_NodeForm`'s fields, which is cheaper to build and hash."""
     rules = _rules(op_type, since_version, domain)
     return next(_contradictions(_NodeForm(*form), rules), "") if rules else ""
 
@@ -286,7 +285,6 @@ TypeRule = Callable[[OnnxNode, int, Sequence[Value | None]], Sequence[OperandTyp
 TypesByConversion = Callable[[OnnxNode, Mapping[str, Value], Mapping[str, Array]], Mapping[str, OperandType] | None]
 """(node, values, constants) -> output types by name, or None."""
 Rules = Mapping[tuple[str, str], TypeRule]
-"""Keyed by domain and op type."""
 NO_RULES: Rules = MappingProxyType({})
 
 
@@ -339,8 +337,8 @@ def read_model(
 ) -> OnnxModel:
     """Return `model` with its nodes read, or raise InvalidModelError.
 
-    `operators` holds facts beyond onnx's, `origins` are the model nodes that nodes come from, and `read` are nodes as
-    already read, each its own origin.
+    `operators` holds facts beyond onnx's, `origins` name original nodes, and `read` are nodes as already read, each its
+    own origin.
     """
     stood_for = None if origins is None else [(name,) for name in origins]
     try:

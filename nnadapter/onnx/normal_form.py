@@ -39,7 +39,7 @@ def check_versions(model: ModelProto) -> None:
 def with_imports(model: ModelProto, domains: Iterable[str]) -> ModelProto:
     """Add missing imports of com.microsoft among `domains`.
 
-    ONNX Runtime's tools omit them, and it loads such models, but onnx rejects them.
+    ONNX Runtime's tools omit them; it loads such models, but onnx rejects them.
     """
     missing = {MICROSOFT}.intersection(domains) - {entry.domain for entry in model.opset_import}
     if not missing:
@@ -102,7 +102,7 @@ def _lowered(
 
 
 def in_order(model: onnx.ModelProto, nodes: Sequence[Node] | None = None) -> onnx.ModelProto:
-    """Sort nodes topologically and stably; returns the same object if already sorted. Cycles are reported elsewhere."""
+    """Sort nodes topologically and stably; a sorted model is returned as is. Cycles are reported elsewhere."""
     nodes = read_nodes(model) if nodes is None else nodes
     if _is_ordered(nodes):
         return model
@@ -128,7 +128,7 @@ def _is_ordered(nodes: Sequence[Node]) -> bool:
 
 
 def _sorted(dependencies: list[set[int]]) -> list[int]:
-    """Return a topological order, lowest position first. Nodes on a cycle and their dependents are missing."""
+    """Return a topological order, lowest position first, without nodes on or after a cycle."""
     readers: list[list[int]] = [[] for _ in dependencies]
     for position, makers in enumerate(dependencies):
         for maker in makers:

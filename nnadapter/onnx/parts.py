@@ -65,7 +65,7 @@ def check_equations_in(source: str | os.PathLike[str] | bytes) -> None:
 
 
 def _places(nodes_by_function: dict[FunctionKey, list[onnx.NodeProto]]) -> set[_Place]:
-    """Return the places of all equations: Einsum's, and attributes of functions that are passed on to one."""
+    """Return the places of all equations: Einsum's, and function attributes that are passed on to one."""
     handed_on: dict[_Place, list[_Place]] = {}
     for function, inside in nodes_by_function.items():
         for place, attribute_name in _references(inside):
@@ -104,7 +104,7 @@ def _check(attribute: onnx.AttributeProto, label: str) -> None:
 _SMALL_BYTES = 1 << 12
 """Largest constants kept with contents, in bytes; larger ones become inputs."""
 _DECIDING_ELEMENTS = 64
-"""Most reals that may be limits, scales or probabilities; more are weights, which never affect a refusal."""
+"""Most reals that may be limits, scales or probabilities; more are weights, which never cause a refusal."""
 _LARGEST_REALS = 1 << 16
 """Bytes above which reals always become inputs."""
 _REALS = frozenset((TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE))
@@ -159,7 +159,6 @@ class Parts:
 
     @cached_property
     def constants(self) -> dict[str, onnx.TensorProto]:
-        """Initializers that stay constants."""
         return {
             tensor.name: with_contents(tensor) for tensor in self._model.graph.initializer if self._has_contents(tensor)
         }
@@ -210,7 +209,7 @@ class Parts:
         return positions_by_case
 
     def sized_cases(self, positions: Sequence[int]) -> dict[SizedCase, list[int]]:
-        """Group nodes by the same facts, sizes and constants. Of dynamic sizes, only their equality matters."""
+        """Group nodes by the same facts, sizes and constants. Dynamic sizes count only by equality."""
         positions_by_case: dict[SizedCase, list[int]] = {}
         for position in positions:
             positions_by_case.setdefault(self._sized_case(self._model.graph.node[position]), []).append(position)

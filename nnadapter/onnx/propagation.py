@@ -37,9 +37,9 @@ _LIKE_FIRST_INPUT = frozenset(
         "ThresholdedRelu",
     ]
 )
-"""Ops of ONNX's domain that onnx does not infer in some versions; the output has the type of the first input."""
+"""ONNX ops that onnx does not infer in some versions; the output has the type of the first input."""
 _OF_MICROSOFT = frozenset(("MoE", "QMoE"))
-"""Ops of com.microsoft that nothing else here describes; the output has the type of the first input."""
+"""Ops of com.microsoft without other description; the output has the type of the first input."""
 LIKE_INPUT = _LIKE_FIRST_INPUT | _OF_MICROSOFT
 _HAS_INFERENCE: Mapping[str, float] = {"LayerNormalization": 17, "ThresholdedRelu": 10}
 """First version of the op that onnx infers."""
@@ -124,7 +124,7 @@ def infer(model: onnx.ModelProto, *, strict: bool = False) -> Types:
 
 
 def _of_one_type(model: onnx.ModelProto, types: Types) -> list[onnx.ValueInfoProto]:
-    """Return types of untyped outputs whose schemas allow a single one."""
+    """Return types of untyped outputs whose schemas allow only one."""
     infos, opsets = list[onnx.ValueInfoProto](), opsets_of(model.opset_import)
     for node in model.graph.node:
         names = [(position, name) for position, name in enumerate(node.output) if name and name not in types]
@@ -141,9 +141,9 @@ def _of_one_type(model: onnx.ModelProto, types: Types) -> list[onnx.ValueInfoPro
 
 
 def without_crashes(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a model on which inference does not crash, the same object if safe.
+    """Return a model on which inference does not crash; the same object if safe.
 
-    Nodes with an untyped required input move to an unknown domain; in functions and subgraphs all such nodes do.
+    Nodes with an untyped required input move to an unknown domain, in functions and subgraphs unconditionally.
     """
     if not any(map(_needs_type, _visited(model))):
         return model

@@ -176,7 +176,7 @@ def with_contents(tensor: TensorProto) -> TensorProto:
 
 
 def set_contents(tensor: TensorProto, contents: bytes) -> None:
-    """Store contents in a tensor instead of a reference to external data."""
+    """Store contents in a tensor instead of a reference."""
     tensor.ClearField("external_data")
     tensor.ClearField("data_location")
     tensor.raw_data = contents
@@ -223,7 +223,7 @@ def stamp_of(status: os.stat_result) -> str:
 
 
 def set_place(tensor: TensorProto, place: Mapping[str, str]) -> None:
-    """Store a reference to external data in a tensor, instead of contents or another reference."""
+    """Store a reference in a tensor, instead of contents or another reference."""
     tensor.ClearField("raw_data")
     tensor.ClearField("external_data")
     tensor.data_location = TensorProto.EXTERNAL
@@ -237,7 +237,7 @@ def identity_of(tensor: TensorProto) -> Hashable:
 
 
 def _looked_up(tensor: TensorProto) -> Array:
-    """Return the contents at a place, which becomes the identity of the array's contents."""
+    """Return the contents at a place, which identifies the array's contents."""
     place = place_of(tensor)
     contents = _PLACES[place[_KIND]](place)
     contents.flags.writeable = False
@@ -317,7 +317,6 @@ def _changed(place: Mapping[str, str]) -> ModelFileError:
 
 
 def _shared(key: Hashable, make: Callable[[], Array]) -> Array:
-    """Return the live array of a key, or a new one."""
     reference = _living.get(key)
     array = None if reference is None else reference()
     return _keep(key, make()) if array is None else array
@@ -336,8 +335,7 @@ _MOST_THREADS = 4
 class ReadingAhead:
     """Prefetcher of tensors in the model's own file, if large enough.
 
-    While the arrays are alive, `array_of` returns them. It also reports errors of unreadable tensors, which are skipped
-    here.
+    While the arrays live, `array_of` returns them. It also reports errors of unreadable tensors, skipped here.
     """
 
     def __init__(self, tensors: Iterable[TensorProto]) -> None:
@@ -369,7 +367,6 @@ class ReadingAhead:
         return self._arrays
 
     def stop(self) -> None:
-        """Stop reading after current tensors."""
         self._left.clear()
 
 

@@ -47,14 +47,14 @@ def external_versions(domain: str, op_type: str) -> tuple[int, ...]:
 
 
 def external_version(domain: str, op_type: str, opset: float) -> int | None:
-    """Return the newest version, up to `opset`, with an external converter, or None."""
+    """Return the newest version, up to `opset`, with an external converter."""
     return max((version for version in external_versions(domain, op_type) if version <= opset), default=None)
 
 
 def provider_text(
     ops: Iterable[tuple[str, str]], devices_of: Callable[[str], Sequence[str]], named: Iterable[str] = ()
 ) -> str:
-    """Return a clause about the first op that an installed package provides: package, devices, remedy; otherwise empty.
+    """Return a clause on the first op that an installed package provides: package, devices, remedy; otherwise empty.
 
     `devices_of` maps a distribution to its devices; `named` are devices that the user named.
     """
@@ -204,7 +204,7 @@ def _is_type(value: object) -> bool:
 
 
 def further_schema(domain: str, op_type: str) -> FurtherSchema | None:
-    """Return the schema of an op that onnx lacks, or None."""
+    """Return the schema of an op that onnx lacks."""
     family = _FAMILIES.get(domain)
     if family is not None:
         import_module(family)
@@ -230,7 +230,7 @@ _LARGEST_OPSET = (1 << 31) - 1
 
 @memoize(4096)
 def since_version(domain: str, op_type: str, opset: int) -> int | None:
-    """Return an op's schema version in `opset`, or None."""
+    """Return an op's schema version in `opset`."""
     plain = "" if domain == ONNX_DOMAIN else domain
     if not 0 <= opset <= _LARGEST_OPSET:
         return None
@@ -242,7 +242,7 @@ def since_version(domain: str, op_type: str, opset: int) -> int | None:
 
 @memoize(4096)
 def newest_since_version(domain: str, op_type: str) -> int | None:
-    """Return the newest known schema version of an op, or None."""
+    """Return the newest known schema version of an op."""
     try:
         return int(onnx.defs.get_schema(op_type, domain).since_version)
     except onnx.defs.SchemaError:

@@ -82,12 +82,10 @@ class Signature:
 
     @cached_property
     def _required(self) -> frozenset[str]:
-        """Required inputs, without those of optional type."""
         return frozenset(value.name for value in self.inputs if not (value.dtype or "").startswith("optional"))
 
     @cached_property
     def _optional(self) -> Sequence[str]:
-        """Inputs of optional type, None if not fed."""
         return [value.name for value in self.inputs if value.name not in self._required]
 
     @cached_property

@@ -36,7 +36,7 @@ _SPLIT_INPUT = 13
 
 
 def dynamic_quantize_linear_body(body: BodyBuilder) -> Sequence[str]:
-    """Write the body of DynamicQuantizeLinear (ONNX version 11).
+    """Expand DynamicQuantizeLinear (ONNX version 11).
 
     Zeros get scale 1, as in ONNX Runtime. QuantizeLinear is avoided, since devices round differently.
     """
@@ -58,7 +58,7 @@ def dynamic_quantize_linear_body(body: BodyBuilder) -> Sequence[str]:
 
 
 def mat_mul_integer_body(body: BodyBuilder) -> Sequence[str]:
-    """Write the body of MatMulInteger (ONNX version 10); zero points may be per row of A and column of B."""
+    """Expand MatMulInteger (ONNX version 10); zero points may be per row of A and column of B."""
     rank, summed = body.rank(0), max(body.rank(1) - 2, 0)
     if _is_quantized(body):
         return [_quantized_product(body)]
@@ -82,7 +82,7 @@ def _is_quantized(body: BodyBuilder) -> bool:
 
 
 def _quantized_product(body: BodyBuilder) -> str:
-    """Multiply, then subtract A's zero point times column sums of B, so that devices multiply integers."""
+    """Multiply, then subtract A's zero point times B's column sums, so that devices multiply integers."""
     weights = body.contents(1).astype(np.int16)
     sizes = _parts(body, np.abs(weights))
     unit_scale, point = body.constant(1, "float32"), body.cast(body.input(2), "float32") if body.input(2) else ""
@@ -96,7 +96,7 @@ def _quantized_product(body: BodyBuilder) -> str:
 
 
 def conv_integer_body(body: BodyBuilder) -> Sequence[str]:
-    """Write the body of ConvInteger (ONNX version 10); padding has x's zero point."""
+    """Expand ConvInteger (ONNX version 10); padding has x's zero point."""
     along = (-1, *(1,) * (body.rank(1) - 1))
     pixels = tuple(range(2, len(along)))
     x, filters = _centered(body, 0, along), _centered(body, 1, along)
@@ -166,7 +166,7 @@ def _sum(body: BodyBuilder, parts: Sequence[str]) -> str:
 
 
 def qlinear_conv_body(body: BodyBuilder) -> Sequence[str]:
-    """Write the body of QLinearConv (ONNX version 10); filters may have per-channel scales."""
+    """Expand QLinearConv (ONNX version 10); filters may have per-channel scales."""
     x, filters = _dequantized(body, 0), _dequantized(body, 3, axis=0)
     bias = body.input(8)
     if bias:
@@ -176,7 +176,7 @@ def qlinear_conv_body(body: BodyBuilder) -> Sequence[str]:
 
 
 def qlinear_mat_mul_body(body: BodyBuilder) -> Sequence[str]:
-    """Write the body of QLinearMatMul (ONNX version 21); scales may be per row of A and column of B."""
+    """Expand QLinearMatMul (ONNX version 21); scales may be per row of A and column of B."""
     first = _dequantized(body, 0, axis=body.rank(0) - 2)
     second = _dequantized(body, 3, axis=body.rank(3) - 1)
     return [_quantized(body, body.MatMul(first, second), 6)]
@@ -218,7 +218,7 @@ _OLDEST_STABLE = 7
 
 
 def softplus_body(body: BodyBuilder) -> Sequence[str]:
-    """Write the body of Softplus (ONNX version 1): Relu(x) - log(sigmoid(|x|)).
+    """Expand Softplus (ONNX version 1): Relu(x) - log(sigmoid(|x|)).
 
     log(exp(x) + 1) overflows from 89 on, and OpenVINO is off by 8e-6 near 0, by which VITS divides.
     """
@@ -245,7 +245,7 @@ class _Heads:
 
 
 def attention_body(body: BodyBuilder) -> Sequence[str]:
-    """Write the body of Attention (ONNX version 24); queries without visible keys yield 0.
+    """Expand Attention (ONNX version 24); queries without visible keys yield 0.
 
     Refused: score output, windows, unknown head count or size, one-column masks.
     """
@@ -273,7 +273,7 @@ def attention_body(body: BodyBuilder) -> Sequence[str]:
 
 
 def rotary_embedding_body(body: BodyBuilder) -> Sequence[str]:
-    """Write the body of RotaryEmbedding (ONNX version 23); tables may have a row per position."""
+    """Expand RotaryEmbedding (ONNX version 23); tables may have a row per position."""
     packed, heads, width = body.rank(0) == 3, body.node.integer("num_heads", 0), body.width(0)
     pairs = body.width(1)
     if width is None or pairs is None or (packed and (heads < 1 or width % heads)):
@@ -421,7 +421,7 @@ def _within(body: BodyBuilder, key: str) -> str:
 
 
 def _lengths(body: BodyBuilder, key: str) -> str:
-    """Return the number of valid keys per sequence, `[B, 1, 1, 1]`, from a table of floats: few devices cast int64."""
+    """Return the valid keys per sequence, `[B, 1, 1, 1]`, from a table of floats: few devices cast int64."""
     count = body.Squeeze(body.Add(length_of(body, key, 2), body.constant((1,))))
     numbers = body.cast(range_to(body, count), _COUNTS)
     return body.reshape(body.Gather(numbers, body.input(_LENGTHS)), -1, 1, 1, 1)
@@ -437,7 +437,7 @@ _RULES: Mapping[str, tuple[BodyRule, int]] = {
     "RotaryEmbedding": (rotary_embedding_body, OLDEST_OPSET),
     "Softplus": (softplus_body, _OLDEST_STABLE),
 }
-"""Op type -> rule of a body other than ONNX's function, and the oldest opset of the rule."""
+"""Op type -> body rule other than ONNX's function, and its oldest opset."""
 
 
 def has_standard_body(node: OnnxNode) -> bool:
@@ -448,7 +448,7 @@ def has_standard_body(node: OnnxNode) -> bool:
 def standard_body(
     node: OnnxNode, values: Sequence[Value | None], constants: Mapping[int, Array], opset: int
 ) -> Body | None:
-    """Return the body of a node of ONNX's domain; None without a rule, or if the rule refuses the node."""
+    """Return the body of a node of ONNX's domain, if a rule takes it."""
     if not has_standard_body(node):
         return None
     rule, oldest = _RULES[node.op_type]

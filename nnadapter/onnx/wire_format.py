@@ -128,7 +128,7 @@ def mentioned(contents: Contents, words: frozenset[bytes]) -> frozenset[bytes]:
 
 
 def search(contents: Contents) -> Callable[[bytes], bool]:
-    """Return a function that searches a word in a model outside of initializers, with a cache; or raise IndexError."""
+    """Return a cached search for a word in a model outside of initializers, or raise IndexError."""
     parts = list(_beside_weights(contents))
 
     @cache
@@ -208,7 +208,7 @@ _NAMES = frozenset([
 _NUMBERS = re.compile(rb"(?s:(?:\x40[\x80-\xff]*+[\x00-\x7f])++|(?:\x3d....)++)")
 """Run of tagged integers or floats."""
 _STRIDE = (1 << 14) - 1
-"""Number of fields between checks of the limit."""
+"""Fields between checks of the limit."""
 _FULL_OF_NUMBERS = frozenset(("AttributeProto", "TensorProto"))
 _DIMENSIONS = ("TensorProto", 1)
 """Field with the dimensions, which may be packed."""
@@ -342,7 +342,6 @@ class WireConstant(NamedTuple):
 
     @property
     def number(self) -> float | None:
-        """The value if it is a single number, otherwise None."""
         return self.values[0] if self.values is not None and len(self.values) == 1 else None
 
 
@@ -388,7 +387,6 @@ class WireNode:
         return self._attributes
 
     def renamed(self, names: Mapping[str, str]) -> WireNode:
-        """Return the node with inputs and outputs renamed."""
         node = copy(self)
         node.inputs = tuple(names.get(name, name) for name in self.inputs)
         node.outputs = tuple(names.get(name, name) for name in self.outputs)
@@ -417,7 +415,7 @@ class WireGraph:
         self._least_ranks: dict[str, int] = {}
 
     def constant(self, name: str) -> WireConstant | None:
-        """Return an initializer or a value that ONNX Runtime folds, or None."""
+        """Return an initializer or a value that ONNX Runtime folds, if any."""
         if name not in self._constants:
             place, node = self._initializers.get(name), self.producers.get(name)
             if place is not None:
@@ -463,7 +461,7 @@ class WireGraph:
         return _UNKNOWN
 
     def least_rank(self, name: str, depth: int = 0) -> int:
-        """Return the rank of a value, or a lower bound if it is unknown."""
+        """Return the rank of a value, or a lower bound."""
         if name in self.ranks:
             return self.ranks[name]
         if name not in self._least_ranks:

@@ -26,7 +26,6 @@ class Scores:
 
     scale: float | None
     head_size: int | None
-    """Size H of a head, None if dynamic."""
     causal: bool = False
     softcap: float = 0.0
     mask: str = ""
@@ -152,10 +151,10 @@ def score_mask(body: BodyBuilder, position: int, bias: int, places: Callable[[],
 
     1. Rank 1 holds key counts per sequence, optionally first keys, or offsets of packed sequences, which ONNX Runtime
        ignores. In ranks 2 and 3, 0 hides a key. A single column is ignored.
-    2. `mask_filter_value` is added for hidden keys, so a query with all keys hidden sees all of them.
+    2. Hidden keys get `mask_filter_value`, so a query with all keys hidden sees all of them.
     3. The input at position `bias` is added.
 
-    `places` adds the range over all keys; `rows` is the batch size, if static.
+    `places` adds the range over all keys; `rows` is the static batch size, if any.
     """
     mask = _key_mask(body, position, places, rows) if body.input(position) else ""
     return body.plus(mask, body.input(bias))
@@ -260,7 +259,7 @@ def _in_halves(body: BodyBuilder, x: str, cosine: str, sine: str, pairs: int) ->
     _ROTARY,
 )
 def rotary_embedding_body(body: BodyBuilder) -> tuple[str, ...]:
-    """Write the body of com.microsoft RotaryEmbedding-1. Refused: packed batches, scale."""
+    """Expand com.microsoft RotaryEmbedding-1. Refused: packed batches, scale."""
     pairs, width = _rotated_widths(body)
     packed = body.rank(0) == 3
     positions = body.input(1)
@@ -282,7 +281,7 @@ def rotary_embedding_body(body: BodyBuilder) -> tuple[str, ...]:
     required=("mrope_section",),
 )
 def multimodal_rotary_embedding_body(body: BodyBuilder) -> tuple[str, ...]:
-    """Write the body of com.microsoft MRotaryEmbedding-1: feature pairs use time, height or width positions.
+    """Expand com.microsoft MRotaryEmbedding-1: feature pairs use time, height or width positions.
 
     Refused: packed batches, scale.
     """
@@ -368,7 +367,7 @@ def _refuse_inputs(body: BodyBuilder, names: dict[int, str]) -> None:
     required=("num_heads",),
 )
 def attention_body(body: BodyBuilder) -> tuple[str, ...]:
-    """Write the body of com.microsoft Attention-1.
+    """Expand com.microsoft Attention-1.
 
     Refused: rotary embeddings, buffers shared by past and present, masks for beams or of rank 4.
     """
@@ -431,7 +430,7 @@ def _widths(body: BodyBuilder) -> Sequence[int]:
     required=("num_heads",),
 )
 def multi_head_attention_body(body: BodyBuilder) -> tuple[str, ...]:
-    """Write the body of com.microsoft MultiHeadAttention-1, for its four packings.
+    """Expand com.microsoft MultiHeadAttention-1, for its four packings.
 
     Refused: buffers shared by past and present, beams, score output.
     """
@@ -470,7 +469,7 @@ def _places(
 
 
 def _enough_queries(body: BodyBuilder, axis: int) -> bool:
-    """Return whether queries are known to be at least as many as new keys."""
+    """Return whether there are provably at least as many queries as new keys."""
     queries, keys = (body.value(0).shape or ())[1], (body.value(1).shape or ())[axis]
     if queries is not None and queries == keys:
         return True

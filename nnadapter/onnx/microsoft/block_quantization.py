@@ -34,7 +34,7 @@ _BNB4_NUMBERS = (
 
 @function_op("MatMulNBits", "A B scales zero_points? g_idx? bias?", "Y", _N_BITS, required=["K", "N", "block_size"])
 def mat_mul_n_bits(body: BodyBuilder) -> Sequence[str]:
-    """Write the body of com.microsoft MatMulNBits-1, for devices that take ONNX; the IR has its own operation."""
+    """Expand com.microsoft MatMulNBits-1, for devices that take ONNX; the IR has its own operation."""
     node, dtype = body.node, body.dtype()
     units, depth = node.integer("N"), node.integer("K")
     bits, block_size = node.integer("bits"), _block_size(body)
@@ -98,7 +98,7 @@ def _zero_points(body: BodyBuilder, shape: tuple[int, int], bits: int) -> str:
     required=["K", "N", "block_size", "quant_type"],
 )
 def mat_mul_bnb4(body: BodyBuilder) -> Sequence[str]:
-    """Write the body of com.microsoft MatMulBnb4-1, with two elements per byte.
+    """Expand com.microsoft MatMulBnb4-1, with two elements per byte.
 
     Refused: non-constant weights, and `transB` 0, for which ONNX Runtime's CPU kernel deviates from the schema.
     """
@@ -136,7 +136,7 @@ def _bnb4_weight(packed: Array, most: Array, *, units: int, depth: int, block_si
     {"bits": 4, "block_size": 128, "gather_axis": 0, "quantize_axis": 1},
 )
 def gather_block_quantized(body: BodyBuilder) -> Sequence[str]:
-    """Write the body of com.microsoft GatherBlockQuantized-1; rows are dequantized after lookup.
+    """Expand com.microsoft GatherBlockQuantized-1; rows are dequantized after lookup.
 
     Default zero points are 0, or half the range in a table of bytes. Refused: floating-point tables, and blocks along
     other axes than the last.

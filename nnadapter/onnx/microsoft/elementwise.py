@@ -31,26 +31,26 @@ def silu(body: BodyBuilder, x: str) -> str:
 
 @function_op("Gelu", "X", "Y")
 def gelu_body(body: BodyBuilder) -> tuple[str, ...]:
-    """Write the body of com.microsoft Gelu-1."""
+    """Expand com.microsoft Gelu-1."""
     return (gelu(body, body.input(0), body.dtype()),)
 
 
 @function_op("FastGelu", "X bias?", "Y")
 def fast_gelu_body(body: BodyBuilder) -> tuple[str, ...]:
-    """Write the body of com.microsoft FastGelu-1: tanh form, optional bias."""
+    """Expand com.microsoft FastGelu-1: tanh form, optional bias."""
     x = body.plus(body.input(0), body.input(1))
     return (gelu(body, x, body.dtype(), "tanh"),)
 
 
 @function_op("BiasGelu", "A B", "C")
 def bias_gelu_body(body: BodyBuilder) -> tuple[str, ...]:
-    """Write the body of com.microsoft BiasGelu-1."""
+    """Expand com.microsoft BiasGelu-1."""
     return (gelu(body, body.Add(body.input(0), body.input(1)), body.dtype()),)
 
 
 @function_op("QuickGelu", "X", "Y", {"alpha": 1.702})
 def quick_gelu_body(body: BodyBuilder) -> tuple[str, ...]:
-    """Write the body of com.microsoft QuickGelu-1: `x * Sigmoid(alpha * x)`."""
+    """Expand com.microsoft QuickGelu-1: `x * Sigmoid(alpha * x)`."""
     x, alpha = body.input(0), body.node.number("alpha")
     scaled = x if alpha == 1 else body.Mul(x, body.constant(alpha, body.dtype()))
     return (body.Mul(x, body.Sigmoid(scaled)),)
@@ -58,7 +58,7 @@ def quick_gelu_body(body: BodyBuilder) -> tuple[str, ...]:
 
 @function_op("BiasSplitGelu", "X bias", "Y")
 def bias_split_gelu_body(body: BodyBuilder) -> tuple[str, ...]:
-    """Write the body of com.microsoft BiasSplitGelu-1: first half times Gelu of the second."""
+    """Expand com.microsoft BiasSplitGelu-1: first half times Gelu of the second."""
     total = body.Add(body.input(0), body.input(1))
     width = body.width(1, 0) if body.rank(1) == 1 else None
     if width is None or width % 2:
@@ -69,7 +69,7 @@ def bias_split_gelu_body(body: BodyBuilder) -> tuple[str, ...]:
 
 @function_op("BiasAdd", "X bias skip", "Y")
 def bias_add_body(body: BodyBuilder) -> tuple[str, ...]:
-    """Write the body of com.microsoft BiasAdd-1."""
+    """Expand com.microsoft BiasAdd-1."""
     return (body.Add(body.Add(body.input(0), body.input(1)), body.input(2)),)
 
 

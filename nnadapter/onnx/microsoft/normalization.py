@@ -67,7 +67,7 @@ _GROUPS = {"epsilon": 1e-5, "groups": int, "activation": int, "channels_last": 1
 
 @function_op("LayerNormalization", "X Scale B?", "Y Mean? InvStdDev?", _NORMALIZATION, domain="")
 def layer_normalization_body(body: BodyBuilder) -> tuple[str, ...]:
-    """Write the body of ONNX Runtime's LayerNormalization-1, for opsets below 17."""
+    """Expand ONNX Runtime's LayerNormalization-1, for opsets below 17."""
     x, scale, bias = map(body.input, range(3))
     outputs = 3 if body.wants(1) or body.wants(2) else 1
     return layer_normalization(body, x, scale, bias, _axes(body), body.dtype(), outputs)
@@ -75,7 +75,7 @@ def layer_normalization_body(body: BodyBuilder) -> tuple[str, ...]:
 
 @function_op("SimplifiedLayerNormalization", "X scale", "Y inv_std_var?", _NORMALIZATION, domain="")
 def simplified_layer_normalization_body(body: BodyBuilder) -> tuple[str, ...]:
-    """Write the body of ONNX Runtime's SimplifiedLayerNormalization-1 (RMSNormalization)."""
+    """Expand ONNX Runtime's SimplifiedLayerNormalization-1 (RMSNormalization)."""
     outputs = 2 if body.wants(1) else 1
     return rms_normalization(body, body.input(0), body.input(1), _axes(body), body.dtype(), outputs)
 
@@ -94,7 +94,7 @@ def _axes(body: BodyBuilder) -> list[int]:
     _SKIP,
 )
 def skip_layer_normalization_body(body: BodyBuilder) -> tuple[str, ...]:
-    """Write the body of com.microsoft SkipLayerNormalization-1."""
+    """Expand com.microsoft SkipLayerNormalization-1."""
     total = _total(body, body.input(4))
     outputs = 3 if body.wants(1) or body.wants(2) else 1
     results = layer_normalization(body, total, body.input(2), body.input(3), [-1], body.dtype(), outputs)
@@ -108,7 +108,7 @@ def skip_layer_normalization_body(body: BodyBuilder) -> tuple[str, ...]:
     _SKIP,
 )
 def skip_simplified_layer_normalization_body(body: BodyBuilder) -> tuple[str, ...]:
-    """Write the body of com.microsoft SkipSimplifiedLayerNormalization-1."""
+    """Expand com.microsoft SkipSimplifiedLayerNormalization-1."""
     total = _total(body, body.input(3))
     results = rms_normalization(body, total, body.input(2), [-1], body.dtype(), 2 if body.wants(2) else 1)
     return (results[0], "", results[1] if body.wants(2) else "", total)
@@ -120,7 +120,7 @@ def _total(body: BodyBuilder, bias: str) -> str:
 
 @function_op("GatedRMSNorm", "X scale gate", "Y", {"activation": "silu", "epsilon": 1e-5})
 def gated_rms_norm_body(body: BodyBuilder) -> tuple[str, ...]:
-    """Write the body of com.microsoft GatedRMSNorm-1: RMSNormalization per feature group, times an activated gate."""
+    """Expand com.microsoft GatedRMSNorm-1: RMSNormalization per feature group, times an activated gate."""
     size, width, rank = body.width(1, 0), body.width(0), body.rank(0)
     activation, dtype = body.node.text("activation"), body.dtype(0)
     if size is None or width is None or size < 1 or width % size:
@@ -142,7 +142,7 @@ def gated_rms_norm_body(body: BodyBuilder) -> tuple[str, ...]:
     {"epsilon": 1e-12, "mask_index_type": int},
 )
 def embed_layer_normalization_body(body: BodyBuilder) -> tuple[str, ...]:
-    """Write the body of com.microsoft EmbedLayerNormalization-1."""
+    """Expand com.microsoft EmbedLayerNormalization-1."""
     ids, segments, places = map(body.input, (0, 1, 8))
     words, table = body.Gather(body.input(2), ids), body.input(3)
     positions = body.Gather(table, places) if places else first_rows(body, table)
@@ -169,13 +169,13 @@ def lengths(body: BodyBuilder, mask: str, ids: str) -> str:
 
 @function_op("GroupNorm", "X gamma beta", "Y", _GROUPS, required=("groups", "activation"))
 def group_norm_body(body: BodyBuilder) -> tuple[str, ...]:
-    """Write the body of com.microsoft GroupNorm-1."""
+    """Expand com.microsoft GroupNorm-1."""
     return (_group_norm(body, body.input(0)),)
 
 
 @function_op("SkipGroupNorm", "X gamma beta skip bias?", "Y S?", _GROUPS, required=("groups", "activation"))
 def skip_group_norm_body(body: BodyBuilder) -> tuple[str, ...]:
-    """Write the body of com.microsoft SkipGroupNorm-1."""
+    """Expand com.microsoft SkipGroupNorm-1."""
     skip = body.input(3)
     if body.rank(3) == 2:
         skip = body.unsqueeze(skip, *((1, 2) if body.node.integer("channels_last") else (2, 3)))

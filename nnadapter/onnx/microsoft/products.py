@@ -10,13 +10,13 @@ _FACTORS = {"alpha": 1.0, "transA": 0, "transB": 0}
 
 @function_op("FusedMatMul", "A B", "Y", {**_FACTORS, "transBatchA": 0, "transBatchB": 0})
 def fused_matmul_body(body: BodyBuilder) -> tuple[str, ...]:
-    """Write the body of com.microsoft FusedMatMul-1."""
+    """Expand com.microsoft FusedMatMul-1."""
     return (_product(body, trans_batch=True),)
 
 
 @function_op("TransposeMatMul", "A B", "Y", _FACTORS)
 def transpose_matmul_body(body: BodyBuilder) -> tuple[str, ...]:
-    """Write the body of com.microsoft TransposeMatMul-1, FusedMatMul's predecessor."""
+    """Expand com.microsoft TransposeMatMul-1, FusedMatMul's predecessor."""
     return (_product(body, trans_batch=False),)
 
 
@@ -55,7 +55,7 @@ def _side(body: BodyBuilder, position: int, letter: str, *, trans_batch: bool) -
     },
 )
 def fused_gemm_body(body: BodyBuilder) -> tuple[str, ...]:
-    """Write the body of com.microsoft FusedGemm-1: Gemm, activation."""
+    """Expand com.microsoft FusedGemm-1: Gemm, activation."""
     node = body.node
     stated = {name: node.attributes.get(name) for name in ("alpha", "beta", "transA", "transB")}
     product = body.Gemm(*map(body.input, range(3)), **stated)
@@ -77,19 +77,19 @@ _FUSED = {**_WINDOWS, "activation": str, "activation_params": list[float]}
 
 @function_op("FusedConv", "X W B? Z?", "Y", _FUSED)
 def fused_conv_body(body: BodyBuilder) -> tuple[str, ...]:
-    """Write the body of com.microsoft FusedConv-1: Conv, addition of Z, activation."""
+    """Expand com.microsoft FusedConv-1: Conv, addition of Z, activation."""
     return (_activated(body, _convolved(body, body.input(0))),)
 
 
 @function_op("NhwcConv", "X W B?", "Y", _WINDOWS)
 def nhwc_conv_body(body: BodyBuilder) -> tuple[str, ...]:
-    """Write the body of com.microsoft NhwcConv-1."""
+    """Expand com.microsoft NhwcConv-1."""
     return (_convolved_channels_last(body),)
 
 
 @function_op("NhwcFusedConv", "X W B? Z?", "Y", _FUSED)
 def nhwc_fused_conv_body(body: BodyBuilder) -> tuple[str, ...]:
-    """Write the body of com.microsoft NhwcFusedConv-1."""
+    """Expand com.microsoft NhwcFusedConv-1."""
     return (_activated(body, _convolved_channels_last(body)),)
 
 
@@ -99,7 +99,6 @@ def _convolved(body: BodyBuilder, x: str) -> str:
 
 
 def _activated(body: BodyBuilder, x: str) -> str:
-    """Add the input Z, if present, and the activation."""
     x = body.plus(x, body.input(3))
     return apply(body, x, body.node.text("activation", ""), body.node.numbers("activation_params") or ())
 
@@ -110,7 +109,7 @@ def _convolved_channels_last(body: BodyBuilder) -> str:
 
 @function_op("Crop", "input", "output", {"border": list[int], "scale": list[int]}, domain="")
 def crop_body(body: BodyBuilder) -> tuple[str, ...]:
-    """Write the body of ONNX Runtime's Crop-1; `scale` is the result's size."""
+    """Expand ONNX Runtime's Crop-1; `scale` is the result's size."""
     border, scale = body.node.integers("border") or (), body.node.integers("scale")
     if len(border) != 4 or (scale is not None and len(scale) != 2):
         raise body.invalid("needs four numbers in attribute 'border', and two in 'scale' if present")

@@ -37,44 +37,44 @@ def quantized(body: BodyBuilder, real: str, position: int, like: int = 0) -> str
 
 @function_op("QuantizeLinear", "x y_scale y_zero_point?", "y", {"axis": int})
 def quantize_linear(body: BodyBuilder) -> Sequence[str]:
-    """Write the body of com.microsoft QuantizeLinear-1, also to 16 bits."""
+    """Expand com.microsoft QuantizeLinear-1, also to 16 bits."""
     return [body.QuantizeLinear(*map(body.input, range(3)), axis=body.node.integer("axis", 1))]
 
 
 @function_op("DequantizeLinear", "x x_scale x_zero_point?", "y", {"axis": int})
 def dequantize_linear(body: BodyBuilder) -> Sequence[str]:
-    """Write the body of com.microsoft DequantizeLinear-1, also from 16 bits."""
+    """Expand com.microsoft DequantizeLinear-1, also from 16 bits."""
     return [body.DequantizeLinear(*map(body.input, range(3)), axis=body.node.integer("axis", 1))]
 
 
 @function_op("QLinearAdd", _TWO_INPUTS, "C")
 def qlinear_add(body: BodyBuilder) -> Sequence[str]:
-    """Write the body of com.microsoft QLinearAdd-1."""
+    """Expand com.microsoft QLinearAdd-1."""
     return [quantized(body, body.Add(dequantized(body, 0), dequantized(body, 3)), 6)]
 
 
 @function_op("QLinearMul", _TWO_INPUTS, "C")
 def qlinear_mul(body: BodyBuilder) -> Sequence[str]:
-    """Write the body of com.microsoft QLinearMul-1."""
+    """Expand com.microsoft QLinearMul-1."""
     return [quantized(body, body.Mul(dequantized(body, 0), dequantized(body, 3)), 6)]
 
 
 @function_op("QLinearSigmoid", _ONE_INPUT, "Y")
 def qlinear_sigmoid(body: BodyBuilder) -> Sequence[str]:
-    """Write the body of com.microsoft QLinearSigmoid-1."""
+    """Expand com.microsoft QLinearSigmoid-1."""
     return [quantized(body, body.Sigmoid(dequantized(body, 0)), 3)]
 
 
 @function_op("QLinearLeakyRelu", _ONE_INPUT, "Y", {"alpha": 0.01})
 def qlinear_leaky_relu(body: BodyBuilder) -> Sequence[str]:
-    """Write the body of com.microsoft QLinearLeakyRelu-1."""
+    """Expand com.microsoft QLinearLeakyRelu-1."""
     alpha = body.node.number("alpha")
     return [quantized(body, body.LeakyRelu(dequantized(body, 0), alpha=alpha), 3)]
 
 
 @function_op("QLinearSoftmax", _ONE_INPUT.removesuffix("?"), "Y", {"axis": -1, "opset": int}, required=["opset"])
 def qlinear_softmax(body: BodyBuilder) -> Sequence[str]:
-    """Write the body of com.microsoft QLinearSoftmax-1, with the stated opset's meaning.
+    """Expand com.microsoft QLinearSoftmax-1, with the stated opset's meaning.
 
     Before opset 13 that is over all axes from `axis` on together.
     """
@@ -91,7 +91,7 @@ def qlinear_softmax(body: BodyBuilder) -> Sequence[str]:
 
 @function_op("QLinearConcat", "Y_scale Y_zero_point inputs...", "Y", {"axis": int}, required=["axis"])
 def qlinear_concat(body: BodyBuilder) -> Sequence[str]:
-    """Write the body of com.microsoft QLinearConcat-1."""
+    """Expand com.microsoft QLinearConcat-1."""
     count = len(body.node.inputs)
     if count % 3 != 2:
         raise body.invalid(f"has {count} inputs; expected two, and three for each tensor")
@@ -101,7 +101,7 @@ def qlinear_concat(body: BodyBuilder) -> Sequence[str]:
 
 @function_op("QLinearWhere", "condition X x_scale x_zero_point Y y_scale y_zero_point z_scale z_zero_point", "Z")
 def qlinear_where(body: BodyBuilder) -> Sequence[str]:
-    """Write the body of com.microsoft QLinearWhere-1."""
+    """Expand com.microsoft QLinearWhere-1."""
     chosen = body.Where(body.input(0), dequantized(body, 1), dequantized(body, 4))
     return [quantized(body, chosen, 7, like=1)]
 
@@ -119,7 +119,7 @@ _POOLING = {
 
 @function_op("QLinearAveragePool", _ONE_INPUT, "Y", _POOLING, required=["kernel_shape"])
 def qlinear_average_pool(body: BodyBuilder) -> Sequence[str]:
-    """Write the body of com.microsoft QLinearAveragePool-1.
+    """Expand com.microsoft QLinearAveragePool-1.
 
     Refused: `count_include_pad` with `ceil_mode`. If the last window exceeds the padding, ONNX divides by the covered
     elements, ONNX Runtime by all.
@@ -137,7 +137,7 @@ def qlinear_average_pool(body: BodyBuilder) -> Sequence[str]:
 
 @function_op("QLinearGlobalAveragePool", "X x_scale x_zero_point y_scale y_zero_point", "Y", {"channels_last": 0})
 def qlinear_global_average_pool(body: BodyBuilder) -> Sequence[str]:
-    """Write the body of com.microsoft QLinearGlobalAveragePool-1."""
+    """Expand com.microsoft QLinearGlobalAveragePool-1."""
     rank = body.rank(0)
     axes = range(1, rank - 1) if body.node.integer("channels_last") else range(2, rank)
     return [quantized(body, mean_of(body, dequantized(body, 0), axes), 3)]
@@ -159,7 +159,7 @@ _WINDOW = {
     {**_WINDOW, "channels_last": 0, "group": 1},
 )
 def qlinear_conv(body: BodyBuilder) -> Sequence[str]:
-    """Write the body of com.microsoft QLinearConv-1; filters are always channels-first."""
+    """Expand com.microsoft QLinearConv-1; filters are always channels-first."""
     attributes = {name: value for name, value in body.node.attributes.items() if name != "channels_last"}
     x, *other_inputs = map(body.input, range(9))
     if not body.node.integer("channels_last"):
@@ -169,13 +169,13 @@ def qlinear_conv(body: BodyBuilder) -> Sequence[str]:
 
 @function_op("NhwcMaxPool", "x", "y", {**_WINDOW, "ceil_mode": 0}, required=["kernel_shape"])
 def nhwc_max_pool(body: BodyBuilder) -> Sequence[str]:
-    """Write the body of com.microsoft NhwcMaxPool-1."""
+    """Expand com.microsoft NhwcMaxPool-1."""
     return [channels_last(body, body.MaxPool(channels_first(body), **body.node.attributes))]
 
 
 @function_op("MatMulIntegerToFloat", "A B a_scale b_scale a_zero_point? b_zero_point? bias?", "Y")
 def mat_mul_integer_to_float(body: BodyBuilder) -> Sequence[str]:
-    """Write the body of com.microsoft MatMulIntegerToFloat-1."""
+    """Expand com.microsoft MatMulIntegerToFloat-1."""
     return [product_of_integers(body, *map(body.input, range(7)))]
 
 
@@ -188,7 +188,7 @@ def product_of_integers(
 
 @function_op("DynamicQuantizeMatMul", "A B b_scale b_zero_point? bias?", "Y")
 def dynamic_quantize_mat_mul(body: BodyBuilder) -> Sequence[str]:
-    """Write the body of com.microsoft DynamicQuantizeMatMul-1."""
+    """Expand com.microsoft DynamicQuantizeMatMul-1."""
     a, b, b_scale, b_zero_point, bias = map(body.input, range(5))
     integers, scale, zero_point = body.add_several("DynamicQuantizeLinear", [a], 3)
     return [_scaled(body, body.MatMulInteger(integers, b, zero_point, b_zero_point), (scale, b_scale), bias)]
@@ -208,7 +208,7 @@ def _scaled(body: BodyBuilder, sums: str, scales: tuple[str, str], bias: str) ->
     {"alpha": 1.0, "transA": 0, "transB": 0},
 )
 def qgemm(body: BodyBuilder) -> Sequence[str]:
-    """Write the body of com.microsoft QGemm-1.
+    """Expand com.microsoft QGemm-1.
 
     C has the scale of the sums, so alpha is folded into the scale of A.
     """
@@ -235,7 +235,7 @@ def _real_gemm(body: BodyBuilder) -> str:
 
 
 def _scaled_by(body: BodyBuilder, position: int, factor: str) -> str:
-    """Multiply the scale at `position` by `factor`, as a constant if possible: quantized fusion requires one."""
+    """Multiply the scale at `position` by `factor`, as a constant if possible, which quantized fusion requires."""
     known_factor = body.constant_of(factor)
     if known_factor is None or not body.knows(position):
         return body.Mul(factor, body.input(position))
@@ -283,7 +283,7 @@ _ABSENT = 9
     required=("num_heads",),
 )
 def qattention_body(body: BodyBuilder) -> tuple[str, ...]:
-    """Write the body of com.microsoft QAttention-1."""
+    """Expand com.microsoft QAttention-1."""
     inputs = map(body.input, (0, 1, 3, 4, 6, 7, 2))
     return attended(body, product_of_integers(body, *inputs), mask=5, past=8, bias=_ABSENT)
 
@@ -298,7 +298,7 @@ def qattention_body(body: BodyBuilder) -> tuple[str, ...]:
     {"epsilon": 1e-12},
 )
 def qembed_layer_normalization_body(body: BodyBuilder) -> tuple[str, ...]:
-    """Write the body of com.microsoft QEmbedLayerNormalization-1; rows are dequantized after lookup."""
+    """Expand com.microsoft QEmbedLayerNormalization-1; rows are dequantized after lookup."""
     ids = body.input(0)
     words = _dequantized_table(body, 0, body.Gather(body.input(2), ids))
     total = body.Add(words, _dequantized_table(body, 1, first_rows(body, body.input(3))))
@@ -327,7 +327,7 @@ _INPUTS = "X W R B? sequence_lens? initial_h? initial_c? P? W_scale W_zero_point
 
 @function_op("DynamicQuantizeLSTM", _INPUTS, "Y? Y_h? Y_c?", _ATTRIBUTES)
 def dynamic_quantize_lstm(body: BodyBuilder) -> Sequence[str]:
-    """Write the body of com.microsoft DynamicQuantizeLSTM-1: LSTM with dequantized weights.
+    """Expand com.microsoft DynamicQuantizeLSTM-1: LSTM with dequantized weights.
 
     ONNX Runtime also rounds inputs and states to 8 bits, so this is closer to the original model.
     """

@@ -33,7 +33,7 @@ _COUNTS = "float32"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Cache:
     steps: int | None
-    """S; None if sizes are unknown, then the other fields are unset."""
+    """S; None if sizes are unknown, which leaves the other fields unset."""
     total: int = 0
     """Keys of the longest sequence."""
     size: int = 0
@@ -69,7 +69,7 @@ class _Cache:
     required=("num_heads", "kv_num_heads"),
 )
 def group_query_attention_body(body: BodyBuilder) -> tuple[str, ...]:
-    """Write the body of com.microsoft GroupQueryAttention-1.
+    """Expand com.microsoft GroupQueryAttention-1.
 
     Refused: integer caches, normalized queries, score output, a total length known only at run time.
     """
@@ -154,7 +154,7 @@ def _total_length(body: BodyBuilder, steps: int, size: int) -> int:
 
 
 def _first_positions(body: BodyBuilder, query: str, cache: _Cache) -> str:
-    """Return the number of cached keys of each sequence, `[B]`: the position of its first new key."""
+    """Return the number of cached keys per sequence, `[B]`: the position of its first new key."""
     if cache.steps is not None:
         lengths = body.reshape(body.cast(body.input(5), "int64"), -1)
         cached_counts = body.Add(lengths, body.constant((1 - cache.steps,)))
@@ -174,7 +174,7 @@ def _counted(body: BodyBuilder, x: str) -> str:
 
 
 def _scattered(body: BodyBuilder, cached: str, added: str, first: str, cache: _Cache) -> str:
-    """Return all keys, by scattering new keys into the cache after each sequence's cached keys."""
+    """Return all keys, with new ones scattered into the cache after each sequence's cached keys."""
     if body.opset < _SCATTER_SINCE or cache.steps is None:
         return _gathered(body, cached, added, first, cache)
     missing = cache.total - cache.size
@@ -184,7 +184,7 @@ def _scattered(body: BodyBuilder, cached: str, added: str, first: str, cache: _C
 
 
 def _gathered(body: BodyBuilder, cached: str, fresh: str, first: str, cache: _Cache) -> str:
-    """Return all keys, by gathering each one from the cache or the new keys."""
+    """Return all keys, each gathered from the cache or the new keys."""
     begin = body.unsqueeze(first if cache.steps is None else body.cast(first, _COUNTS), 1)
     room, added, unit = _counted(body, cached), _counted(body, fresh), body.constant((1,), _COUNTS)
     most = body.Add(room, added)
@@ -207,7 +207,7 @@ def _gathered(body: BodyBuilder, cached: str, fresh: str, first: str, cache: _Ca
 
 
 def _within_rows(body: BodyBuilder, indices: str, table: str, rows: int | None = None) -> str:
-    """Clamp int32 indices to the table's rows, so that they are provably in range."""
+    """Clamp int32 indices to the table's rows, which proves their range."""
     if rows is not None:
         return _within(body, indices, body.constant(rows - 1, "int32"), "int32")
     last = body.Sub(body.cast(length_of(body, table, 0), "int32"), body.constant((1,), "int32"))
@@ -365,7 +365,7 @@ _STATES_SINCE = 27
     newest=_STATES_SINCE,
 )
 def linear_attention_body(body: BodyBuilder) -> tuple[str, ...]:
-    """Write the body of com.microsoft LinearAttention-1. Queries and keys are repeated if values have more heads.
+    """Expand com.microsoft LinearAttention-1. Queries and keys are repeated if values have more heads.
 
     Refused: several states, and opsets without LinearAttention.
     """
@@ -414,7 +414,7 @@ def _repeated(body: BodyBuilder, position: int, heads: int, groups: int) -> str:
     newest=_STATES_SINCE,
 )
 def causal_conv_with_state_body(body: BodyBuilder) -> tuple[str, ...]:
-    """Write the body of com.microsoft CausalConvWithState-1.
+    """Expand com.microsoft CausalConvWithState-1.
 
     Refused: several axes or states, attributes without a CPU kernel.
     """
@@ -475,7 +475,7 @@ def _as_given(body: BodyBuilder, x: str) -> str:
 
 @function_op("LinearAttentionGate", "a dt_bias decay_scale b?", "decay beta?")
 def linear_attention_gate_body(body: BodyBuilder) -> tuple[str, ...]:
-    """Write the body of com.microsoft LinearAttentionGate-1: state decay and token weights."""
+    """Expand com.microsoft LinearAttentionGate-1: state decay and token weights."""
     dtype = body.dtype(0)
     shifted = body.Add(body.cast(body.input(0), "float32"), body.input(1))
     decay = body.cast(body.Mul(body.Softplus(shifted), body.input(2)), dtype)

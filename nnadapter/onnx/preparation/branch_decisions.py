@@ -16,7 +16,6 @@ class BranchDecision(NamedTuple):
     """Condition that inputs decided, with its value."""
 
     condition: str
-    """Condition as text."""
     value: bool
     nodes: tuple[str, ...]
     """`If` nodes replaced by the branch."""

@@ -44,14 +44,13 @@ class DecidingConditions:
     prepared: Prepared
     conditions: Conditions
     texts: tuple[str, ...]
-    """Conditions as text."""
     keys: tuple[bytes, ...]
     branches: Mapping[int, tuple[int, bool]]
     """`If` position -> condition number, and whether then-branch if true."""
 
 
 def decision_of(prepared: Prepared) -> DecidingConditions | None:
-    """Return the conditions that inputs decide, or None."""
+    """Return the conditions that inputs decide."""
     value_facts, root_conditions = _decidable_ifs(prepared)
     if value_facts is None or not root_conditions:
         return None
@@ -157,7 +156,7 @@ class _PrecomputableValues:
         return shape is not None and prod(shape) == 1
 
     def plain(self, name: str) -> tuple[str, bool]:
-        """Return the value that a condition copies or negates, and whether it is not negated."""
+        """Return the value that a condition copies or negates, and whether it copies."""
         graph, is_same = self.prepared.graph, True
         while (index := graph.producer.get(name)) is not None:
             node = self.prepared.nodes[index]
@@ -180,7 +179,7 @@ class _PrecomputableValues:
         return tuple(text if len(text) <= _LONGEST_TEXT else repr(name) for name, text in texts.items())
 
     def conditions(self, roots: Sequence[str]) -> Conditions | None:
-        """Return the model that computes the conditions `roots`, or None if it is too costly."""
+        """Return the model that computes the conditions `roots`, unless too costly."""
         prepared = self.prepared
         positions, inputs, shapes = self._cone(roots)
         if len(positions) > _MOST_NODES:
@@ -308,7 +307,7 @@ def _decides(value: Value) -> bool:
 
 
 def _measured_input(node: OnnxNode, prepared: Prepared) -> str:
-    """Return the model input that a Shape or Size node measures, or an empty string."""
+    """Return the model input that a Shape or Size node measures, or ""."""
     if node.op_type not in ("Shape", "Size") or not node.is_standard:
         return ""
     name = node.input(0)

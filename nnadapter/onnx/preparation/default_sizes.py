@@ -48,13 +48,13 @@ def takes_room(nodes: Iterable[OnnxNode]) -> bool:
 
 
 def counts_all(node: OnnxNode, name: str, rank: int) -> bool:
-    """Return whether a node with a cache reads the value as a mask or attention bias over past and new tokens."""
+    """Return whether a node with a cache reads the value as a mask or bias over past and new tokens."""
     positions = _MASKS.get((plain_domain(node.domain), node.op_type), ())
     return rank > 1 and any(node.input(position) == name for position in positions)
 
 
 def joined_along(node: OnnxNode, name: str, rank: int) -> int | None:
-    """Return the axis along which a node appends to a value, or None."""
+    """Return the axis along which a node appends to a value."""
     if node.op_type == "Concat" and not plain_domain(node.domain):
         return node.integer("axis", 0) % rank if rank else None
     caches = _CACHE_INPUTS.get((plain_domain(node.domain), node.op_type), {})
@@ -96,7 +96,7 @@ def dimension_at(value: Value, axis: int) -> Dimension:
 def cache_sizes(
     graph: Graph, nodes: Sequence[OnnxNode], inputs: Sequence[Value], stated: Mapping[Dimension, int]
 ) -> dict[Dimension, int]:
-    """Return a size for every dynamic input dimension, consistent with the `stated` sizes; empty without a cache."""
+    """Return a size for every dynamic input dimension that agrees with the `stated` ones; empty without a cache."""
     roles = cache_roles(graph, nodes, inputs)
     if not roles.past_lengths:
         return {}
@@ -155,7 +155,7 @@ def sizes_of(
 
 
 def next_token_shapes(prepared: Prepared, shapes: Shapes) -> Shapes:
-    """Return the shapes one token later: total lengths, and caches that were empty, grow by one."""
+    """Return the shapes one token later: total lengths and previously empty caches grow by one."""
     graph = prepared.graph
     total_dimensions = cache_roles(graph, prepared.nodes, [graph.value(name) for name in shapes]).total_lengths
     return {
@@ -168,7 +168,7 @@ def next_token_shapes(prepared: Prepared, shapes: Shapes) -> Shapes:
 
 
 def agreeing(prepared: Prepared, shapes: Shapes) -> Shapes:
-    """Return the shapes with each total length set to past plus new length, if both are unambiguous."""
+    """Return the shapes with each total length set to past plus new length, if these are unambiguous."""
     graph = prepared.graph
     inputs = {name: graph.value(name) for name in shapes}
     roles = cache_roles(graph, prepared.nodes, list(inputs.values()))
@@ -252,7 +252,7 @@ def fits_windows(node: OnnxNode, inputs: Sequence[_Shape]) -> bool:
 
 
 def wide_windows(specialized: Specialized) -> str:
-    """Return the name of a node with a window wider than its input, or an empty string."""
+    """Return the first node with a window wider than its input, or an empty name."""
     return next((node.name for node in specialized.nodes if moves_windows(node) and not _fits(specialized, node)), "")
 
 
@@ -431,7 +431,7 @@ def _all_filled(inputs: Mapping[str, Value], sizes: _Sizes, bound_sizes: Mapping
 
 
 def _with_sizes(value: Value, all_sizes: _Sizes, bound_sizes: Mapping[Dimension, int]) -> tuple[int, ...]:
-    """Return the value's shape. Dynamic sizes come from `bound_sizes`; others are 1, then `all_sizes` in order."""
+    """Return the value's shape. Dynamic sizes come from `bound_sizes`, others are 1, then `all_sizes`."""
     shape: list[int] = []
     size_index, sizes = 0, all_sizes.of_images if len(value.shape or ()) >= _IMAGE_RANK else all_sizes.of_others
     for position, dimension in enumerate(value.shape or ()):
@@ -462,7 +462,7 @@ _IN_ROOM = (
     (DEFAULT_PAST_LENGTH // 2, 7),
     (DEFAULT_PAST_LENGTH // 3, 7),
 )
-"""Past and new tokens for caches with free space; two of each kind, so that one's plan is tested on the other."""
+"""Past and new tokens for caches with free space; two of each kind, to test one's plan on the other."""
 _PROMPT = 64
 """New tokens of a prompt; device bounds are small multiples of it, far below `_LONG`."""
 _MANY_ROWS, _LONG = 8, (256, 512, 1024)

@@ -22,7 +22,7 @@ from partition.graph import Value
 
 
 def function_body(prepared: Prepared, position: int) -> onnx.FunctionProto | None:
-    """Return the body of the node at `position` for its input types, or None."""
+    """Return the body of the node at `position` for its input types."""
     node = prepared.nodes[position]
     if not node.since_version:
         return None

@@ -29,7 +29,7 @@ _Compute = Callable[[OnnxNode, Sequence[Array]], Any]
 
 
 def plain_result(node: OnnxNode, constants: Mapping[str, Array]) -> Array | None:
-    """Return the result of a node that numpy computes exactly, or None."""
+    """Return the result of a node that numpy computes exactly."""
     make = _MAKES.get(node.op_type)
     if make is None or len(node.outputs) != 1 or not all(name in constants for name in node.inputs):
         return None
@@ -191,7 +191,7 @@ _MAKES: Mapping[str, _Compute] = {
 def evaluate(
     read: OnnxModel, positions: Sequence[int], constants: Mapping[str, Array], output_names: Sequence[str]
 ) -> dict[str, Array]:
-    """Return the values `output_names`, as far as the nodes at `positions` compute them from `constants`."""
+    """Return those of the values `output_names` that the nodes at `positions` compute from `constants`."""
     plain: dict[str, Array] = {}
     arrays_by_name: Mapping[str, Array] = ChainMap(plain, constants)  # type: ignore[arg-type]
     pending_positions = []
@@ -318,7 +318,7 @@ _STEP = 3
 
 
 def measured(node: OnnxNode, values: Mapping[str, Value], constants: Mapping[str, Array]) -> Array | None:
-    """Return the result of Shape or Size for a known shape, or None."""
+    """Return the result of Shape or Size for a known shape."""
     if not node.is_standard:
         return None
     if node.op_type == "Shape":
@@ -330,7 +330,7 @@ def measured(node: OnnxNode, values: Mapping[str, Value], constants: Mapping[str
 def taken_sizes(
     read: OnnxModel, index: int, values: Mapping[str, Value], constants: Mapping[str, Array]
 ) -> Array | None:
-    """Return the result of a Gather or Slice that reads only static sizes of a Shape, or None."""
+    """Return the result of a Gather or Slice that reads only static sizes of a Shape."""
     node = read.nodes[index]
     take = _TAKING.get(node.op_type) if node.is_standard else None
     position = read.graph.producer.get(node.inputs[0]) if take is not None else None
@@ -439,14 +439,14 @@ class Folding:
     def __init__(
         self, read: OnnxModel, constants: Mapping[str, Array], budget: float, dequantizing: Collection[int] = ()
     ) -> None:
-        """Start a folding. `budget` limits the bytes of results; `dequantizing` are DequantizeLinear nodes to fold."""
+        """Limit the bytes of results to `budget`; of DequantizeLinear nodes, fold only `dequantizing`."""
         self._read = read
         self._dequantizing = dequantizing
         self.folded: dict[str, Array] = {}
         self._known_before = constants
         self.known: Mapping[str, Array] = ChainMap(self.folded, constants)  # type: ignore[arg-type]
         self.evaluated: set[int] = set()
-        """Positions of nodes that `folded` comes from, without failures and unused results."""
+        """Nodes that `folded` comes from, without failures and unused results."""
         self._budget = budget
         self._waiting: list[int] = []
         self._promised: set[str] = set()

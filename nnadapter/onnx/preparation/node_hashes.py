@@ -96,7 +96,7 @@ def _message_bytes(message: Any) -> bytes:
 DEPTH = 4
 """Levels of producers in an ancestry hash."""
 _SMALL = 64
-"""Maximum elements of integer constants that are hashed with contents."""
+"""Maximum elements of integer constants whose contents are hashed."""
 _SIZE = 16
 _NONE: Mapping[str, Array] = MappingProxyType({})
 
@@ -106,7 +106,6 @@ class NodeHashes:
     """Hashes per node, 32 hexadecimal digits each."""
 
     content_hashes: tuple[str, ...]
-    """Hash of each node by itself."""
     ancestry_hashes: tuple[str, ...]
     """Hash of each node with producers up to `DEPTH`."""
 

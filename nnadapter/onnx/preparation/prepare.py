@@ -60,11 +60,9 @@ class Prepared(OnnxModel):
 
     @cached_property
     def remaining(self) -> tuple[int, ...]:
-        """Positions of nodes that are not evaluated."""
         return tuple(index for index in range(len(self.nodes)) if index not in self.evaluated)
 
     def accepts(self, shapes: Shapes) -> bool:
-        """Return whether type inference accepts these input shapes."""
         return self.inference.agrees(InitialFacts(shapes, self.constants, self.remaining))
 
     @cached_property
@@ -249,7 +247,7 @@ def specialize(prepared: Prepared, shapes: Shapes) -> Specialized:
 
 
 def _is_as_prepared(prepared: Prepared, shapes: Shapes, remaining_nodes: Sequence[int]) -> bool:
-    """Return whether `prepared.values` can be reused: no new facts, all nodes remain."""
+    """Return whether `prepared.values` still hold: no new facts, all nodes remain."""
     return len(remaining_nodes) == len(prepared.graph.nodes) and prepared.inference.states_already(shapes)
 
 

@@ -75,7 +75,7 @@ _SHAPED_BY_DATA = frozenset(
         "Upsample",
     ]
 )
-"""Ops with result shapes that contents may decide; otherwise a missing shape is unknown or a fault."""
+"""Ops with result shapes that contents may decide; for others, a missing shape is unknown or a fault."""
 
 
 def marked(graph: Graph, positions: Sequence[int], values: Mapping[str, Value]) -> Mapping[str, Value]:
@@ -216,7 +216,7 @@ _RULES: Mapping[str, _Rank] = MappingProxyType({"Reshape": _reshaped, "ConstantO
 
 
 class Forward:
-    """Forward pass over a graph; `budget` limits folded bytes. With `dynamic_shapes`, ranks suffice.
+    """Forward pass over a graph. `budget` limits folded bytes; with `dynamic_shapes`, ranks suffice.
 
     1. `Shape` and `Size` of known shapes are constants.
     2. Unknown results are inferred from their node's inputs alone.
@@ -237,7 +237,7 @@ class Forward:
         """Types for later inference over the entire graph."""
 
     def propagate(self) -> Folding:
-        """Return the folding with all that becomes known, or raise InvalidModelError."""
+        """Return the folding of all that becomes known, or raise InvalidModelError."""
         for index in self._nodes:
             self._visit(index)
         self._folding.evaluate()
