@@ -1,4 +1,4 @@
-"""Planner thread of a session with `Options(background=True)`: it makes plans while the CPU runs the entire model."""
+"""Planner thread of a session with `Options(background=True)`; meanwhile the CPU runs the entire model."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class BackgroundPlanner:
         register_after_fork(self)
 
     def begin(self, shapes: InputShapes, selection: BranchSelection | None = None) -> bool:
-        """Queue the plan for these shapes and start the thread; return False if planning for them failed before."""
+        """Queue the plan for these shapes; return False if planning for them failed before."""
         key = shapes, selection
         if self._failed.get(key):
             return False

@@ -66,7 +66,6 @@ class Binder:
         self._checked = {name for checks in bindable.checks.values() for check in checks for name in check.sizes}
         """Values with sizes that index checks read, released only at the end of the run."""
         self._fields: dict[int, Mapping[str, Any]] = {}
-        """Arguments of `BoundStep` that all programs of a segment share."""
         constants, produced = bindable.constants, self._plan.produced_values
         self._constants = {
             slot: constants[name] for name, slot in self._outputs.items() if name in constants and name not in produced
@@ -128,7 +127,7 @@ class Binder:
         }
 
     def plan(self, steps: Sequence[bound_steps.BoundStep], sizes: GuardedShapes | None = None) -> CompiledPlan:
-        """Return the compiled plan of bound steps; `sizes` are its guarded shapes if programs take symbolic sizes."""
+        """Return the compiled plan of bound steps; `sizes` are its guarded shapes if programs take sizes."""
         overlap, trace = self._bindable.overlap, self._devices.trace
         flights = None
         if not overlap.is_serial:

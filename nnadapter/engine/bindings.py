@@ -96,7 +96,7 @@ class PlannedBinding:
 
 
 class HostBinding:
-    """Binding of a session that runs the model on ONNX Runtime alone; it uses `onnxruntime.IOBinding`."""
+    """`onnxruntime.IOBinding` of a session that runs the model on ONNX Runtime alone."""
 
     def __init__(self, session: Any, run: Any, counts: Sequence[CountCheck] = ()) -> None:
         self._binding, self._run, self._counts = session.io_binding(), run, counts
@@ -203,7 +203,7 @@ def _device_of(target: Target) -> str:
 
 
 def _replaced(values: Mapping[str, DeviceValue], feed: Mapping[str, Any], targets: Mapping[str, Target]) -> list[str]:
-    """Return the inputs that can be donated: an output replaces them, and nothing else needs their contents."""
+    """Return the inputs that can be donated: an output replaces them, and nothing else reads them."""
     target_ids = {id(target) for target in targets.values() if isinstance(target, DeviceValue)}
     fed = Counter(id(feed[name]) for name in values)
     return [

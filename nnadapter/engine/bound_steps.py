@@ -178,14 +178,14 @@ def own_value(value: Any, fed: bool) -> Any:
 
 
 class Planned(NamedTuple):
-    """Intermediate value with the static shape that the plan assumes."""
+    """Intermediate value with the shape that the plan assumes."""
 
     name: str
     slot: int
     shape: tuple[int, ...]
 
     def check(self, values: Sequence[Any]) -> None:
-        """Raise OtherShapeError if the value has another shape, so that shape inference was wrong."""
+        """Raise OtherShapeError if shape inference was wrong about the value."""
         value = values[self.slot]
         if value.shape != self.shape:
             raise OtherShapeError(
@@ -215,7 +215,7 @@ def planned_values(graph: Graph, slots: Mapping[str, int], inputs: Sequence[str]
 
 
 def expected_outputs(graph: Graph, outputs: Sequence[str]) -> OutputCheck:
-    """Return shape and dtype of each output, with None for unknown sizes and for outputs of unknown type."""
+    """Return shape and dtype of each output, with None for unknown ones."""
     checks: list[tuple[tuple[int | None, ...], np.dtype[Any]] | None] = []
     for name in outputs:
         value = graph.value(name)
@@ -247,7 +247,6 @@ class BoundCheck(NamedTuple):
     interval: tuple[_Limit, ...] = ()
 
     def check(self, values: Sequence[Any]) -> None:
-        """Raise InputValueError if an index or a length is out of range."""
         if self.interval:
             for low, high, exception in self.bounds:
                 ends = _limit_at(self.interval[0], values), _limit_at(self.interval[1], values)
@@ -341,7 +340,7 @@ def _over_rows(extreme: np.ufunc, flat: Array, count: int) -> Array:
 
 
 class Substitute(NamedTuple):
-    """Program on another device that runs a step in place of its own device."""
+    """Program on another device that runs a step in place of its own."""
 
     device: str
     display_name: str
@@ -372,7 +371,7 @@ class BoundStep:
     """Guards `substitute`, `reference` and `failures`; shared by all bindings of a step."""
     health: Health = WELL
     health_keys: tuple[str, ...] = ()
-    """Outputs and nodes of the step; plans for other shapes have the same, and share the device's health."""
+    """Outputs and nodes of the step, by which plans for other shapes share the device's health."""
     copies_inputs: bool = False
     """True if inputs are copied, because native code of the device could write to them."""
     index_checks: tuple[BoundCheck, ...] = ()

@@ -109,7 +109,7 @@ def _native(value: Any) -> Any:
 def write_fork(
     message: Message, truths: Truths, conditions: Conditions, texts: Sequence[str], writer: ContainerWriter
 ) -> None:
-    """Fill a Fork message of a compiled file; `truths` are the values of the conditions decided before this fork."""
+    """Fill a Fork message; `truths` are the values of the conditions decided before this fork."""
     message.truths.extend(truths)
     message.inputs.extend(conditions.inputs)
     message.shapes.extend(conditions.shapes)
@@ -129,7 +129,7 @@ def fork_of(file: CompiledFile) -> Fork[Truths] | None:
 
 
 def choice_in_words(file: CompiledFile, truths: Sequence[bool]) -> str:
-    """Return a text with each condition and its value in a selection of branches."""
+    """Return a text with the value of each condition in a selection of branches."""
     forks, decisions = {tuple(row.truths): row for row in file.message.forks}, list[BranchDecision]()
     while len(decisions) < len(truths):
         row = forks[tuple(truths[: len(decisions)])]

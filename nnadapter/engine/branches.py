@@ -102,7 +102,7 @@ class BranchSelection:
 
 
 class BranchSelections:
-    """All selections of branches that runs of one session have made. Thread-safe."""
+    """Selections of branches that runs of one session have made. Thread-safe."""
 
     def __init__(self, decision: DecidingConditions, own_plans: ModelPlans, session: SessionPlans) -> None:
         self._own, self._session, self._plans = BranchSelection(own_plans), session, session.plans
@@ -115,7 +115,7 @@ class BranchSelections:
         self._fork = self._fork_of(decision)
 
     def select(self, feed: Mapping[str, Any] | None) -> BranchSelection:
-        """Return the selection that checked inputs make; without inputs, assume that all conditions are true."""
+        """Return the selection that checked inputs make; without inputs, all conditions are assumed true."""
         if feed is not None:
             return self._fork.select(feed)
         successor: Fork[BranchSelection] | BranchSelection = self._fork
@@ -140,12 +140,12 @@ class BranchSelections:
         return self._own.plans.take_dynamic(use, shapes) if leased is None and is_left else leased
 
     def of(self, choice: Choice) -> ModelPlans:
-        """Return the plans of a selection, by default those of the original model."""
+        """Return the plans of a selection, by default of the original model."""
         return self._made.get(choice, self._own).plans
 
     @property
     def decisions(self) -> Mapping[Truths, DecidingConditions]:
-        """Conditions of each fork, by the values of the conditions that were decided before it."""
+        """Conditions of each fork, by the values of the conditions decided before it."""
         return dict(self._decisions)
 
     @property
@@ -282,14 +282,13 @@ def partition_selected(
 
 
 def _arrays_without_memory(shapes: Shapes) -> dict[str, Array]:
-    """Return inputs for conditions that read only shapes, without memory for elements."""
     return {name: np.broadcast_to(np.zeros((), np.int8), shape) for name, shape in shapes.items()}
 
 
 def select_branches(prepared: Prepared, shapes: Shapes, feed: Mapping[str, Array]) -> tuple[Prepared, bool]:
     """Return the model with only the branches that inputs select, and whether a condition had to be assumed.
 
-    Conditions on missing inputs are assumed true. Raises InvalidInputError if a condition cannot be computed.
+    Conditions on missing inputs are assumed true. Raises InvalidInputError if one cannot be computed.
     """
     is_assumed = False
     sizes = _arrays_without_memory(shapes)

@@ -1,4 +1,4 @@
-"""Sessions that start from cached plans: an engine of these plans, and planning for inputs that they do not serve."""
+"""Sessions that start from cached plans, and plan the model for inputs that these do not serve."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def is_cacheable(
 ) -> bool:
     """Return True if plans can be cached: an accelerator comes first, and the cache key is computable.
 
-    ONNX Runtime's session options cannot be read back, so they exclude caching.
+    ONNX Runtime's session options exclude caching, since they cannot be read back.
     """
     is_told = session_options is None and options.trace is None and not POLICIES[options.policy].times
     if options.shadow is not None:
@@ -118,7 +118,7 @@ class CachedPlanSource(FilePlanSource):
 
 
 def _plan_again(error: errors.NNAdapterError) -> NoReturn:
-    """Raise an error in place of the CPU fallback, so that `successor` plans the model again."""
+    """Raise an error in place of the CPU fallback, so that `successor` plans the model."""
     raise _PlanFailedError(str(error)) from error
 
 
@@ -131,7 +131,7 @@ class UpperLayers(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CachedSession:
-    """Model, devices and options of a session that uses the cache, with the place of its plans there."""
+    """Model, devices and options of a session, with the place of its plans in the cache."""
 
     source: Source
     devices: tuple[selection.Selected, ...]
@@ -140,7 +140,7 @@ class CachedSession:
     place: Place
 
     def engine(self, upper: UpperLayers) -> tuple[PlanEngine, tuple[str, ...]] | str:
-        """Return an engine of the cached plans with its device names, or the reason why there is none."""
+        """Return an engine of the cached plans with its device names, or the reason for its lack."""
         open_file = self.place.open_file()
         if isinstance(open_file, str):
             return open_file
@@ -188,7 +188,7 @@ class CachedSession:
         return source
 
     def _refuse_mixture(self) -> None:
-        """Raise an error if the model, or a file that options name, has changed since the cached plans were made."""
+        """Raise an error if the model, or a file that options name, has changed since the plans were cached."""
         current, cached = self._key_now(), self.place.key
         if current is None or any(current.parts[part] != cached.parts[part] for part in ("structure", "constants")):
             raise errors.ModelFileError(
@@ -213,7 +213,7 @@ class CachedSession:
 
 
 def cached_session(source: Any, requests: Requests, options: Options) -> CachedSession | None:
-    """Return the session with its place in the cache; None if a device cannot be used, or the model has no digest."""
+    """Return the session with its place in the cache; None if a device is unusable or the model has no digest."""
     try:
         named = deepcopy(selection.named_requests(requests))
         for name in named:

@@ -105,7 +105,7 @@ class Compiler:
             raise
 
     def cpu_fallback(self, part: Part, outputs: tuple[str, ...]) -> CpuFallback:
-        """Compile `part`, the entire model with these outputs, for the host."""
+        """Compile `part`, the entire model, for the host."""
         calls = NamedCalls(self.setting.host.name)
         built = self._segments.compile(part, calls)
         return CpuFallback(calls.device, self._devices.pools(calls)(built.program), built.inputs, outputs)
@@ -409,7 +409,7 @@ def _host_of(partitioning: Partitioning, step: Step) -> SessionDevice:
 
 
 def _new_places(old: Partitioning, step: Step, new: Partitioning) -> str:
-    """Return a report text on where the nodes of a step of the partitioning `old` are in `new`."""
+    """Return a report text on where the nodes of a step of `old` are in `new`."""
     names = set(_nodes_of(old, step))
     counts: dict[str, int] = {}
     segments = 0

@@ -43,7 +43,7 @@ def typical(runs: Sequence[float]) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promise:
-    """Measured run times, in seconds, of the chosen placement and of the next best one."""
+    """Measured seconds of the chosen placement and of the next best one."""
 
     seconds: float
     rival_seconds: float = inf
@@ -65,7 +65,7 @@ class Watch:
     ended: float = -inf
 
     def is_broken_by(self, seconds: float, ended: float) -> bool:
-        """Record a run that took `seconds` and ended at `ended`; return True if runs contradict the measured time."""
+        """Record a run; return True if runs contradict the measured time. Both times are in seconds."""
         overlaps, self.ended = ended - seconds < self.ended - _CLOCK_SECONDS, ended
         if overlaps:
             self.block = []
@@ -87,7 +87,7 @@ _BYTES_PER_NODE = 256
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class RunnablePlan:
-    """Plan that is ready to run, of a model or of a compiled file."""
+    """Plan of a model or of a compiled file, ready to run."""
 
     plan: CompiledPlan
     notes: tuple[str, ...] = ()
@@ -105,7 +105,7 @@ class RunnablePlan:
 
     @property
     def step_seconds(self) -> dict[int, float]:
-        """Seconds of the last run of each segment, without segments that have not run."""
+        """Seconds of the last run of each segment that has run."""
         return {bound.step.segment: bound.seconds for bound in self.plan.steps if bound.seconds}
 
     @property
@@ -176,10 +176,10 @@ class Checks(Protocol):
     """Lock that the first run of a plan holds until its results are checked."""
 
     def is_due(self) -> bool:
-        """Count a run; return True if the steps of this run are to be compared with the CPU."""
+        """Count a run; return True if its steps are to be compared with the CPU."""
 
     def is_checked(self, plan: RunnablePlan) -> bool:
-        """Return True if the results of a plan may be returned, because they were compared or need no comparison."""
+        """Return True if the results of a plan were compared or need no comparison."""
 
     def check_run(self, plan: RunnablePlan, provenance: Provenance, values: Sequence[Any]) -> tuple[Incident, ...]:
         """Compare every step of a run with the CPU; return the incidents of wrong steps, after withdrawing their nodes.

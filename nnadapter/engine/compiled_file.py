@@ -170,7 +170,7 @@ def _specialized_program(filled: Message, container: Container) -> Iterator[str]
 
 
 def _any(message: Message, container: Container) -> Iterator[str]:
-    """Yield no fault: the fields are checked by other rules, or when they are read."""
+    """Yield no fault: other rules or the readers check the fields."""
     yield from ()
 
 

@@ -127,7 +127,7 @@ class Pending:
 
 
 class Flight:
-    """Streams, events, executions and threads of one run with overlapping steps; reused by later runs until closed."""
+    """Streams, events, executions and threads of one run with overlapping steps; later runs reuse them."""
 
     def __init__(self, steps: Sequence[BoundStep], devices: Iterable[str]) -> None:
         self.streams: dict[str, Stream] = {}
@@ -153,7 +153,7 @@ class Flight:
             raise
 
     def settle(self) -> None:
-        """Wait for all steps in flight, ignoring their errors, and release the values of their run."""
+        """Wait for all steps in flight, ignoring errors, and release the values of their run."""
         for device in dict.fromkeys(entry.bound.step.device for entry in self.pending):
             with suppress(*FAILURES):
                 self.streams[device].synchronize()
@@ -254,7 +254,7 @@ class _Run:
         self._runs[bound.step.segment] = run_step(bound, self._run)
 
     def _is_enqueued(self, bound: BoundStep) -> bool:
-        """Enqueue a step and return True; otherwise wait for pending steps and return False, since it must run now."""
+        """Enqueue a step and return True; otherwise wait for pending steps and return False: it must run now."""
         transfers = self._run.transfers
         assert bound.residence is not None and transfers is not None, "only such steps are enqueued"
         segment = bound.step.segment

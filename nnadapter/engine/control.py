@@ -47,7 +47,7 @@ class Turns:
             return is_free
 
     def take(self, device: str, number: int, is_over: Callable[[], bool]) -> bool:
-        """Wait until a device is free and no earlier run waits for it, then reserve it for run `number`.
+        """Wait until a device is free and no earlier run waits for it, and reserve it for run `number`.
 
         Returns False if `is_over` became true first.
         """
@@ -90,7 +90,7 @@ OnDeadline = Callable[[], float | None]
 
 
 def deadline_of(options: onnxruntime.RunOptions | None) -> float | None:
-    """Return the deadline in run options, in seconds; None if there is none."""
+    """Return the deadline in run options, in seconds, if any."""
     try:
         text = None if options is None else options.get_run_config_entry(ENTRY)
     except RuntimeError:
@@ -173,7 +173,7 @@ class Deadlines:
 
 
 def _watch_deadlines(deadlines_ref: ReferenceType[Deadlines], asleep: Lock) -> None:
-    """Watch the deadlines of a session in a thread, which holds only a weak reference while it waits."""
+    """Watch the deadlines of a session, with only a weak reference to them while waiting."""
     while (deadlines := deadlines_ref()) is not None and (seconds := deadlines._stop_late_runs()) is not None:
         del deadlines
         if asleep.acquire(timeout=min(seconds, TIMEOUT_MAX)):
@@ -296,7 +296,7 @@ class RunControl:
         return Control(deadline_seconds=seconds_left, cancelled=lambda: self.is_over)
 
     def error(self, interrupted: str, *, device: str, segment: int | None = None) -> CancelledError:
-        """Return the error for a stopped run. `interrupted` is the moment as text, such as `while segment 0 ran`."""
+        """Return the error for a stopped run; `interrupted` is the moment, such as `while segment 0 ran`."""
         late = self._end is not None and time.monotonic() >= self._end and not self._stopped
         if late and self._deadlines is not None:
             seconds = self._deadlines.seconds
@@ -314,7 +314,7 @@ class RunControl:
         return CancelledError(text, device=device, segment=segment)
 
     def _on_deadline(self) -> float | None:
-        """Stop the run at its deadline, and return None; return a later time if it waited for its turn meanwhile."""
+        """Stop the run at its deadline and return None; return a later time if it waited for its turn."""
         current_time, seconds_left, end = time.monotonic(), self._seconds_left, self._end
         if seconds_left is not None:
             return current_time + max(seconds_left, _LEAST_LEFT)

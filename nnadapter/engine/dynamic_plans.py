@@ -60,7 +60,7 @@ class DynamicPlans(ABC, Generic[PlanT]):
         return entry.shapes
 
     def take_existing(self, use: object, shapes: Shapes, branch: tuple[bool, ...] = ()) -> LeasedPlan[PlanT] | None:
-        """Return the first plan that serves these shapes, made again if it was evicted; None if no plan serves them."""
+        """Return the first plan that serves these shapes, made again if it was evicted; None if there is none."""
         for entry in self._entries:
             if entry.branch != branch:
                 continue

@@ -99,7 +99,7 @@ class PlanEngine:
         control: RunControl | None = None,
         out_devices: OutDevices | None = None,
     ) -> RunResult:
-        """Run the model, and return the outputs `names` with their provenance; see `CompiledPlan.run`."""
+        """Run the model, and return the outputs `names` with their provenance."""
         recorder = self._recorder
         if recorder is None:
             return self._run(names, feed, options, control, out_devices)
@@ -243,7 +243,7 @@ class PlanEngine:
             warn_of_unread_entries(entries, self.source.devices)
 
     def _run_at_other_sizes(self, serving: _Serving, latest: Repeat, feed: Any) -> RunResult | None:
-        """Run by the plan of the last run if it serves the shapes of this feed as well; otherwise return None."""
+        """Run by the plan of the last run, or return None if it does not serve the shapes of this feed."""
         source = serving.source
         other = latest.at_other_sizes(feed, source.input_names)
         if other is None:
@@ -297,7 +297,6 @@ class PlanEngine:
         return PlannedBinding(self.run, self._all_outputs, self.source.devices)
 
     def prepare(self, shapes: Shapes) -> None:
-        """Make or load the plans for these input shapes before the first run."""
         with nullcontext() if self._recorder is None else self._recorder.span(SESSION, PLAN, "prepare shapes"):
             serving = self._serving
             try:
@@ -333,15 +332,15 @@ class PlanEngine:
         return self._session_options
 
     def end_profiling(self) -> str:
-        """Stop profiling and return the path of the profile; empty without profiling."""
+        """Stop profiling and return the path of the profile, if any."""
         return "" if self._recorder is None else self._recorder.finish()
 
     def profiling_started(self) -> int:
-        """Return when profiling began, in nanoseconds; 0 without profiling."""
+        """Return when profiling began in nanoseconds, otherwise 0."""
         return 0 if self._recorder is None else self._recorder.started
 
     def close(self) -> None:
-        """Free all plans and devices; those in use are freed when their run ends. Idempotent."""
+        """Free all plans and devices, those in use when their run ends. Idempotent."""
         with self._replacing:
             self._is_closed = True
         try:
@@ -407,7 +406,7 @@ class Repeat:
 
     Args:
         sizes: symbolic sizes passed to the plan; None if it takes none.
-        serves: test of other shapes that the plan serves; None if that requires the model.
+        serves: test of other shapes; None if it requires the model.
         fits: test that a feed selects the same branches; None if feeds select none.
     """
 
@@ -456,7 +455,7 @@ class Repeat:
         return self._fits is not None
 
     def run(self, feed: Any) -> RunResult | None:
-        """Run the plan. Return None without running if the feed is invalid, or its types, shapes or branches differ."""
+        """Run the plan; return None without running if the feed is invalid, or needs another plan."""
         if type(feed) is not dict or len(feed) != len(self._expected):
             return None
         for name, dtype, shape in self._expected:
@@ -470,7 +469,7 @@ class Repeat:
         return self.run_like(feed)
 
     def run_like(self, feed: Mapping[str, Any]) -> RunResult | None:
-        """Run the plan with a checked feed; return None without running if the plan was dropped from the cache."""
+        """Run the plan with a checked feed; return None without running if the plan was dropped."""
         direct = self._direct
         if direct is not None:
             return self._run_directly(direct[0], direct[1], feed)

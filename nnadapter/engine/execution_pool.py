@@ -23,7 +23,7 @@ _NOTHING = Holding(0, {})
 
 
 class ExecutionPool:
-    """Executions of one program, created as needed and reused. Calls obey the threading that the device declares."""
+    """Executions of one program, reused. Calls obey the threading that the device declares."""
 
     __slots__ = (
         "_call",
@@ -63,7 +63,7 @@ class ExecutionPool:
 
     @property
     def shared(self) -> Execution | None:
-        """Execution that all threads use at the same time if the device is reentrant; None before the first run."""
+        """Execution that all threads use at once if the device is reentrant; None before the first run."""
         return self._shared
 
     def compute(
@@ -105,7 +105,7 @@ class ExecutionPool:
         return results
 
     def reserve(self, user: object) -> Execution:
-        """Reserve an execution for a user, which may be any object, until `release`."""
+        """Reserve an execution for a user, any object, until `release`."""
         return self._executions.acquire(user)
 
     def release(self, user: object) -> None:
@@ -119,7 +119,7 @@ class ExecutionPool:
         control: RunControl | None,
         sizes: Sequence[Any] | None,
     ) -> Sequence[DeviceTensor] | None:
-        """Enqueue the program on a stream, in a reserved execution; return device tensors, or None if it cannot."""
+        """Enqueue the program on a stream, in a reserved execution; return None if it cannot."""
         within = UNLIMITED if control is None else control.for_driver()
         out: Sequence[DeviceTensor] | None = self._call(
             _call_method, execution, sizes, "enqueue", inputs, stream, within

@@ -56,7 +56,7 @@ class RunState(NamedTuple):
     """True if values are not released after their last reader."""
 
     def stopped(self, bound: BoundStep, device: str) -> errors.CancelledError | None:
-        """Return the error of a run that was stopped while a device ran a step; None if it was not stopped."""
+        """Return the error of a run that was stopped while a device ran a step, if it was."""
         control, segment = self.control, bound.step.segment
         if control is None or not control.is_over:
             return None
@@ -75,7 +75,7 @@ def ask_before(control: RunControl, bound: BoundStep, *, shared: bool) -> None:
 
 
 def run_step(bound: BoundStep, run: RunState) -> StepRun:
-    """Run one step and store its outputs in the values of the run."""
+    """Run one step and store its outputs."""
     started, health, values = time.perf_counter(), bound.health, run.values
     for index_check in bound.index_checks:
         index_check.check(values)
@@ -96,7 +96,7 @@ def run_step(bound: BoundStep, run: RunState) -> StepRun:
 
 
 def after_failure(bound: BoundStep, error: BaseException, run: RunState, started: float) -> StepRun:
-    """Retry a failed step on its device or run its substitute, and store its outputs; or raise."""
+    """Retry a failed step or run its substitute, and store the outputs; or raise."""
     device, values = bound.step.device, run.values
     if stopped := run.stopped(bound, device):
         raise stopped from error
@@ -267,7 +267,7 @@ class CpuFallback:
 
 
 class StepRunner(Protocol):
-    """Runner of a plan's steps that may begin steps before earlier ones are done; implemented by `Flights`."""
+    """Runner of a plan's steps, which may overlap; implemented by `Flights`."""
 
     def run(self, steps: Sequence[BoundStep], run: RunState) -> list[StepRun]:
         pass
@@ -398,7 +398,7 @@ class CompiledPlan:
         out_devices: OutDevices | None,
         control: RunControl | None,
     ) -> tuple[list[Any], Provenance]:
-        """Run the entire model on the CPU, or raise `error`. A plan that is itself wrong is abandoned."""
+        """Run the entire model on the CPU, or raise `error`; a plan that is itself wrong is abandoned."""
         if isinstance(error, _FINAL_ERRORS) or self._make_cpu_fallback is None:
             raise error
         with self._lock:

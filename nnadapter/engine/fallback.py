@@ -79,7 +79,7 @@ _TELLING: tuple[type[errors.DriverError | errors.OutOfMemoryError], ...] = (
     errors.TransientError,
     errors.OutOfMemoryError,
 )
-"""Types of driver errors that are raised as they are if fallback is forbidden, the most specific first."""
+"""Types of driver errors that are raised as they are, the most specific first."""
 
 
 REPEATED = "it was repeated, and succeeded"
@@ -157,7 +157,7 @@ Cause = tuple[str, Reason | None]
 
 
 def refuse_fallback(partitioning: Partitioning) -> None:
-    """Raise NotDelegatedError if fallback is forbidden, but a device that the user did not name would run nodes."""
+    """Raise NotDelegatedError if fallback is forbidden, but an unnamed device would run nodes."""
     plan, setting = partitioning.plan, partitioning.setting
     unnamed = {device.name for device in setting.devices if not device.named}
     spare = [step for step in plan.steps if step.device in unnamed]
@@ -220,7 +220,7 @@ def _why_left(plan: Plan, device: str, node: int) -> str:
 def warn_of_idle(partitioning: Partitioning, warned: set[Cause]) -> None:
     """Warn of devices that the user named but that run no node, if the policy is `warn`.
 
-    Devices are not reported if earlier devices took all their nodes. `warned` receives the causes.
+    Devices are skipped if earlier devices took all their nodes. `warned` receives the causes.
     """
     plan, setting = partitioning.plan, partitioning.setting
     used_devices = {step.device for step in plan.steps}
@@ -248,7 +248,7 @@ def warn_of_idle(partitioning: Partitioning, warned: set[Cause]) -> None:
 
 
 def warn_of_last_resort(partitioning: Partitioning, warned: set[Cause]) -> None:
-    """Warn of nodes that the last resort runs, which is slow, if the policy is `warn`; `warned` receives the causes."""
+    """Warn of nodes that the slow last resort runs, if the policy is `warn`; `warned` receives the causes."""
     plan, setting = partitioning.plan, partitioning.setting
     spare = [device.name for device in setting.devices if device.is_spare]
     nodes = [node for step in plan.steps if step.device in spare for node in step.nodes]

@@ -26,7 +26,7 @@ _MOVES = frozenset(("Identity", "Cast", "Reshape", "Squeeze", "Unsqueeze", "Flat
 
 
 class CountedNode(Protocol):
-    """Node of any model representation: its operator, inputs and outputs."""
+    """Node of any model representation."""
 
     @property
     def op_type(self) -> str:
@@ -95,7 +95,7 @@ RULES: Mapping[str, tuple[CountRule, ...]] = {
 
 @dataclass(frozen=True)
 class CountCheck:
-    """Check of one node: counts that it reads from inputs of the model, and the elements that they cause."""
+    """Check of one node: counts that it reads from model inputs, and the elements that they cause."""
 
     reader: str
     inputs: tuple[str, ...]
@@ -141,7 +141,7 @@ def count_checks(
     constant: Callable[[str], Sequence[float] | _Numbers | None],
     inputs: frozenset[str],
 ) -> tuple[CountCheck, ...]:
-    """Return the count checks of a graph; `constant` returns the contents of a constant, or None for other values."""
+    """Return the count checks of a graph; `constant` returns a constant's contents, or None."""
     resolver = _Resolver(producers, constant, inputs)
     return tuple(
         check for node in nodes for rule in RULES.get(node.op_type, ()) for check in resolver.checks(node, rule)

@@ -1,4 +1,4 @@
-"""Loader of a compiled file: opens its devices, and deserializes its programs or compiles its segments again.
+"""Loader of a compiled file: opens its devices, and deserializes its programs or compiles its segments.
 
 In the graph of such a plan each segment is one node, since the file does not contain the model's nodes.
 """
@@ -193,7 +193,7 @@ _UNFIT_REASONS = {
 
 
 def reason_against(device: FileDevice, blob: memoryview, about: tuple[int, Sequence[str]]) -> str:
-    """Return the reason why a device cannot run a stored program as it is; empty if it can.
+    """Return the reason why a device cannot run a stored program; empty if it can.
 
     `blob` is the serialized program, `about` the segment and its node names. If the driver does not check programs, its
     version and the hardware must be those at compile time.
@@ -207,7 +207,7 @@ def reason_against(device: FileDevice, blob: memoryview, about: tuple[int, Seque
 
 
 NO_STORED_PROGRAM = "no program of it is stored"
-"""End of a report note that a segment without a stored program was compiled; such a note is no failure."""
+"""End of a report note that a segment without a stored program was compiled, which is no failure."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -402,7 +402,7 @@ class Loader:
             return checked_program(calls[call](getattr(context, call), model))
 
     def _load_cpu_segment(self, step: Message, reason: str, notes: list[str]) -> LoadedProgram:
-        """Load the segment that the file has for the CPU in place of a step's device."""
+        """Load the CPU's segment in place of a step's device."""
         if not step.HasField("instead"):
             raise errors.CompiledModelError(
                 f"{self.file.container.name!r}: device {step.device!r} cannot run its segment ({reason}), and the file "
@@ -458,7 +458,7 @@ class Loader:
     def _make_substitute(
         self, record: Message, slots: Mapping[str, int], step: Step, error: BaseException | None
     ) -> Substitute:
-        """Load the segment that the file has for the CPU in place of a step."""
+        """Load the CPU's segment in place of a step."""
         message = record.steps[step.segment]
         nodes = list(message.nodes)
         try:
@@ -518,6 +518,6 @@ def _plan_of(file: CompiledFile, record: Message, devices: Sequence[str]) -> Pla
 
 
 def _read_by(step: Message) -> list[str]:
-    """Return the inputs that a step of a file reads at run time, without values that depend only on shapes."""
+    """Return the inputs that a step reads at run time, without shape-derived values."""
     derived_names = frozenset(step.given.names)
     return [name for name in step.segment.inputs if name not in derived_names]

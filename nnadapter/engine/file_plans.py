@@ -23,12 +23,12 @@ from nnadapter.process.resources import close_all, new_lock
 
 
 def is_template(record: Message) -> bool:
-    """Return True if segments of a plan of a file are compiled for each set of sizes; `record` is its Plan message."""
+    """Return True if segments of a Plan message are compiled for each set of sizes."""
     return any(step.HasField("given") for step in record.steps)
 
 
 def load_template(loader: Loader, record: Message) -> FilePlan:
-    """Load a template: the programs that serve all sizes, and the segments to specialize for each set of sizes."""
+    """Load a template: the programs that serve all sizes, and the segments to specialize."""
     shape_set, notes, shared = loader.shape_set_of(record), list[str](), dict[int, LoadedProgram]()
     if shape_set is None or shape_set.trace is None:
         raise loader.file.container.damaged("a static plan has segments with dynamic shapes")

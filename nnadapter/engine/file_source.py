@@ -100,10 +100,7 @@ class FilePlanSource(PlanSource[FilePlan]):
             self._is_ready(input_shapes, None)
 
     def _is_ready(self, shapes: InputShapes, truths: Truths | None) -> bool:
-        """Load the plan for a selection of branches; return False if the file has none.
-
-        `truths` are the condition values of the selection; None for all branches.
-        """
+        """Load a plan; return False if the file has none. `truths` is None for the plan with all branches."""
         with self.use() as use:
             return (self.take(use, shapes) if truths is None else self._lease(use, shapes, truths)) is not None
 
@@ -137,7 +134,7 @@ class FilePlanSource(PlanSource[FilePlan]):
         self.plans.close((self._open_devices, self._loader))
 
     def take(self, use: object, shapes: InputShapes, feed: Mapping[str, Any] | None = None) -> LeasedPlan[FilePlan]:
-        """Return the plan for input shapes and the branches that a feed selects, or the plan with all branches."""
+        """Return the plan for input shapes and selected branches, or the plan with all branches."""
         truths = self._fork.select(feed) if self._fork is not None and feed is not None else ()
         leased = self._lease(use, shapes, truths)
         if leased is None and truths and self._may_be_any(truths, shapes):

@@ -57,7 +57,7 @@ def dynamic_shape_sets(file: CompiledFile) -> list[ShapeSet]:
 
 
 def in_words(shapes: Mapping[str, Sequence[Any]]) -> str:
-    """Return shapes by input name as text; of inputs with the same shape only the first is listed."""
+    """Return shapes by input name as text; inputs with the same shape are listed once."""
     texts = {name: f"[{', '.join(map(str, shape))}]" for name, shape in shapes.items()}
     alike: dict[str, list[str]] = {}
     for name, text in texts.items():
@@ -72,7 +72,7 @@ def in_words(shapes: Mapping[str, Sequence[Any]]) -> str:
 
 
 def command(file: CompiledFile, shapes: Shapes) -> str:
-    """Return the command line that compiles the model of a file for further shapes."""
+    """Return the command line that compiles the model for further shapes."""
     devices = ",".join(device.name for device in file.message.devices if device.name != CPU) or CPU
     shape_flags = " ".join(f"--shape {name}={','.join(map(str, shape))}" for name, shape in shapes.items())
     plain = f"nnadapter compile MODEL -d {devices} {shape_flags} -o FILE"
@@ -84,7 +84,7 @@ def _with_condition(shapes: str, choice: str) -> str:
 
 
 def _allows_dynamic(file: CompiledFile) -> bool:
-    """Return True if the model has dynamic dimensions, but the file neither a dynamic plan nor a reason for that."""
+    """Return True if the model has dynamic dimensions, but the file no dynamic plan and no reason for that."""
     rows, plans = (*file.signature.inputs, *file.signature.overridable), file.message.plans
     is_open = any(not isinstance(size, int) for row in rows for size in row.shape or ())
     notes = json.loads(file.report(plans[0]))["notes"]
@@ -146,7 +146,7 @@ def _shapes_of_bounds(bounds: Bounds, names: Mapping[str, Any]) -> Iterator[tupl
 
 
 def reasons_against(file: CompiledFile) -> tuple[str, ...]:
-    """Return the reasons why a compiled file would not run here without compiling; empty if it would."""
+    """Return the reasons why a compiled file would not run here without compiling."""
     file.container.verify()
     dynamic_shape_sets(file)
     reasons: dict[str, None] = {}

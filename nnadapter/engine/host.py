@@ -42,7 +42,7 @@ _ADVICE = "check the model with onnx.checker, or update onnxruntime"
 
 
 class HostEngine:
-    """Engine that runs the unmodified model by one ONNX Runtime session, `session`."""
+    """Engine that runs the unmodified model by one ONNX Runtime session."""
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ class HostEngine:
         return self._controlled(lambda own_options: self._run_with(names, complete, own_options), options, control)
 
     def _with_adapters(self, feed: Mapping[str, Any], options: Any) -> Mapping[str, Any]:
-        """Add the parameters of active adapters to the feed, since copies of run options have no adapters."""
+        """Add the parameters of active adapters to the feed, since copies of run options lack them."""
         from nnadapter.drivers.onnxruntime.adapters import adapter_parameters, has_adapters
 
         return (

@@ -47,7 +47,7 @@ class Place(NamedTuple):
 
 
 class RunBuffers(NamedTuple):
-    """Memory block of one run, with the arrays for the outputs of each step."""
+    """Memory block of one run, with arrays for the outputs of each step."""
 
     block: Array
     rows: Sequence[Sequence[tuple[Place, Array | None]]]
@@ -57,7 +57,7 @@ class RunBuffers(NamedTuple):
         return tuple(np.empty(place.dimensions, place.dtype) if array is None else array for place, array in row)
 
     def copy_if_aliased(self, results: Sequence[Any], into: Into = ()) -> Sequence[Any]:
-        """Copy results of a step that lie in the memory block, such as views of inputs; arrays of `into` stay."""
+        """Copy results in the memory block, such as views of inputs, but not the arrays of `into`."""
         if results is into:
             return results
         buffer_ids = set(map(id, into))
@@ -66,7 +66,7 @@ class RunBuffers(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class IntermediateBuffers:
-    """Memory layout of the intermediate values of one plan: where in a block each step writes its outputs."""
+    """Memory layout of the intermediate values of one plan."""
 
     rows: Sequence[Sequence[Place]]
     nbytes: int
@@ -122,7 +122,7 @@ def share_regions(
 ) -> tuple[dict[str, int], list[int]]:
     """Return the memory region of every value in `sizes` (bytes by value), and the bytes of every region.
 
-    A value gets the smallest free region that is large enough; otherwise the largest free one, which grows.
+    A value gets the smallest free region that is large enough; otherwise the largest free one grows.
     """
     made_by = {name: position for position, (_, outputs) in enumerate(steps) for name in outputs}
     readers = Counter[str]()  # a set of steps is an integer with one bit per step

@@ -51,7 +51,7 @@ EARLIER = "measured in an earlier session"
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Recalled:
-    """Measured choice of an earlier session: a judgment that demands its placement, and the measurements."""
+    """Measured choice of an earlier session: a judgment that demands its placement."""
 
     judgment: Judgment
     timed: tuple[TimedPlacement, ...]
@@ -82,7 +82,7 @@ class PastChoices:
         ), note
 
     def keep(self, judgment: Judgment, plan: Plan, timed: Sequence[TimedPlacement]) -> str:
-        """Store the placement of the fastest plan with all measurements; return the reason if that failed."""
+        """Store the placement of the fastest plan; return the reason if that failed."""
         graph = plan.graph
         placement = {node.name: plan.placement[atom] for node, atom in zip(graph.nodes, graph.atom_of, strict=True)}
         measured = tuple(
@@ -121,7 +121,7 @@ class PastChoices:
 
 
 Samples = Sequence[Sequence[float]]
-"""Seconds of the turns of every candidate; some candidates drop out early."""
+"""Seconds of the turns of every candidate; some drop out early."""
 
 MARGIN = 0.02
 """Share by which a candidate must be faster than a simpler one."""
@@ -135,12 +135,12 @@ _BARELY = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """Result of timing candidates against each other: the winner, and typical seconds of every candidate."""
+    """Winner of a contest of candidates, and typical seconds of each."""
 
     winner: int
     seconds: tuple[float, ...]
     is_sure: bool
-    """True if no other candidate is faster than the winner by more than a margin and noise."""
+    """True if no other candidate is faster by more than a margin and noise."""
 
 
 def is_slower(turns: Sequence[float], other_turns: Sequence[float], by: float = 0.0) -> bool:
@@ -226,7 +226,7 @@ def _fastest(samples: Samples) -> int:
 
 
 MOST_AGAIN = 2
-"""Number of times that a session measures again for one set of input shapes."""
+"""Times that a session measures again for one set of input shapes."""
 _MOST_CANDIDATES = 6
 _TURNS_OPEN = 3
 _LOST = 1.1

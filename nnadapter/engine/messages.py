@@ -39,7 +39,7 @@ MOST_SIZES = 1024
 
 
 def write_value(message: Message, value: Value) -> None:
-    """Fill a Value message with name, type and shape of a value."""
+    """Fill a Value message."""
     message.name, message.data_type, message.itemsize = value.name, value.dtype or "", value.itemsize
     if value.shape is not None:
         write_shape(message.shape, value.shape)
@@ -107,18 +107,18 @@ def write_shape(message: Message, shape: Sequence[int | str | None]) -> None:
 
 
 def read_value(message: Message) -> Value:
-    """Return name, type and shape of a value from a Value message."""
+    """Return the value of a Value message."""
     shape = read_shape(message.shape) if message.HasField("shape") else None
     return Value(message.name, message.data_type or None, shape, message.itemsize)
 
 
 def read_shape(message: Message) -> tuple[int | str | None, ...]:
-    """Return the shape of a Shape message; a size is a number, the name of a dynamic dimension, or None."""
+    """Return the shape of a Shape message; see `write_shape`."""
     return tuple(getattr(row, row.WhichOneof("known") or "", None) for row in message.dimensions)
 
 
 def read_sizes(message: Message) -> tuple[int, ...]:
-    """Return the shape of a Shape message in which all sizes are static."""
+    """Return the static shape of a Shape message."""
     return tuple(row.size for row in message.dimensions)
 
 
@@ -149,14 +149,14 @@ def read_array(message: Message, container: Container) -> Array:
 
 
 def write_metadata(message: Message, metadata: ModelMetadata) -> None:
-    """Fill a Metadata message with the metadata of a model."""
+    """Fill a Metadata message."""
     for name in ("producer_name", "graph_name", "domain", "description", "graph_description", "version"):
         setattr(message, name, getattr(metadata, name))
     message.custom.update(metadata.custom_metadata_map)
 
 
 def read_metadata(message: Message) -> ModelMetadata:
-    """Return the metadata of a model from a Metadata message."""
+    """Return the metadata of a Metadata message."""
     return ModelMetadata(
         producer_name=message.producer_name,
         graph_name=message.graph_name,
@@ -172,7 +172,7 @@ _FIELDS: Mapping[type, str] = {bool: "bool", int: "int", float: "float", str: "s
 
 
 def write_options(messages: Message, options: Mapping[str, OptionValue]) -> None:
-    """Fill a map of Option messages with the options of a device."""
+    """Fill a map of Option messages."""
     for name, value in options.items():
         if isinstance(value, tuple):
             messages[name].strings.SetInParent()
@@ -182,7 +182,7 @@ def write_options(messages: Message, options: Mapping[str, OptionValue]) -> None
 
 
 def read_options(messages: Mapping[str, Message]) -> dict[str, OptionValue]:
-    """Return the options of a device from a map of Option messages."""
+    """Return the options of a map of Option messages."""
     return {name: _option(message) for name, message in messages.items()}
 
 
@@ -248,7 +248,7 @@ class Segments:
         self._numbers = {part.sha256.hex(): number for number, part in enumerate(container.parts)}
 
     def model(self, message: Message, trace: SymbolicTrace | None = None) -> Any:
-        """Return a segment in the form that a driver compiles; `trace` is the symbolic trace of its plan."""
+        """Return a segment in the form that a driver compiles; `trace` is that of its plan."""
         if message.form == ModelForm.ONNX.value:
             contents, constants = self.onnx(message)
             from nnadapter.onnx.canonical import joined
@@ -259,7 +259,7 @@ class Segments:
         raise self.container.damaged(f"a segment has form {message.form!r}, expected 'ir' or 'onnx'")
 
     def onnx(self, message: Message) -> tuple[bytes, dict[str, Array]]:
-        """Return a segment in ONNX without constants, and its constants by name, as views of the file."""
+        """Return a segment in ONNX without constants, and these by name, as views of the file."""
         if message.form != ModelForm.ONNX.value:
             raise self.container.damaged(f"a segment has form {message.form!r}, expected 'onnx'")
         constants = {row.name: read_array(row, self.container) for row in message.constants}

@@ -78,7 +78,7 @@ class ModelDynamicPlans(DynamicPlans[Compiled]):
 
     Args:
         compile_at: compiles a dynamic plan at some shapes; raises FixedSizesError if that is impossible.
-        planned_at: returns shapes that have static plans; a dynamic plan at these shapes reuses their verdicts.
+        planned_at: returns shapes of static plans, whose verdicts a dynamic plan at these shapes reuses.
         number: distinguishes the plans from those of the session's other models.
     """
 
@@ -107,7 +107,7 @@ class ModelDynamicPlans(DynamicPlans[Compiled]):
         """True if all devices take ONNX. Plans are then made without empty tensors, which only IR guards cover."""
         self._made_count = self._requested_count = 0
         self._unshared_count = 0
-        """Plans made since a plan last served shapes other than its own."""
+        """Consecutive plans that served only the shapes that they were made for."""
         self._reasons: list[str] = []
         """Reasons why the existing plans did not serve the shapes that a further plan was made for."""
         self._refusal = ""
@@ -116,7 +116,6 @@ class ModelDynamicPlans(DynamicPlans[Compiled]):
 
     @property
     def widened_count(self) -> int:
-        """Number of times that probes have widened the bounds of a plan."""
         return sum(entry.probed.widened for entry in self._entries if entry.probed is not None)
 
     @property
@@ -134,7 +133,7 @@ class ModelDynamicPlans(DynamicPlans[Compiled]):
         return growing_inputs(self._prepared())
 
     def describe(self, exempt: str) -> str:
-        """Return a report text on the shapes that the plans serve, except `exempt`, or on why there is no plan."""
+        """Return a report text on the shapes that the plans serve, except `exempt`, or on why there is none."""
         if self._refusal:
             return f"{PLAN_FOR_EACH}: {self._refusal}"
         if not self._entries:
@@ -149,7 +148,7 @@ class ModelDynamicPlans(DynamicPlans[Compiled]):
         return f"{count} for all input shapes{exempt}{per_set}{reasons}{exceptions}"
 
     def take(self, use: object, shapes: InputShapes) -> LeasedPlan[Compiled] | None:
-        """Return the dynamic plan for some shapes, made if needed; None if they need a static plan."""
+        """Return the dynamic plan for some shapes; None if they need a static plan."""
         if self._is_impossible:
             return None
         if None in shapes:
@@ -254,7 +253,7 @@ class ModelDynamicPlans(DynamicPlans[Compiled]):
         return self._unshared_count >= _MOST_UNSHARED and bool(self._requested_count & (self._requested_count - 1))
 
     def _make_for(self, shapes: Shapes) -> tuple[ModelDynamicPlan, Compiled]:
-        """Make the next plan. The first one reuses the verdicts of a static plan if it serves these shapes too."""
+        """Make the next plan; the first one reuses the verdicts of a static plan if it serves these shapes."""
         for made_at in [] if self._entries else self._planned_at():
             if not _are_similar(made_at, shapes):
                 continue

@@ -52,7 +52,7 @@ class SessionPlans:
     measurer: Measurer | None
     """Chooses placements by measurement; None for other policies."""
     withdrawn_nodes: Mapping[str, Mapping[str, Unsupported]]
-    """Nodes that a device does not get in this session, with reasons, by device and node name."""
+    """Nodes that a device does not get in this session, with reasons."""
     inputs: tuple[str, ...]
     defaults: Mapping[str, Array]
     limit: int
@@ -82,7 +82,7 @@ class ModelPlans:
         self._number, self._check_partitioning = number, check_partitioning
         self._switching = new_lock()
         self._static_shapes: InputShapes | None = None
-        """Shapes that keep a static plan although a dynamic plan exists; empty if there are none."""
+        """Shapes that keep a static plan although a dynamic plan exists; may be empty."""
         self._is_static_prepared = False
         """True if the static plan was prepared explicitly, so that it is not dropped."""
         reference: ModelPlans = proxy(self)  # a reference cycle would keep the weights until garbage collection
@@ -119,7 +119,6 @@ class ModelPlans:
         return self.dynamic.take(use, shapes)
 
     def may_serve(self, shapes: InputShapes) -> bool:
-        """Return True if a dynamic plan may serve these shapes."""
         return shapes != self._static_shapes
 
     def partition_at(self, shapes: Shapes) -> Partitioning:

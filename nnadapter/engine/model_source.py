@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
 
 class CacheWriter(Protocol):
-    """Writer of a session's new plans to the cache; implemented by `PlanCacheWriter`."""
+    """Writer of a session's new plans to the cache."""
 
     note: str
 
@@ -214,7 +214,7 @@ class ModelPlanSource(PlanSource[Compiled]):
         return "" if self._selections is None else self._selections.note
 
     def original_part(self) -> Part:
-        """Return the model before preparation, with all its branches, as a part for the host."""
+        """Return the model before preparation as a part for the host."""
         return original_model(self.prepared.graph, OnnxIndex.of(self.prepared.model), self.signature.output_names)
 
     @property
@@ -231,7 +231,7 @@ class ModelPlanSource(PlanSource[Compiled]):
 
     @property
     def planned_ahead(self) -> Sequence[BranchSelection | None]:
-        """Branch selections to plan ahead of runs; None stands for the model with all branches."""
+        """Branch selections to plan ahead of runs; None for the model with all branches."""
         return (None,) if self._selections is None else self._selections.planned_ahead
 
     def make_dynamic(self, shapes: Shapes, selection: BranchSelection | None) -> bool:
@@ -360,7 +360,7 @@ def _refuse_invalid(
     setting: Setting,
     session_options: onnxruntime.SessionOptions | None,
 ) -> None:
-    """Raise InvalidModelError for nodes that ONNX Runtime refuses as invalid and no other device could accept."""
+    """Raise InvalidModelError for nodes that ONNX Runtime finds invalid and no other device may accept."""
     if prepared.original is None and all(node.origins == (node.name,) for node in prepared.graph.nodes):
         model, nodes = prepared.model, prepared.nodes
     else:

@@ -1,4 +1,4 @@
-"""Observations of a plan for reports: run times, failures, and the choice of the plan."""
+"""Observations of a plan for reports."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ KEEPING_NOTES = (PLAN_KEPT, NO_PLAN_KEPT)
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Observed:
-    """Partitioning with everything that compiling and running it revealed; the report is made from it."""
+    """Partitioning with everything for the report that compiling and running it revealed."""
 
     partitioning: Partitioning
     seconds: Mapping[int, float] = field(default_factory=dict)
@@ -46,7 +46,7 @@ class Observed:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class KeptReport:
-    """Report that is stored in a compiled file or cache entry, with what runs of its plan revealed since."""
+    """Report stored in a compiled file or cache entry, with what runs of its plan revealed."""
 
     contents: bytes
     seconds: Mapping[int, float] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class KeptReport:
     transfers: tuple[Transfer, ...] | None = None
     isolated: tuple[str, ...] | None = None
     cached: Mapping[int, bool] | None = None
-    """True per segment if its program came from the cache; None if the plan is not from the session's cache."""
+    """True per segment if its program came from the cache; None for other plans."""
     incidents: Incidents | None = None
 
 
@@ -89,7 +89,7 @@ def observed_of(
 
 
 def looked_up(partitioning: Partitioning) -> Iterator[tuple[int, Outcome]]:
-    """Yield each segment of a device with a program cache, with the result of a lookup there."""
+    """Yield each segment of a device with a program cache, with the outcome of its lookup."""
     steps = partitioning.plan.steps
     for step, piece in zip(steps, partitioning.pieces, strict=True):
         cache = partitioning.setting.by_name[step.device].cache

@@ -65,7 +65,7 @@ def _linked(place: Place, bound: BoundStep, setting: Setting, writer: LinkingWri
 
 
 def _merged_shapes(previous: CompiledFile | str, source: ModelPlanSource) -> OriginalModelShapes:
-    """Return the shapes that run with all branches, by selection, of a source and of the previous entry."""
+    """Return the shapes that run with all branches, of a source and of the previous entry."""
     merged = dict(source.original_model_shapes)
     previous_shapes = read_facts(previous.container)[1] if isinstance(previous, CompiledFile) else {}
     for truths, shapes in previous_shapes.items():
@@ -156,7 +156,7 @@ class PlanCacheWriter:
 
     `is_unchanged` returns whether model and options still have the key of the entry. `reason` is why the session uses
     no
-    cached plan. With `verifies`, plans are written only after their results were checked.
+    cached plan. With `verifies`, only plans with checked results are written.
     """
 
     def __init__(

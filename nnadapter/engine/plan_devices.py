@@ -43,7 +43,7 @@ def transfers_of(trace: Trace) -> Callable[[], list[Transfer]]:
 
 
 def making(trace: Trace, device: str, call: str, *about: Any) -> AbstractContextManager[object]:
-    """Return a context manager that records the making of a segment's program in the trace.
+    """Return a context manager that records the making of a program in the trace.
 
     `call` is the driver's method, `about` the segment and its node names.
     """
@@ -61,7 +61,7 @@ _MOST_STEPS = 256
 _DEVICE = ()
 
 StepKey = tuple[str, ...]
-"""Outputs and nodes of a step: the same in plans for other shapes, but not for other branches."""
+"""Outputs and nodes of a step: the same for other shapes, but not for other branches."""
 
 
 @dataclass(slots=True)
@@ -73,7 +73,7 @@ class _Trouble:
 
 
 class Health:
-    """Failures of one device in one session, and the pauses that follow them. Thread-safe.
+    """Failures of one device in one session, and the pauses that follow. Thread-safe.
 
     `pauses` is False if fallback is forbidden, so that no device can be paused.
     """
@@ -88,7 +88,7 @@ class Health:
         """True after a failure without a later success. Runs on a healthy device check only this."""
 
     def may_try(self, step: StepKey) -> bool:
-        """Return True if a step may run on the device; after a pause, only one caller gets True at a time."""
+        """Return True if a step may run on the device; after a pause, one caller at a time gets True."""
         with self._lock:
             troubles = [item for key in (_DEVICE, step) if (item := self._troubles.get(key)) and item.pause]
             current_time = monotonic()

@@ -20,7 +20,7 @@ _LINKS = "links"
 
 
 class LinkingWriter(ContainerWriter):
-    """Writer of a plan entry: writes parts, and links to parts in other entries."""
+    """Writer of a plan entry, with links to parts in other entries."""
 
     def __init__(self, inner: ContainerWriter) -> None:
         self._inner = inner
@@ -47,7 +47,7 @@ class LinkingWriter(ContainerWriter):
 
 
 class LinkedContainer(Container):
-    """Reader of a plan entry; `find` returns the entry of a name, or the reason why there is none."""
+    """Reader of a plan entry; `find` returns the entry of a name, or the reason for its lack."""
 
     def __init__(self, entry: Entry, find: Callable[[str], Entry | str]) -> None:
         self._own, self.name, self._find = entry.container, entry.container.name, find
@@ -137,7 +137,7 @@ def facts(devices: Sequence[str], by_truths: OriginalModelShapes) -> bytes:
 
 
 def read_facts(container: Container) -> tuple[tuple[str, ...], OriginalModelShapes]:
-    """Return device names, and the shapes that run with all branches by selection, from the part `FACTS`."""
+    """Return device names, and the shapes that run with all branches, from the part `FACTS`."""
     try:
         number = next(number for number, part in enumerate(container.parts) if part.kind == FACTS)
         data = json.loads(bytes(container.contents(number)))

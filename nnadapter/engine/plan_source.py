@@ -28,7 +28,7 @@ OriginalModelShapes = Mapping[tuple[bool, ...], frozenset[InputShapes] | None]
 RunResult = tuple[list[Any], Provenance]
 BranchTest = Callable[[Mapping[str, Any]], bool]
 BackgroundRun = Callable[[Mapping[str, Any], Sequence[str], "RunControl | None", "OutDevices | None"], RunResult | None]
-"""Runs the entire model on the CPU, for a feed and output names; returns None if the CPU cannot load it."""
+"""Runs the entire model on the CPU, for a feed and output names; None if the CPU cannot load it."""
 PlanT = TypeVar("PlanT", bound="RunnablePlan")
 LeasedPlan = tuple[Lease[PlanT], PlanT, Sequence[Any] | None]
 """Cache entry of a plan, the plan, and the symbolic sizes passed to its programs."""
@@ -69,7 +69,7 @@ class PlanSource(ABC, Generic[PlanT]):
 
     @abstractmethod
     def prepare(self, shapes: Shapes) -> None:
-        """Make or load the plan for input shapes, so that a later `take` finds it."""
+        """Make or load the plan for input shapes."""
 
     @abstractmethod
     def observed(self, last_shapes: InputShapes | None) -> Observed | KeptReport:
@@ -80,11 +80,11 @@ class PlanSource(ABC, Generic[PlanT]):
         """Free all plans, then all devices; those in use are freed when their use ends."""
 
     def fits(self, feed: Mapping[str, Any]) -> BranchTest | None:
-        """Return a test that another feed selects the same branches as this one; None if inputs select none."""
+        """Return a test that another feed selects the same branches; None if inputs select none."""
         return None
 
     def serves(self, compiled: PlanT, feed: Mapping[str, Any]) -> ShapeTest | None:
-        """Return a test of the shapes that a plan serves, for feeds like this one; None if the test needs the model."""
+        """Return a test of the shapes that a plan serves, for feeds like this one; None if it needs the model."""
         return None
 
     def may_serve(self, compiled: PlanT, shapes: InputShapes) -> bool:
@@ -92,17 +92,17 @@ class PlanSource(ABC, Generic[PlanT]):
         return True
 
     def note_served(self, compiled: PlanT) -> None:
-        """Note that a dynamic plan served shapes other than those it was made at."""
+        """Note that a dynamic plan served other shapes than its first."""
 
     def note_contradiction(self, lease: Lease[PlanT]) -> None:
         self.plans.drop(lease)
 
     def background_run(self, shapes: InputShapes, feed: Mapping[str, Any]) -> BackgroundRun | None:
-        """Return a function that runs the model on the CPU while a thread is still making the plan; otherwise None."""
+        """Return a function that runs the model on the CPU while a thread makes the plan; otherwise None."""
         return None
 
     def write_new_plans(self) -> None:
-        """Write plans made since the last call to the cache, if there is one."""
+        """Write new plans to the cache, if there is one."""
 
     def successor(self, error: Exception) -> PlanSource[Any]:
         """Return the source that replaces this one after a recoverable error, or raise the error."""
@@ -110,7 +110,7 @@ class PlanSource(ABC, Generic[PlanT]):
 
     @contextmanager
     def use(self, use: object | None = None) -> Iterator[object]:
-        """Yield a key for a use of plans, a new object by default; the use ends with the block."""
+        """Yield a key for a use of plans, which ends with the block."""
         use = object() if use is None else use
         try:
             yield use
@@ -119,7 +119,7 @@ class PlanSource(ABC, Generic[PlanT]):
             self.plans.close_unused()
 
     def is_made(self, shapes: InputShapes, feed: Mapping[str, Any]) -> bool:
-        """Return True if the plan for these shapes is made, so that a run need not wait."""
+        """Return True if a run at these shapes need not wait for its plan."""
         with self.use(ExistingOnly()) as use:
             try:
                 self.take(use, shapes, feed)

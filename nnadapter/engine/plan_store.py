@@ -120,7 +120,7 @@ PlanT = TypeVar("PlanT", bound=CacheablePlan)
 
 
 class ExistingOnly:
-    """Key of a use that takes only plans that exist, and never waits for one to be made."""
+    """Key of a use that takes only existing plans, and never waits for one."""
 
 
 class NotMadeError(NNAdapterError):
@@ -147,7 +147,7 @@ class Lease(Generic[PlanT]):
 
     def __init__(self, *, was_evicted: bool = False) -> None:
         self.was_evicted = was_evicted
-        """True if the plan was evicted recently and is made again; it then counts as used twice."""
+        """True if the plan was evicted recently; it then counts as used twice."""
         self.reuse_count = 0
         """Uses after the first; may be too low, since threads count without a lock."""
         self.reported_at = _IN_USE
@@ -172,7 +172,7 @@ class PlanCache(Generic[PlanT]):
         self._limit_bytes = limit_bytes
         self._leases: OrderedDict[Hashable, Lease[PlanT]] = OrderedDict()
         self._unfinished: dict[Lease[PlanT], Hashable] = {}
-        """Keys of plans that are being made or could not be made."""
+        """Keys of plans that are being made or failed."""
         self._memory = PlanMemory()
         self._lock = new_lock()
         self.users: dict[object, Lease[PlanT]] = {}
@@ -245,7 +245,7 @@ class PlanCache(Generic[PlanT]):
         return True
 
     def drop_unless_used_again(self, key: Hashable) -> bool:
-        """Drop the plan of `key` if it was used only once; return True if dropped."""
+        """Drop the plan of `key` and return True, if it was used only once."""
         with self._lock:
             lease = self._leases.get(key)
             used_once = lease is not None and lease.plan is not None and not lease.reuse_count

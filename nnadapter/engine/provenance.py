@@ -1,4 +1,4 @@
-"""Provenance of results: the device of every step of a run, and transfers between host and devices."""
+"""Provenance of results: the device of every step, and transfers."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ def _together(first_half: tuple[int, ...], second_half: tuple[int, ...], compile
 
 
 def _needed(candidates: tuple[int, ...], partners: tuple[int, ...], compiles: Compiles) -> int:
-    """Return the last atom of the shortest prefix of `candidates` that fails to compile together with `partners`."""
+    """Return the last atom of the shortest prefix of `candidates` that fails to compile with `partners`."""
     passing, failing = 0, len(candidates)
     while failing - passing > 1:
         middle = (passing + failing) // 2

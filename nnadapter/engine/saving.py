@@ -104,12 +104,12 @@ def save(
 
 
 def add_message(message: Message, writer: ContainerWriter) -> None:
-    """Write the CompiledModel message as a part of the container."""
+    """Write the CompiledModel message to the container."""
     writer.add(messages.MODEL, messages.MESSAGES.bytes_of(message))
 
 
 def message_of(plans: Sequence[Compiled], source: ModelPlanSource, target: Target) -> Message:
-    """Write programs, segments and constants of plans; return a CompiledModel message that refers to them."""
+    """Write programs, segments and constants of plans; return a CompiledModel message."""
     writer = target.writer
     message = messages.MESSAGES.new("CompiledModel")
     message.version = messages.VERSION

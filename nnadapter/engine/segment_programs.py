@@ -1,4 +1,4 @@
-"""Programs of the segments of a plan: compiled, or cloned from the program of an equal segment with other constants."""
+"""Programs of segments: compiled, or cloned from an equal segment with other constants."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class SegmentProgram(NamedTuple):
     seconds: float
     """Compile time."""
     sharing_key: Hashable = None
-    """Equal for segments of a device that differ only in names and constants; None if they cannot share a program."""
+    """Equal for segments of a device that differ only in names and constants; None if they share nothing."""
     takes_sizes: bool = False
     """True if runs pass it the symbolic sizes."""
     cloned_from: Hashable = None
@@ -62,14 +62,14 @@ class SegmentPrograms:
             self._compiled.setdefault(program.sharing_key, []).append(key)
 
     def clonable(self, sharing_key: Hashable) -> list[Hashable]:
-        """Return the keys of compiled segments with this sharing key, newest first, as many as are worth trying."""
+        """Return the keys of compiled segments with this sharing key, newest first, up to a limit."""
         return self._compiled.get(sharing_key, [])[: -_MOST_CLONE_TRIES - 1 : -1]
 
     def of(self, plan: Plan) -> list[SegmentProgram]:
         return [self._programs[atoms_of(plan, step)] for step in plan.steps]
 
     def clones(self, plan: Plan) -> dict[int, int]:
-        """Return, for each segment with a cloned program, the segment that it was cloned from."""
+        """Return the segments with a cloned program, mapped to those that they were cloned from."""
         segments: dict[Hashable, int] = {atoms_of(plan, step): step.segment for step in plan.steps}
         sources = {number: self._programs[key].cloned_from for key, number in segments.items()}
         return {number: segments[source] for number, source in sources.items() if source in segments}

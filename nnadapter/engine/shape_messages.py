@@ -1,4 +1,4 @@
-"""Conversion between protobuf messages and the shapes that a dynamic plan serves: guards, derived values and bounds."""
+"""Conversion between protobuf messages and the shapes that a dynamic plan serves."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def write_shape_set(message: Message, shapes: ShapeSet, writer: ContainerWriter)
 
 
 def read_shape_set(message: Message, shapes: Shapes, segments: Segments) -> ShapeSet:
-    """Return the shapes of a DynamicShapes message; `shapes` are the input shapes at which its plan was made."""
+    """Return the shapes of a DynamicShapes message; `shapes` are those at which its plan was made."""
     size_class = None
     if message.HasField("size_class"):
         size_class = _read_class(message.size_class, shapes, segments)
@@ -49,7 +49,7 @@ def read_shape_set(message: Message, shapes: Shapes, segments: Segments) -> Shap
 
 
 def write_shape_derived_values(message: Message, values: ShapeDerivedValues, writer: ContainerWriter) -> None:
-    """Fill a Given message with values that depend only on input shapes."""
+    """Fill a Given message with shape-derived values."""
     message.SetInParent()
     message.names.extend(values.names)
     _write_arrays(message.sizes, values.sizes, writer)

@@ -56,7 +56,7 @@ class ProbedBounds:
 
 @dataclass(frozen=True, eq=False)
 class ShapeSet:
-    """Shapes that a dynamic plan serves; all conditions must hold."""
+    """Shapes for which all of these conditions hold."""
 
     guards: GuardedShapes | None
     limits: Bounds | ProbedBounds | None

@@ -68,7 +68,7 @@ _NO_HOLDER = _Holder(ref(SpecializationRefusedError), ())
 
 
 class _Release(NamedTuple):
-    """Unfinished change of holders: of a plan that is being released or was not completed, with the new counts."""
+    """Unfinished change of holders: of a released or unfinished plan, with the new counts."""
 
     plan: _Plan | None
     holders: Mapping[_Key, int]
@@ -109,7 +109,7 @@ class SpecializedPrograms(Generic[SpecializedPlan]):
         for position, part in fillable.items():
             kinds.setdefault((steps[position].device, part.model.kind), []).append(position)
         self._duplicates = {first: tuple(duplicates) for first, *duplicates in kinds.values()}
-        """Positions of segments to compile -> positions of equal segments that share their programs."""
+        """Positions of segments to compile -> positions of equal segments."""
         for device in {steps[position].device for position in self._duplicates}:
             group_specializations(
                 [fillable[position] for position in self._duplicates if steps[position].device == device]

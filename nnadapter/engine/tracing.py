@@ -76,7 +76,7 @@ class Watchers:
     ) -> Sequence[Any] | None:
         """Call `enqueue`, which puts work into a stream, and watch the work; return its outputs.
 
-        `noting` returns from the outputs the function to call when the work is done.
+        `noting` makes from the outputs the function to call when the work is done.
         """
         begin, end = device.create_event(), device.create_event()
         stream.record(begin)
@@ -146,7 +146,7 @@ def traced_pools(trace: Trace, threading: Threading, calls: NamedCalls) -> Calla
 
 
 def traced_transfers(trace: Trace) -> Callable[[], list[Transfer]]:
-    """Return a factory of transfer lists that record every transfer in the trace."""
+    """Return a factory of transfer lists that record every transfer."""
     return partial(_TracedTransfers, trace)
 
 
@@ -270,7 +270,7 @@ def _with_failure(facts: Mapping[str, Any], failure: BaseException | None) -> Ma
 
 
 def segment_name(segment: int | None = None, nodes: Sequence[str] = ()) -> str:
-    """Return a segment's name for trace events; without arguments, the model's."""
+    """Return the name of a segment, or of the model, for trace events."""
     if segment is None:
         return "the model"
     more = f" and {len(nodes) - 1} more" if len(nodes) > 1 else ""
@@ -278,7 +278,7 @@ def segment_name(segment: int | None = None, nodes: Sequence[str] = ()) -> str:
 
 
 def segment_facts(segment: int | None = None, nodes: Sequence[str] = ()) -> Mapping[str, Any]:
-    """Return index, nodes and number of nodes of a segment for trace events; empty for the entire model."""
+    """Return index, nodes and number of nodes of a segment; empty for the entire model."""
     if segment is None:
         return {}
     return {"segment": segment, "nodes": list(nodes[:_MOST_NODES]), "node_count": len(nodes)}
@@ -299,7 +299,7 @@ _USUAL_NODES = 1_000
 
 
 class HostTracing:
-    """Trace of a model on ONNX Runtime alone: loading, ONNX Runtime's own events, and every run as a step."""
+    """Trace of a model on ONNX Runtime alone, with ONNX Runtime's own events and every run as a step."""
 
     def __init__(
         self,
@@ -325,7 +325,7 @@ class HostTracing:
             yield
 
     def traced(self, run: Callable[..., Any]) -> Callable[..., Any]:
-        """Return ONNX Runtime's run function `run`, by feed or by binding, with each call recorded as a step."""
+        """Return ONNX Runtime's run function `run`, with each call recorded as a step."""
         steps, profile = _Steps(self.recorder, CPU, segment_name(), segment_facts()), self._profile
 
         def traced(*arguments: Any) -> Any:
