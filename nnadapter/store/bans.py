@@ -1,4 +1,4 @@
-"""Bans: parts of models that a device does not get again, because it failed on them; stored in the cache folder."""
+"""Bans: parts of models that a device does not get again, stored in the cache folder."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _DIGITS = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ban:
-    """Ban: a part of a model that a device does not get again, because it failed on it."""
+    """Part of a model that a device does not get again, because it failed on it."""
 
     device: str
     driver: str
@@ -43,7 +43,7 @@ class Ban:
     stage: str
     """`compile`, `run` or `accuracy`."""
     is_size: bool = False
-    """True if the segment is too large and is cut in two; its nodes are not at fault."""
+    """True if the segment is too large and is cut in two; no node is at fault."""
     reason: str
     since: float
     """Unix time."""
@@ -59,7 +59,7 @@ class Ban:
 
 
 class DeviceBans:
-    """Bans of one device, for one session. They are read from the cache folder, if there is one. Thread-safe."""
+    """Bans of one device, for one session, from the cache folder if there is one. Thread-safe."""
 
     def __init__(
         self, device: str, options: OptionValues, folder: Path | None, clock: Callable[[], float] = time.time
@@ -82,7 +82,7 @@ class DeviceBans:
         return any(not ban.is_size for ban in self.all)
 
     def find(self, model: SegmentModel) -> Ban | None:
-        """Return the valid ban of a model in the form that the device takes; None if there is none."""
+        """Return the valid ban of a model in the form that the device takes, if any."""
         if not self._by_form:
             return None
         form = _form(model)
@@ -150,7 +150,7 @@ class DeviceBans:
 
 
 def stored_bans(folder: Path) -> list[Ban]:
-    """Return the valid bans in a cache folder, of all devices and drivers, newest first."""
+    """Return the valid bans in a cache folder, newest first."""
     bans = (_read(path) for path in _files(folder / FOLDER))
     return sorted((ban for ban in bans if ban is not None), key=lambda ban: -ban.since)
 

@@ -52,7 +52,7 @@ class Part(NamedTuple):
 
 
 def aligned(offset: int, length: int) -> int:
-    """Return the first offset from `offset` on at which a part of this length may begin."""
+    """Return the first offset from `offset` on at which a part may begin."""
     alignment = PAGE if length >= PAGE else ALIGNMENT
     return offset + -offset % alignment
 
@@ -114,7 +114,7 @@ class Container:
         return self._checked_data(number, part)
 
     def check_ahead(self, numbers: Iterable[int]) -> None:
-        """Check large parts in a thread before they are read. A corrupt part is found again when it is read."""
+        """Check large parts in a thread. A corrupt part is found again when it is read."""
         part_range = range(len(self.parts))
         large = [number for number in numbers if number in part_range and self.parts[number].length >= _AHEAD_BYTES]
         if large:
@@ -143,7 +143,7 @@ class Container:
         return data
 
     def verify(self) -> None:
-        """Read the whole file and check every byte; CompiledModelError if it is corrupt."""
+        """Check every byte of the file; CompiledModelError if it is corrupt."""
         end = PREFIX.size
         for number, part in enumerate(self.parts):
             self._check_zeros(end, part.offset)
@@ -205,7 +205,7 @@ def _open_at_once(path: str, flags: int) -> int:
 
 
 class ContainerWriter:
-    """Writer of a container file; `finish` writes the table of parts."""
+    """Writer of a container file."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file

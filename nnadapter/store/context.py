@@ -101,10 +101,7 @@ def _note(contents: Contents, digest: bytes) -> None:
 
 
 def form_of(model: SegmentModel) -> Canonical:
-    """Return the canonical form of a segment, which is equal for segments with the same program.
-
-    Raises NotCanonicalError if it has none.
-    """
+    """Return the canonical form of a segment, equal for those with the same program, or raise NotCanonicalError."""
     if isinstance(model, Model):
         from nnadapter.ir.text import canonical as of_ir
 
@@ -118,17 +115,16 @@ _TOKEN = re.compile(r"[^\s'\"(),;:]+")
 
 
 def _write_verdicts(verdicts: Sequence[Verdict], model: SegmentModel) -> bytes | None:
-    """Serialize verdicts; None if a refusal mentions a name of the model, so that it does not apply to others."""
+    """Serialize verdicts; None if a refusal mentions a name, so that it does not apply to other models."""
     return None if _mention_names(verdicts, model) else json.dumps(list(map(_plain, verdicts))).encode()
 
 
 def _read_verdicts(data: memoryview) -> Sequence[Verdict]:
-    """Read verdicts; ValueError, KeyError or TypeError if invalid."""
     return [_verdict(plain) for plain in json.loads(bytes(data))]
 
 
 def _write_admission(admission: Admission, model: SegmentModel) -> bytes | None:
-    """Serialize an admission; None if its refusal mentions a name of the model, or a fact cannot be serialized."""
+    """Serialize an admission; None if its refusal mentions a name, or a fact cannot be serialized."""
     if _mention_names((admission.verdict,), model):
         return None
     verdict, facts = _plain(admission.verdict), dict(admission.facts)
@@ -139,7 +135,6 @@ def _write_admission(admission: Admission, model: SegmentModel) -> bytes | None:
 
 
 def _read_admission(data: memoryview) -> Admission:
-    """Read an admission; ValueError, KeyError or TypeError if invalid."""
     row = json.loads(bytes(data))
     return Admission(verdict=_verdict(row["verdict"]), runs_as=tuple(row["runs_as"]), facts=row["facts"])
 
@@ -176,7 +171,7 @@ class _Keyed:
 class CachedContext(Context):
     """Device context that reads programs and verdicts from the cache before it asks the driver's context, `inner`.
 
-    As thread-safe as that. `options` are all options of the device, including defaults.
+    As thread-safe as that. `options` are all options of the device.
     """
 
     def __init__(self, inner: Context, device: str, form: ModelForm, options: OptionValues, folder: Folder) -> None:
@@ -186,7 +181,7 @@ class CachedContext(Context):
         self._entries: WeakKeyDictionary[Program, Key] = WeakKeyDictionary()
         self._last: tuple[object, Canonical] | None = None
         self._was_spared = False
-        """True if a cached answer was used, so that the driver was not asked."""
+        """True if a cached answer replaced a question to the driver."""
 
     def outcome(self, program: Program) -> Outcome | None:
         return self._outcomes.get(program)
@@ -209,10 +204,7 @@ class CachedContext(Context):
         return self._folder.path
 
     def look(self, model: SegmentModel, *, is_sole: bool) -> Outcome:
-        """Return whether the program of a segment is in the cache, without loading it.
-
-        `is_sole` means that the segment is the entire plan.
-        """
+        """Return whether the program of a segment is in the cache; `is_sole` if the segment is the entire plan."""
         keyed, reason = self._keyed(PROGRAM, model, is_sole=is_sole)
         entry = Miss(reason) if keyed is None else self._folder.find(keyed.key)
         return Outcome(True) if isinstance(entry, Entry) else Outcome(False, entry.reason)
@@ -235,7 +227,7 @@ class CachedContext(Context):
     def clone_with_constants(self, program: Program, model: SegmentModel) -> Program | None:
         """Clone a program with the constants of a segment; return None if the driver cannot.
 
-        Also returns None if the program of the segment is in the cache, so that `compile` loads it.
+        Also returns None if the program is in the cache, so that `compile` loads it.
         """
         keyed, miss = self._keyed(PROGRAM, model, is_sole=False)
         if keyed is not None and self._folder.has(keyed.key):
@@ -288,7 +280,7 @@ class CachedContext(Context):
             return Miss(f"there is an entry, but its driver rejects it: {describe(error)}", is_defect=True)
 
     def _ask_after_all(self, model: SegmentModel) -> None:
-        """Ask the driver about a segment before it compiles it, if the answers so far came from the cache."""
+        """Ask the driver about a segment if the answers so far came from the cache."""
         verdict = ask_admission(self.inner, model).verdict
         if isinstance(verdict, Unsupported):
             raise CompilationError(f"it refuses the segment: {verdict.detail}", device=self._device)

@@ -41,7 +41,7 @@ _LONGEST = 120
 
 
 class KeyPart(NamedTuple):
-    """Digest of one thing that an entry depends on, such as the driver, with words to explain a mismatch."""
+    """Digest of one thing that an entry depends on, with words to explain a mismatch."""
 
     digest: str
     words: Mapping[str, str]
@@ -65,20 +65,20 @@ class Key(NamedTuple):
 
 
 def text_part(words: Mapping[str, object]) -> KeyPart:
-    """Return a key part with a digest of some words, which are facts by name."""
+    """Return a key part with a digest of facts by name."""
     texts = {name: str(value) for name, value in words.items()}
     return KeyPart(sha256(repr(sorted(texts.items())).encode()).hexdigest(), texts)
 
 
 def short_parts(name: str) -> tuple[str, ...] | None:
-    """Return the beginnings of the parts' digests, as in `Key.short`, from a file name; None for other files."""
+    """Return the digest prefixes of a file name, as in `Key.short`; None for other files."""
     pieces = name.split(".")
     parts = tuple(pieces[1].split("-")) if len(pieces) == 3 else ()
     return parts if len(parts) == len(PARTS) else None
 
 
 def nearest(key: Key, names: Sequence[str]) -> str | None:
-    """Return the file name of the entry most like a key; None if no entry has a part of its model in common."""
+    """Return the file name of the entry most like a key; None if no part of the model is the same."""
     parts = key.short
 
     def similarity(name: str) -> tuple[int, tuple[bool, ...]]:
@@ -91,7 +91,7 @@ def nearest(key: Key, names: Sequence[str]) -> str | None:
 
 
 def differences(key: Key, other: Mapping[str, KeyPart]) -> tuple[str, ...]:
-    """Return a text for each part in which a key differs from an entry with the parts `other`."""
+    """Return a text for each part in which a key differs from the parts of another entry."""
     return tuple(
         _difference(name, other[name], key.parts[name])
         for name in PARTS
@@ -123,11 +123,11 @@ class Outcome:
 
     is_hit: bool
     miss_reason: str = ""
-    """Reason, with the differing parts of the nearest key, and why it is not stored; empty for a hit."""
+    """Reason, with the differing parts of the nearest key; empty for a hit."""
 
 
 def warn_once(message: str) -> None:
-    """Warn about the cache, once per process and message; suppress warnings that are raised as errors."""
+    """Warn about the cache once per process and message; suppress warnings that are raised as errors."""
     if message not in _warned_of:
         _warned_of.add(message)
         with suppress(CacheWarning):
@@ -135,7 +135,7 @@ def warn_once(message: str) -> None:
 
 
 def warn_unwritten(reason: str) -> None:
-    """Warn, once per reason, that nothing can be written to the cache."""
+    """Warn once per reason that the cache cannot be written."""
     warn_once(
         f"the cache is not written: {reason}; free some space, or pass another folder as cache_dir or "
         "NNADAPTER_CACHE_DIR"
@@ -152,7 +152,7 @@ class UnusableError(Exception):
 
 
 class Entry(NamedTuple):
-    """Cached entry: an opened container file, with its key and the seconds that making its contents took."""
+    """Opened container file, with its key and the seconds that making its contents took."""
 
     container: Container
     kind: str
@@ -161,7 +161,7 @@ class Entry(NamedTuple):
 
     @property
     def row(self) -> Part:
-        """Row of the contents in the container's table, with their length and SHA-256, which are not checked."""
+        """Row of the contents in the container's table; length and SHA-256 are not checked."""
         return self.container.parts[1]
 
     @property
@@ -227,7 +227,7 @@ def _part(fields: Mapping[str, object]) -> KeyPart:
 
 
 def _check_writers(status: os.stat_result) -> None:
-    """Raise UnusableError for a file that a user other than this one or root may have written."""
+    """Raise UnusableError for a file that others than this user or root may have written."""
     if not hasattr(os, "geteuid"):
         return
     if status.st_uid not in (os.geteuid(), 0):
@@ -243,9 +243,9 @@ def _damaged(error: CompiledModelError) -> UnusableError:
 _ABANDONED_SECONDS = 3600
 _UNFINISHED = ".part"
 _LOOKED_EVERY = 64
-"""Number of entries that a process writes before it counts the bytes in the folder again."""
+"""Number of written entries after which the folder's bytes are counted again."""
 _ROOM = 16
-"""Eviction frees this fraction (1/16) in addition, so that the next writes need none."""
+"""Eviction frees this fraction (1/16) in addition, for the next writes."""
 _written: dict[Path, tuple[int, int]] = {}
 """Folder -> bytes when last counted plus bytes written since, and entries written since."""
 
@@ -301,12 +301,12 @@ class Folder(NamedTuple):
         return miss.reason
 
     def named(self, name: str) -> Entry | Miss:
-        """Return the entry with a file name that another entry links to, or the reason why there is none."""
+        """Return the entry with a file name, or the reason why there is none."""
         entry = self._read(self.path / name) if _is_entry(name) and Path(name).name == name else None
         return Miss(f"entry {name[:40]!r} is gone") if entry is None else entry
 
     def keep(self, key: Key, contents: bytes | memoryview, seconds: float) -> str:
-        """Write an entry with these contents, and evict others if needed; return the reason if that fails."""
+        """Write an entry, and evict others if needed; return the reason if that fails."""
         if len(contents) > self.max_bytes:
             return self._too_much(len(contents))
         return self.keep_parts(key, lambda writer: writer.add(MADE, contents), seconds)
@@ -396,7 +396,7 @@ class Folder(NamedTuple):
     def _wrote(self, path: Path, nbytes: int) -> None:
         """Count a written entry, and evict others if needed.
 
-        The folder is listed only sometimes, since it may contain thousands of entries.
+        The folder may contain thousands of entries, so it is listed only sometimes.
         """
         written, count = _written.get(self.path, (self.max_bytes, 0))
         if written + nbytes > self.max_bytes or count >= _LOOKED_EVERY:
@@ -439,10 +439,7 @@ def _remove(path: Path) -> bool:
 
 
 def folder_of(options: Options) -> Folder:
-    """Return the cache folder of a session from its options.
-
-    `Options.cache_dir` is a path, or True for the default folder.
-    """
+    """Return the cache folder of a session; `Options.cache_dir` is a path, or True for the default."""
     chosen = options.cache_dir
     path = usual_folder() if chosen is None or isinstance(chosen, bool) else Path(chosen)
     return Folder(path.absolute(), options.max_cache_bytes)

@@ -1,4 +1,4 @@
-"""Keys of cache entries: digests of driver, code, machine, model files, devices and options."""
+"""Keys of cache entries."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _SHOWN = 12
 
 
 def surroundings(device: str, *, takes_onnx: bool) -> Mapping[str, KeyPart]:
-    """Return the key parts of all that a program depends on except its segment: device, driver, host and machine.
+    """Return the key parts of all that a program depends on except its segment.
 
     `takes_onnx` adds the version of ONNX Runtime.
     """
@@ -49,7 +49,7 @@ def surroundings(device: str, *, takes_onnx: bool) -> Mapping[str, KeyPart]:
 
 
 def of_device(device: str) -> Mapping[str, KeyPart]:
-    """Return the key parts `device` and `driver` of a device."""
+    """Return the key parts `device` and `driver`."""
     info = device_info(device)
     return {
         "device": text_part({"name": device, "hardware": info.sub_type, "vendor": info.vendor}),
@@ -95,7 +95,7 @@ def _digest_of(states: tuple[tuple[Path, int, int], ...]) -> str:
 
 @memoize(1)
 def machine() -> KeyPart:
-    """Return the key part `machine`: operating system, processor and byte order."""
+    """Return the key part `machine`."""
     flags = sha256(" ".join(_abilities()).encode()).hexdigest()[:_SHOWN]
     return text_part(
         {
@@ -166,10 +166,7 @@ def source_of(source: Any) -> Source:
 
 
 def begun_source(source: Any) -> Callable[[], Source]:
-    """Start to compute `source_of`, and return a function that waits for the result.
-
-    Large files are read in threads meanwhile.
-    """
+    """Start to compute `source_of`, with large files in threads; return a function that waits for the result."""
     if not _is_large(source):
         return partial(source_of, source)
     from concurrent.futures import ThreadPoolExecutor
@@ -209,10 +206,7 @@ def _of_file(path: Path) -> Source:
 
 
 def _external_file(path: Path) -> tuple[int, str]:
-    """Return size and digest of an external data file.
-
-    It is not searched for names of further files, since weights may look like them.
-    """
+    """Return size and digest of an external data file, which is not searched for names: weights may look like them."""
     try:
         size, _, digest = _file(path, _no_names)
     except (OSError, ValueError):
@@ -307,7 +301,7 @@ def _number(digits: bytes) -> int:
 
 PLAN = "plan"
 _PACKAGES = ("onnx", "numpy")
-"""Packages with a version that affects plans, in addition to drivers and ONNX Runtime."""
+"""Packages with a version that affects plans."""
 
 
 def key_of(source: Source, devices: Sequence[Selected], options: Options) -> Key:
@@ -396,7 +390,7 @@ def _option_value(value: Any) -> str:
 def _own_files() -> str:
     """Return a digest of size and modification time of every Python file of this package and the partitioner.
 
-    Unlike for models, this suffices: edits change the time, and installations the version.
+    This suffices: edits change the time, and installations the version.
     """
     package = Path(nnadapter.__file__).parent
     listed = sorted(_listed(package, "")) + sorted(_listed(package.with_name("partition"), ""))

@@ -1,7 +1,7 @@
 """Traces: events of a session with their times, recorded and written for trace viewers.
 
-An event belongs to a lane (a device or the session) and to a thread. Recording appends to a list; events are arranged
-in rows at the end, several per lane if threads overlap. ONNX Runtime's events are read from its profiles.
+An event belongs to a lane (a device or the session) and to a thread. Events are arranged in rows at the end, several
+per lane if threads overlap. ONNX Runtime's events are read from its profiles.
 
 Memory is bounded: the first events are recorded, later ones counted. Rare events have a separate bound.
 

@@ -37,7 +37,7 @@ _CLOCK = 2_000
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Row of a trace viewer, which displays it as a thread; a lane has several if its events overlap."""
+    """Row of a trace viewer, displayed as a thread; a lane has several if its events overlap."""
 
     name: str
     events: list[Event] = field(default_factory=list)
@@ -52,7 +52,7 @@ class _Bundle:
 
 
 def rows_of(events: Sequence[Event]) -> list[Row]:
-    """Arrange events in rows without overlap, and return the rows of all lanes, the session's first."""
+    """Arrange events in rows without overlap; the session's rows come first."""
     lanes: defaultdict[str, defaultdict[int, list[Event]]] = defaultdict(
         lambda: defaultdict(list), {SESSION: defaultdict(list)}
     )
@@ -208,7 +208,7 @@ class Recorder(Trace):
         )
 
     def add_source(self, source: Source) -> None:
-        """Register a function that returns more events when the trace is written."""
+        """Register a function that returns more events at the end."""
         self._sources.append(source)
 
     def reserve_events(self, events: int) -> bool:
@@ -232,7 +232,7 @@ class Recorder(Trace):
         self._is_wanted = True
 
     def finish(self) -> str:
-        """Write the file at the first call, but not in a forked child; return the path, or an empty string.
+        """Write the file at the first call, but not in a forked child; return the path, if any.
 
         Raises InvalidOptionError if it cannot be written.
         """

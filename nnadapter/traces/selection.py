@@ -1,4 +1,4 @@
-"""Choice of the trace of a session, and a trace that logs rare events with Python's `logging`."""
+"""Choice of the trace of a session, and a trace that logs rare events."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 VARIABLE = "NNADAPTER_LOG"
-"""Environment variable with the least level of messages that are written to standard error."""
+"""Environment variable with the least level of messages for standard error."""
 _LEVELS = ("debug", "info", "warning", "error")
 _ROOT = logging.getLogger("nnadapter")
 _LEVEL_OF_CATEGORY = {PLAN: logging.DEBUG, COMPILE: logging.INFO, FALLBACK: logging.WARNING}
@@ -40,7 +40,7 @@ def is_enabled() -> bool:
 
 
 def _write_from(level: str) -> None:
-    """Write messages of at least this level to standard error; handlers of the application are not changed."""
+    """Write messages of at least this level to standard error."""
     if level not in _LEVELS:
         near = near_names(level, _LEVELS, "; ")
         raise InvalidOptionError(f"{VARIABLE} is {level!r}, expected {', '.join(_LEVELS)}{near}")

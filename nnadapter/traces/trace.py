@@ -73,13 +73,13 @@ class Trace:
         pass
 
     def transfer(self, source: str, target: str, nbytes: int, start: int, **facts: Any) -> None:
-        """Record that a value moved between two devices, or a device and `HOST`, from `start` until now."""
+        """Record that a value moved between devices or `HOST`, from `start` until now."""
 
     def check(self) -> None:
         pass
 
     def finish(self) -> str:
-        """Write the recorded events once, and return the path; empty if nothing is written."""
+        """Write the recorded events once, and return the path, if any."""
         return ""
 
 
