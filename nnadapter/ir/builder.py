@@ -29,7 +29,7 @@ from nnadapter.ir.verification import Inferences, inferred
 
 
 def _is_index(index: object) -> bool:
-    """Return True for an int or numpy integer, but not bool."""
+    """Return whether it is an int or numpy integer, but no bool."""
     return type(index) is int or (isinstance(index, (int, np.integer)) and not isinstance(index, bool))
 
 
@@ -70,7 +70,7 @@ def _check_list(type_: str, name: str, entries: object, kind: type | tuple[type,
 
 
 def check_counts(type_: str, count: int, *, outputs: Sequence[str], quantized: Sequence[QuantizedType | None]) -> None:
-    """Raise InvalidModelError if there are more names or quantized types than outputs."""
+    """Raise InvalidModelError for more names or quantized types than outputs."""
     for name, entries in (("outputs", outputs), ("quantized", quantized)):
         if len(entries) > count and any(entries[count:]):
             extra = list(entries[count:])
@@ -91,7 +91,7 @@ class ModelBuilder:
         self._inputs: list[int] = []
         self._names: set[str] = set()
         self._made_up: dict[str, int] = {}
-        """Generated operand name -> operand. If a later operand needs the name, this one gets another."""
+        """Generated operand name -> operand, which is renamed if a later operand needs the name."""
         self._next = 0
         self._inferences = Inferences()
 
@@ -162,11 +162,11 @@ class ModelBuilder:
         return result_indices
 
     def mark(self) -> tuple[int, int]:
-        """Return the state to which `undo` can return."""
+        """Return a state for `undo`."""
         return len(self._operands), len(self._operations)
 
     def undo(self, mark: tuple[int, int]) -> None:
-        """Remove everything that was added after `mark` returned this state."""
+        """Remove everything added since `mark` returned this state."""
         operands, operations = mark
         for operand in self._operands[operands:]:
             self._names.discard(operand.name)
@@ -178,7 +178,7 @@ class ModelBuilder:
             self._inputs.pop()
 
     def finish(self, outputs: Sequence[int]) -> Model:
-        """Return the model with these outputs. Do not use the builder afterwards. Raises InvalidModelError."""
+        """Return the model with these outputs, or raise InvalidModelError. Do not use the builder afterwards."""
         if isinstance(outputs, str) or not isinstance(outputs, Iterable):
             raise InvalidModelError(f"model outputs are {outputs!r}, expected a list of operands")
         outputs = tuple(outputs)
@@ -237,7 +237,7 @@ class ModelBuilder:
 
 
 Origins = tuple[object, ...]
-"""Names of ONNX nodes, possibly in nested tuples."""
+"""Names of ONNX nodes, possibly nested."""
 
 
 def flattened(origins: Origins) -> tuple[str, ...]:
@@ -266,11 +266,11 @@ class ModelEditor:
         self.model = model
         self.changed = False
         self.types = model.operation_types
-        """Types of the model's operations, including removed ones."""
+        """Operation types of the model, including removed ones."""
         self._operands = list(model.operands)
         self._operations: list[Operation | None] = list(model.operations)
         self._origins: dict[int, Origins] = {}
-        """Operation -> names of its ONNX nodes, if they changed."""
+        """Operation -> changed names of its ONNX nodes."""
         self._sequence: Sequence[int] = range(len(model.operations))
         """Operations at the start of the current sweep, in order."""
         self._is_settled = True
@@ -288,12 +288,12 @@ class ModelEditor:
         """Operand -> operations that read it, if that changed."""
         self._outputs = set(model.outputs)
         self._numbers: dict[str, int] = {}
-        """Wanted name -> latest number appended to make it unique."""
+        """Wanted name -> latest number appended to it."""
         self._unnamed: set[int] = set()
         self._derived: dict[tuple[int, Callable[[Array], Array]], int] = {}
 
     def order(self) -> Sequence[int]:
-        """Return the indices of all operations, in order. To add operations meanwhile, use `sweep`."""
+        """Return all operations in order. To add some meanwhile, use `sweep`."""
         if self._is_settled:
             return self._sequence
         operations = self._operations
@@ -313,7 +313,6 @@ class ModelEditor:
         return self._operands[index].type
 
     def value_of(self, index: int) -> Array | None:
-        """Return the contents of a constant, or None."""
         return None if index == ABSENT else self._operands[index].value
 
     def producer(self, operand: int) -> int | None:
@@ -337,7 +336,7 @@ class ModelEditor:
         return operand in self._outputs
 
     def sweep(self, types: Set[str] | None = None) -> Iterator[int]:
-        """Yield the operations in order, only those of `types` if given. Operations added meanwhile are not visited."""
+        """Yield the operations in order, or only those of `types`, without any added meanwhile."""
         if types is not None and types.isdisjoint(self.types):
             return
         self._name_results()
@@ -384,16 +383,8 @@ class ModelEditor:
     ) -> tuple[int, ...]:
         """Add an operation before the current one of the sweep, see `ModelBuilder.add_operation`.
 
-        Args:
-            type_: a row of the schema table.
-            inputs: by role.
-            attributes: by name.
-            origins: operations whose ONNX nodes it implements, possibly removed.
-            names: of the outputs, made unique. Others inherit the name of the operand that they replace.
-            quantized: by output.
-
-        Raises:
-            InvalidModelError: anything does not fit the schema.
+        `origins` are operations whose ONNX nodes it implements, possibly removed. `names` of outputs are made unique;
+        other outputs inherit the name of the operand that they replace. Raises InvalidModelError.
         """
         read = tuple(map(self._resolved, inputs))
         types = tuple(None if index == ABSENT else self._operands[index].type for index in read)
@@ -434,7 +425,7 @@ class ModelEditor:
             self.substitute(output, result)
 
     def can_stand_for(self, original: int, replacement: int) -> bool:
-        """Return True if `replacement` can replace `original`: only a temporary can replace a model output."""
+        """Return whether `replacement` can replace `original`: only a temporary can replace a model output."""
         if not self.is_output(original):
             return True
         return self._operands[replacement].lifetime is Lifetime.TEMPORARY

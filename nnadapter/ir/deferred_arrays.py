@@ -68,7 +68,7 @@ def deferrable(form: FormRule, *, follows: bool = False) -> Callable[[_Function]
 
 
 def deferral_of(function: Callable[..., Any]) -> Deferral | None:
-    """Return the deferral rule of a function, or None."""
+    """Return the deferral rule of a function."""
     return _deferrals.get(function)
 
 

@@ -42,7 +42,6 @@ class _TracedStep:
     """Expected form of the result; None if the result is an answer, see `ArrayTrace.decide`."""
     deferral: Deferral | None = None
     answer: Hashable = None
-    """Expected answer."""
 
 
 @dataclass(slots=True, eq=False)
@@ -126,7 +125,7 @@ class ArrayTrace:
         return contents
 
     def group_key(self, array: TracedArray, key: Callable[[Array], Hashable]) -> Hashable:
-        """Return a key that is equal for arrays with equal `key`. The guard is only which arrays have equal keys."""
+        """Return a key that is equal for arrays with equal `key`. The guard covers only which keys are equal."""
         comparison = self._comparisons.setdefault(key, _Comparison(key))
         first = comparison.first_array_by_key.setdefault(key(contents_of(self._values[array.number])), array.number)
         comparison.arrays.append(array.number)
@@ -213,13 +212,13 @@ def decided(function: Callable[..., _Answer], *arrays: Any, **parameters: Any) -
 def group_key(key: Callable[[Array], Hashable], array: Any) -> Hashable:
     """Return a key shared by arrays with equal `key`, a pure function that is always the same object.
 
-    Traced and plain arrays never share a key.
+    Traced and plain arrays never share one.
     """
     return array.trace.group_key(array, key) if isinstance(array, TracedArray) else key(array)
 
 
 def trace_of(arrays: Sequence[Any]) -> ArrayTrace | None:
-    """Return the trace of the first traced array, or None."""
+    """Return the trace of the first traced array."""
     return next((array.trace for array in arrays if isinstance(array, TracedArray)), None)
 
 
@@ -236,7 +235,6 @@ def _array_number(array: Any) -> int | Array | None:
 
 
 def _form(result: Any) -> _Form:
-    """Return data type and dimensions, or an empty tuple for None."""
     if isinstance(result, tuple):
         return tuple(map(_form, result))
     return () if result is None else (dtype_name(result.dtype), result.shape)
@@ -281,9 +279,9 @@ def derived(function: Callable[..., Result], *arrays: Array | None, **parameters
 
 
 def know_contents(array: Array, key: Hashable, release: Callable[[], object] | None = None) -> None:
-    """Identify a read-only array's contents by `key`, to avoid a digest.
+    """Identify a read-only array's contents by `key`, without a digest.
 
-    `release` is called after a derivation, which readers mostly use from then on; it must not reference `array`.
+    `release` is called after a derivation, which most readers use from then on; it must not reference `array`.
     """
     _register(array, key).release = release
 
@@ -325,7 +323,7 @@ def _register(array: Array, key: Hashable) -> _Contents:
 
 
 def _keep(key: Hashable, result: Any, parts: Iterable[_Contents]) -> Any:
-    """Store a result for as long as the contents in `parts` live. Return an earlier result if there is one."""
+    """Store a result while the contents in `parts` live; return an earlier one if there is one."""
     for place, array in enumerate(result if isinstance(result, tuple) else (result,)):
         if array is not None:
             _register(array, (key, place))

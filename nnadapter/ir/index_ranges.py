@@ -50,7 +50,7 @@ class IndexRange(NamedTuple):
     """Value allowed outside the range."""
 
     def shifted(self, number: int) -> IndexRange:
-        """Return the range for a value to which `number` is added before it is an index."""
+        """Return the range of a value that is an index after `number` is added."""
         return self._replace(
             low=None if self.low is None else self.low - number,
             high=None if self.high is None else self.high - number,
@@ -119,7 +119,6 @@ class Reader(NamedTuple):
     version: int = 0
 
     def input(self, position: int) -> str:
-        """Return the name of an input, empty if absent."""
         return self.inputs[position] if position < len(self.inputs) else ""
 
 
@@ -129,7 +128,7 @@ class Use(NamedTuple):
     position: int
     allowed: Columns
     is_memory: bool = True
-    """True if engines address memory with it. Otherwise it only affects time, and is checked only at entry."""
+    """True if engines address memory with it. Otherwise it affects only time, and is checked only at entry."""
 
 
 class AnalysisEnd(NamedTuple):
@@ -150,7 +149,7 @@ def _axis(view: View, name: str, reader: Reader, default: int = 0) -> int | None
 
 
 def _below_size(position: int, size: Bound, offset: int = 0, *, is_memory: bool = True) -> Use:
-    """Return the use of an input with numbers from 0 to `size` + `offset` - 1."""
+    """Return the use of an input with numbers below `size` + `offset`, from 0."""
     return Use(position, (IndexRange(_plus(size, offset), counts_back=False),), is_memory)
 
 
@@ -338,7 +337,7 @@ UNCHECKED_BY_HOST = frozenset(["TopK", "RoiAlign", "MaxRoiPool", "com.microsoft:
 
 
 def uses_of(view: View, reader: Reader) -> Iterator[tuple[Use, str]]:
-    """Yield each index or length that an operation reads, with the name of its value."""
+    """Yield each index or length that an operation reads, with its value's name."""
     for use in USES[reader.kind](view, reader) if reader.kind in USES else ():
         name = reader.input(use.position)
         if name:
@@ -346,7 +345,7 @@ def uses_of(view: View, reader: Reader) -> Iterator[tuple[Use, str]]:
 
 
 def trace_back(view: View, name: str, allowed: Columns, enters: Callable[[str], bool]) -> Iterator[AnalysisEnd]:
-    """Yield the sources of an index without a proof. `enters` returns True for values that a run can check."""
+    """Yield the sources of an index without proof. `enters` returns True for values that a run can check."""
     pending, visited = [(name, allowed)], set[tuple[str, Columns]]()
     while pending:
         current = pending.pop()
@@ -398,7 +397,7 @@ def _of_columns(array: Array, count: int) -> list[Interval | None]:
 
 
 def is_proven(view: View, name: str, allowed: Columns) -> bool:
-    """Return True if a value is in range for all inputs."""
+    """Return whether a value is in range for all inputs."""
     columns = _columns(view, name, len(allowed)) if len(allowed) > 1 else None
     if columns is not None:
         return all(map(_is_within, columns, allowed))
@@ -436,7 +435,7 @@ _CHOOSES = frozenset(
 
 
 def _input_ranges(view: View, reader: Reader, allowed: Columns) -> list[tuple[str, Columns]] | None:
-    """Return inputs of a node with ranges that imply a range of its result; None if unknown."""
+    """Return a node's inputs with ranges that imply a range of its result; None if unknown."""
     kind, first = reader.kind, reader.input(0)
     if kind in _MOVES:
         if len(allowed) == 1 or kind == "Identity":
@@ -531,7 +530,7 @@ def _cut(allowed: IndexRange, low: int | None, high: int | None) -> IndexRange:
 
 
 def _number(view: View, name: str) -> int | None:
-    """Return the number in a one-element constant, or None."""
+    """Return the number in a one-element constant."""
     array = view.constant(name) if name else None
     return int(array.reshape(-1)[0]) if array is not None and array.size == 1 and array.dtype.kind in "iu" else None
 
@@ -648,7 +647,7 @@ def _of_range(view: View, reader: Reader, depth: int) -> Interval | None:
 
 
 def _scalar(view: View, name: str, depth: int) -> Bound | None:
-    """Return the number or size in a one-element value, or None."""
+    """Return the number or size in a one-element value."""
     number = _number(view, name)
     reader = view.node(name)
     if number is not None or reader is None or depth > _DEEPEST:
@@ -770,7 +769,7 @@ def _of_sum(view: View, reader: Reader, terms: Interval | None) -> Interval | No
 
 
 def _parts(view: View, name: str, depth: int = 0) -> tuple[int, list[Interval]] | None:
-    """Return an axis of a value, and the interval of the elements at each index along it; None if unknown."""
+    """Return an axis of a value, and the interval at each index along it; None if unknown."""
     reader = view.node(name)
     if reader is None or depth > _DEEPEST:
         return None
@@ -799,7 +798,7 @@ def _columns(view: View, name: str, count: int) -> Sequence[Interval] | None:
 
 
 def _chosen(view: View, reader: Reader, name: str) -> Interval | None:
-    """Return the interval of the elements that Gather, Split or Slice selects, or None."""
+    """Return the interval of the elements that Gather, Split or Slice selects."""
     axis_intervals = _parts(view, reader.input(0))
     if axis_intervals is None:
         return None

@@ -174,7 +174,7 @@ class Model:
 
 
 def is_number(value: object) -> bool:
-    """Return True for a number, which `Model.structure` leaves out; a bool is none."""
+    """Return whether it is a number, which `Model.structure` leaves out; a bool is none."""
     return isinstance(value, (int, float, SymbolicNumber)) and not isinstance(value, bool)
 
 
@@ -189,7 +189,7 @@ def _form_of_operation(value: AttributeValue) -> Hashable:
 
 
 def submodel(model: Model, operations: Sequence[int], inputs: Sequence[int], outputs: Sequence[int]) -> Model:
-    """Return a model of only these operations, with these inputs and outputs. Contents of constants are shared."""
+    """Return a model of only these operations, inputs and outputs. Contents of constants are shared."""
     input_set, output_set = frozenset(inputs), frozenset(outputs)
     chosen = [model.operations[index] for index in operations]
     touched = {*inputs, *outputs}
@@ -218,7 +218,7 @@ def submodel(model: Model, operations: Sequence[int], inputs: Sequence[int], out
 def _is_entire_model(
     model: Model, operations: Sequence[int], inputs: Sequence[int], outputs: Sequence[int], operands: Sequence[int]
 ) -> bool:
-    """Return True if this is everything in the model, and no `covarying_number_groups` are lost."""
+    """Return whether this is everything in the model, with no `covarying_number_groups` lost."""
     return (
         len(operations) == len(model.operations)
         and len(operands) == len(model.operands)
@@ -231,7 +231,7 @@ def _is_entire_model(
 def _is_complete(
     model: Model, operations: Sequence[int], inputs: Sequence[int], outputs: Sequence[int], operands: Sequence[int]
 ) -> bool:
-    """Check that a submodel is valid: operations in order, and every operand an input, a result or a constant."""
+    """Return whether a submodel is valid: operations in order, and every operand an input, a result or a constant."""
     input_set = frozenset(inputs)
     result_set = set(chain.from_iterable(model.operations[index].outputs for index in operations))
     constant = Lifetime.CONSTANT

@@ -17,7 +17,7 @@ from nnadapter.records import replace
 
 
 def check_well_formed(model: Model) -> None:
-    """Check the Python types of a handmade model's fields, on which other checks rely. Raises InvalidModelError."""
+    """Check the Python types of a handmade model's fields. Raises InvalidModelError."""
     for index, operand in enumerate(model.operands):
         _check_operand(index, operand)
     for name, listed in (("input", model.inputs), ("output", model.outputs)):
@@ -200,7 +200,7 @@ def _is_quantized(type_: OperandType | None) -> bool:
 
 
 def _check_plain(schema: OperationSchema, types: Sequence[OperandType | None], inferred: OperandType) -> None:
-    """Reject inputs with data types that are allowed only with a quantized result."""
+    """Reject data types that are allowed only with a quantized result."""
     if schema.always_quantized:
         raise InvalidModelError(f"{schema.type}: result is not quantized, expected a data type and a quantization")
     if inferred.dtype is DataType.INT32 or schema.quantized is None:
@@ -239,7 +239,7 @@ def checked_type(name: str, type_: OperandType) -> OperandType:
 
 
 def is_one_of(names: tuple[str, ...], candidate: object) -> bool:
-    """Return True if the candidate is one of the names; arrays may not even compare."""
+    """Return whether it is one of the names; arrays may not even compare."""
     return isinstance(candidate, str) and candidate in names
 
 

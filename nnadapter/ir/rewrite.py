@@ -86,7 +86,7 @@ def operand(name: str, when: Callable[[Operand], bool] | None = None) -> Operand
 
 
 def is_floating(matched: Operand) -> bool:
-    """Return True for a floating-point operand; for use as `when` of `operand`."""
+    """Return whether an operand is floating-point; for use as `when` of `operand`."""
     return matched.type.dtype.is_floating
 
 
@@ -151,7 +151,7 @@ def either(*patterns: Pattern) -> EitherPattern:
 
 
 def match_at(editor: ModelEditor, index: int, pattern: OperationPattern) -> Match | None:
-    """Return the first match whose result `index` computes, or None."""
+    """Return the first match whose result `index` computes."""
     operation_ = editor.operation(index)
     if operation_.type not in pattern.types or not _may_read(editor, pattern, operation_):
         return None
@@ -174,7 +174,7 @@ def _may_read(editor: ModelEditor, pattern: OperationPattern, operation: Operati
 
 
 def _may_produce(editor: ModelEditor, operand: int, types: frozenset[str], most_operations: int) -> bool:
-    """Check that an operation of these types produces the operand, and that a match can contain all its readers."""
+    """Return whether an operation of these types produces the operand, and a match can contain all its readers."""
     producer = editor.producer(operand)
     if producer is None or editor.operation(producer).type not in types:
         return False
@@ -182,7 +182,7 @@ def _may_produce(editor: ModelEditor, operand: int, types: frozenset[str], most_
 
 
 def required_types(pattern: Pattern) -> frozenset[frozenset[str]]:
-    """Return sets of operation types. A model with a match has an operation from each set."""
+    """Return sets of operation types; a model with a match has one of each set."""
     if isinstance(pattern, OperationPattern):
         return frozenset({pattern.types}).union(*map(required_types, pattern.inputs))
     if isinstance(pattern, EitherPattern):
@@ -259,7 +259,7 @@ def _match_operand(editor: ModelEditor, pattern: Pattern, index: int, state: _St
 
 
 def _bound(editor: ModelEditor, pattern: OperandPattern | ConstantPattern, index: int, state: _State) -> _State | None:
-    """Return the state with the operand bound to the pattern's name; None if it does not match."""
+    """Return the state with the operand bound to the pattern's name, if it matches."""
     if index == ABSENT or not _is_meant(pattern, editor.operand(index)):
         return None
     if not pattern.name:
@@ -350,12 +350,12 @@ class EditingPass(Generic[Parameters]):
 
 
 def editing(edit: Callable[Concatenate[ModelEditor, Parameters], None]) -> EditingPass[Parameters]:
-    """Make a pass of a function that edits a model in place."""
+    """Make a pass from a function that edits a model in place."""
     return EditingPass(edit)
 
 
 def edit_of(function: Callable[..., Any]) -> Edit | None:
-    """Return the function that edits a model in place, if the pass has one."""
+    """Return the function by which the pass edits a model in place, if any."""
     if isinstance(function, EditingPass):
         return function.edit
     if isinstance(function, partial):
@@ -386,7 +386,7 @@ class RewriteRule:
         object.__setattr__(self, "required", required_types(self.pattern))
 
     def may_apply(self, types: frozenset[str]) -> bool:
-        """Return True if a model with these operation types can contain a match."""
+        """Return whether a model with these operation types can match."""
         return _have_one_of_each(types, self.required)
 
 
@@ -407,7 +407,7 @@ def rewrite(model: Model, rules: Sequence[RewriteRule]) -> Model:
 
 
 def apply_rules(editor: ModelEditor, rules: Sequence[RewriteRule]) -> None:
-    """Apply rules in one forward sweep, as `rewrite` does, to the model in an editor."""
+    """Apply rules to the model in an editor, as `rewrite` does."""
     types = editor.types
     candidates = _candidates(rules, types)
     if not candidates:

@@ -30,7 +30,7 @@ from nnadapter.records import dataclass, replace
 
 
 def numbers(model: Model) -> list[Any]:
-    """Return all dimensions and attribute numbers. Their order depends only on the model's structure."""
+    """Return all dimensions and attribute numbers, in an order that only the model's structure determines."""
     all_numbers: list[Any] = []
     for operand in model.operands:
         all_numbers += operand.type.dimensions
@@ -44,7 +44,7 @@ def numbers(model: Model) -> list[Any]:
 
 
 def with_numbers(model: Model, values: Sequence[Any]) -> Model:
-    """Return a copy of the model with other numbers, in the order of `numbers`."""
+    """Return a copy of the model with these numbers, ordered like `numbers`."""
     source = iter(values)
     operands = tuple(_with_dimensions(operand, source) for operand in model.operands)
     operations = tuple(_with_attributes(operation, source) for operation in model.operations)
@@ -52,12 +52,12 @@ def with_numbers(model: Model, values: Sequence[Any]) -> Model:
 
 
 def constants(model: Model) -> list[Array]:
-    """Return the contents of all constants. Their order depends only on the model's structure."""
+    """Return the contents of all constants, in an order that only the model's structure determines."""
     return [operand.value for operand in model.operands if operand.value is not None]
 
 
 def with_constants(model: Model, values: Sequence[Any]) -> Model:
-    """Return a copy of the model with other constants, in the order of `constants`."""
+    """Return a copy of the model with these constants, ordered like `constants`."""
     source = iter(values)
     operands = tuple(
         operand if operand.value is None else Operand(operand.name, operand.type, operand.lifetime, next(source))
@@ -167,7 +167,7 @@ def _with_attributes(operation: Operation, source: Iterator[Any]) -> Operation:
 
 
 def _same(first: Sequence[Any], second: Sequence[Any]) -> bool:
-    """Return True if both have identical elements. `==` would add guards to symbolic numbers."""
+    """Return whether both have identical elements; `==` would add guards."""
     return all(item is other for item, other in zip(first, second, strict=True))
 
 
@@ -182,7 +182,7 @@ class _Memoizing:
     _prepared: dict[Hashable, Any]
 
     def prepared(self, key: Hashable, prepare: Callable[[Self], Any]) -> Any:
-        """Return `prepare(self)`, computed at the first call with this key. Concurrent callers may compute it twice."""
+        """Return `prepare(self)`, computed at the first call with this key; concurrent calls may both compute it."""
         if key not in self._prepared:
             self._prepared[key] = prepare(self)
         return self._prepared[key]
@@ -221,7 +221,6 @@ class SpecializationGroup(_Memoizing):
         return tuple([model for reference in self._models if (model := reference()) is not None])
 
     def add(self, type_: OperandType) -> int:
-        """Return the index of a type, shared by types equal under the guards."""
         return self._types.add(type_)
 
     def add_sharing_key(self, sharing_key: Hashable) -> Hashable:
@@ -231,14 +230,14 @@ class SpecializationGroup(_Memoizing):
         return self._borders.setdefault((tuple(inputs), tuple(outputs)), len(self._borders))
 
     def at(self, replay_values: Sequence[Any]) -> Replay:
-        """Return the `Replay` with these values; the latest one is cached."""
+        """Return the `Replay` with these values, of which the latest is cached."""
         last = self._last
         if last is None or last.replay_values is not replay_values:
             last = self._last = Replay(replay_values, self)
         return last
 
     def types_at(self, replay_values: Sequence[Any]) -> list[OperandType]:
-        """Return all added types at the sizes of a replay."""
+        """Return all added types at a replay's sizes."""
         return self._types.at(self._values.substitute_sizes(replay_values))
 
 
@@ -270,13 +269,13 @@ class SpecializableModel:
         """Equal for models that differ only in names, symbolic numbers and contents of constants."""
         holds = self.given or any(model_operand.value is not None for model_operand in operands)
         self.kind: Hashable = (self.likeness, self._traced_numbers, object() if holds else None)
-        """Equal for models of one trace that differ only in names; unique with constants."""
+        """Equal for models of one trace that differ only in names; unique if there are constants."""
         self._types: dict[int, int] = {}
         """Operand -> index of its symbolic type in the group."""
         SpecializationGroup([self])
 
     group: SpecializationGroup
-    """Models that are specialized together; at first only this one."""
+    """Models specialized together; at first only this one."""
     group_index: int
     signature_key: int
     """Equal for models of the group with equal input and output types."""
@@ -296,7 +295,7 @@ class SpecializableModel:
         self.signature_key = together.add_signature(inputs, outputs)
 
     def numbers_at(self, replay_values: Sequence[Any]) -> Hashable:
-        """Return a key of the model's symbolic numbers at these sizes, which distinguishes 0.0 from -0.0."""
+        """Return a key of the model's symbolic numbers at these sizes, different for 0.0 and -0.0."""
         model_values = self._take(replay_values)
         return model_values if _INTEGERS.issuperset(map(type, model_values)) else repr(model_values)
 
@@ -389,7 +388,7 @@ class SpecializedModel(_Memoizing, Model):
 
 
 def program_sharing_key_of(model: Model) -> Hashable:
-    """Return a key for sharing programs, which ignores names and contents of constants, for a static model."""
+    """Return a static model's key for sharing programs, which ignores names and contents of constants."""
     if isinstance(model, SpecializedModel):
         return model.program_sharing_key()
     return model.structure, repr(numbers(model))
@@ -417,7 +416,7 @@ class SymbolicArray:
         return any(isinstance(item, SymbolicNumber) for item in self.items.flat)
 
     def plain(self) -> Array:
-        """Return the contents at the traced sizes, and add a guard for each symbolic element."""
+        """Return the contents at the traced sizes, guarded per symbolic element."""
         for item in self.items.flat:
             if isinstance(item, SymbolicNumber):
                 item.trace.guard(item)
@@ -478,7 +477,7 @@ class ShapeDerivedValues:
         return frozenset(value.number for value in (*of_tables, *items) if isinstance(value, SymbolicNumber))
 
     def at(self, replay_values: Sequence[Any]) -> Mapping[str, Array]:
-        """Return the arrays by name at the sizes of a replay; the latest are cached.
+        """Return the arrays by name at a replay's sizes; the latest are cached.
 
         Raises:
             OverflowError: a size does not fit its data type.
@@ -511,7 +510,7 @@ _SIGNS: Mapping[Callable[..., Any], str] = {
 
 
 def broken(trace: SymbolicTrace, variables: Sequence[int], names: Sequence[str]) -> str:
-    """Describe a guard of the trace that fails for these input sizes; return an empty text if all hold."""
+    """Describe a guard of the trace that fails for these input sizes; empty if all hold."""
     steps, values = trace.steps, list[Any](variables)
     try:
         compute_steps(steps, values)
@@ -559,7 +558,7 @@ class GuardedShapes:
         return DynamicDimensions(self.shapes)
 
     def sizes(self, shapes: Shapes) -> Sequence[Any] | None:
-        """Return the values of all numbers of the trace at these input shapes; None if a guard fails."""
+        """Return the values of all numbers of the trace at these shapes; None if a guard fails."""
         variables = self._dimensions.variables(shapes)
         return None if variables is None else self.trace.replay(variables)
 
@@ -572,7 +571,7 @@ class GuardedShapes:
         return self.contents.at(sizes)
 
     def failed_guard(self, shapes: Shapes) -> str:
-        """Describe a guard that fails for these shapes; return an empty text if all hold."""
+        """Describe a guard that fails for these shapes; empty if all hold."""
         variables = self._dimensions.variables(shapes)
         if variables is None:
             return "another number of dimensions, or sizes that the model fixes"

@@ -115,7 +115,7 @@ _EQUALITIES = ((operator.eq, True), (operator.ne, False))
 _NEUTRAL: Mapping[Callable[..., Any], tuple[int, tuple[int, ...]]] = MappingProxyType(
     {operator.add: (0, (0, 1)), operator.sub: (0, (1,)), operator.mul: (1, (0, 1)), operator.floordiv: (1, (1,))}
 )
-"""Function -> number that changes nothing as an operand, and positions of that operand."""
+"""Function -> neutral number, and the positions of operands at which it is neutral."""
 
 
 class Constant:
@@ -143,7 +143,7 @@ class Replay:
     every: SlotReader
     constant_flags: Sequence[bool]
     representatives: Sequence[int]
-    """First number that equals this one under the guards, possibly itself."""
+    """First number equal to this one under the guards, possibly itself."""
 
     def __call__(self, variables: Sequence[int]) -> tuple[Any, ...] | None:
         """Return every number for these variables; None if a guard fails or a computation raises."""
@@ -216,7 +216,7 @@ class _Simplifier:
         )
 
     def _ordered(self) -> tuple[list[Step], list[tuple[Callable[..., Any], list[SlotReader]]]]:
-        """Return the steps whose results other steps read, and the remaining steps by function."""
+        """Return the steps that others read, and the remaining steps by function."""
         read = {operand for _, first, second in self._made for operand in (first, second)}
         last: dict[tuple[object, bool], list[tuple[Step, int]]] = {}
         for step, slot in self._made.items():
@@ -265,7 +265,7 @@ class _Simplifier:
             pending += self._other_parts(first, second)
 
     def _other_parts(self, first: int, second: int) -> list[tuple[int, int]]:
-        """Merge the sums of two equal numbers, and return the equalities that follow: x + a == x + b implies a == b."""
+        """Merge the sums of two equal numbers. Return the equalities that follow: x + a == x + b implies a == b."""
         sums, more = self._sums.get(first, []), self._sums.pop(second, [])
         self._sums[first] = [*sums, *more]
         return [
@@ -375,7 +375,7 @@ def _joining(pairs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def exactly(number: object) -> object:
-    """Return a key that differs for 1 and 1.0 and for 0.0 and -0.0, but equals for NaNs."""
+    """Return a key that differs for 1 and 1.0 and for 0.0 and -0.0, but not for NaNs."""
     return repr(number) if isinstance(number, float) else (type(number), number)
 
 
@@ -400,7 +400,7 @@ class SymbolicTrace:
         self._known: dict[object, int] = {}
         self._answers: dict[int, Any] = {}
         self._replay: tuple[int, int, Replay] | None = None
-        """Counts of steps and guards, and the simplified trace for them."""
+        """Counts of steps and guards, and the trace simplified for them."""
 
     @classmethod
     def of(cls, variables: Sequence[int], steps: Sequence[Step], answers: Mapping[int, Any]) -> SymbolicTrace:
@@ -439,18 +439,18 @@ class SymbolicTrace:
         return MappingProxyType(self._answers)
 
     def variable(self, value: int) -> SymbolicNumber:
-        """Add an input size; only allowed before the first step."""
+        """Add an input size, before the first step."""
         assert not self._steps, "variables come before everything that is made of them"
         self._variables += 1
         return SymbolicNumber(self, self._add(None, value))
 
     def replay(self, variables: Sequence[int]) -> tuple[Any, ...] | None:
-        """Return the values of all numbers for other input sizes; None if a guard fails."""
+        """Return the values of all numbers for other input sizes, unless a guard fails."""
         assert len(variables) == self._variables, "a replay needs every variable"
         return self._shortened()(variables)
 
     def representative(self, number: int) -> int:
-        """Return the first number that is equal under the guards."""
+        """Return the first number equal under the guards."""
         return self._shortened().representatives[number]
 
     def is_constant(self, number: int) -> bool:
@@ -472,7 +472,7 @@ class SymbolicTrace:
         return value
 
     def rollback_guards(self, answer_count: int) -> Mapping[int, Any]:
-        """Remove and return the guards after the first `answer_count`. Nothing may depend on them."""
+        """Remove and return the guards after the first `answer_count`, on which nothing may depend."""
         forgotten = dict(list(self._answers.items())[answer_count:])
         for number in forgotten:
             del self._answers[number]
@@ -587,7 +587,7 @@ class SymbolicNumber:
 
 
 def apply_function(function: Callable[[Any, Any], Any], first: Any, second: Any) -> Any:
-    """Apply a pure function to two numbers, as one step if one is symbolic. Pass the same object each time."""
+    """Apply a pure function to two numbers, as one step if one is symbolic. Always pass the same object."""
     for number in (first, second):
         if isinstance(number, SymbolicNumber):
             return number.trace.apply(function, first, second)
@@ -595,7 +595,7 @@ def apply_function(function: Callable[[Any, Any], Any], first: Any, second: Any)
 
 
 def symbolic_min(first: int, second: int) -> int:
-    """Return the smaller size without a guard, unlike `min`; a float if one of them is."""
+    """Return the smaller size without a guard, unlike `min`; a float if one is."""
     return cast("int", apply_function(min, *_of_one_type(first, second)))
 
 
@@ -635,7 +635,7 @@ class Interned:
         self._settling: list[Callable[[Sequence[Any]], Any]] = []
 
     def add(self, value: Any) -> int:
-        """Return the index of a value, shared by values that are equal under the guards."""
+        """Return the index of a value, shared by values equal under the guards."""
         position = self._positions.setdefault(_equality_key(value), len(self._values))
         if position == len(self._values):
             self._values.append(value)
@@ -667,14 +667,14 @@ class Interned:
 
 
 def identity_key(value: Any) -> object:
-    """Return a key of exactly this number, without a guard; maps over tuples."""
+    """Return a key of exactly this number without a guard; maps over tuples."""
     if isinstance(value, tuple):
         return tuple(map(identity_key, value))
     return (SymbolicNumber, value.number) if isinstance(value, SymbolicNumber) else exactly(value)
 
 
 def _equality_key(value: Any) -> object:
-    """Return a key that is equal for values that are equal under the guards."""
+    """Return a key shared by values equal under the guards."""
     if isinstance(value, tuple):
         return tuple(map(_equality_key, value))
     return (
@@ -690,7 +690,7 @@ def is_symbolic(value: object) -> bool:
 
 
 def substitute_sizes(value: Any, values: Sequence[Any]) -> Any:
-    """Return a copy with a replay's values for symbolic numbers; maps over tuples, lists and dictionaries."""
+    """Return a copy with a replay's values for symbolic numbers, also in tuples, lists and dictionaries."""
     if isinstance(value, SymbolicNumber):
         return values[value.number]
     if isinstance(value, (tuple, list)):

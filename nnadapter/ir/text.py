@@ -23,7 +23,7 @@ def to_text(model: Model) -> str:
 
 
 def to_named_text(model: Model) -> str:
-    """Return text with operands by name only, for comparisons."""
+    """Return the text with operands by name only, for comparisons."""
     return _text(model, _digests(model), "")
 
 
@@ -42,7 +42,7 @@ def _digests(model: Model) -> Mapping[int, str]:
 
 
 def _text(model: Model, digests: Mapping[int, str], number: str = "%{}") -> str:
-    """Return the text form. `number` is the format of operands' indices, empty to show only names."""
+    """Return the text form. `number` formats operands' indices, empty to omit them."""
     lines = [f"input {_operand(model, index, number)}" for index in model.inputs]
     lines += [
         f"constant {_operand(model, index, number)} sha256 {content_digest[:_PREFIX]}"
@@ -121,9 +121,7 @@ class Canonical:
     constants: tuple[Contents, ...]
     """In an order that the structure determines."""
     operations: str
-    """Summary for display."""
     inputs: str
-    """Shapes for display."""
 
 
 class NotCanonicalError(ValueError):

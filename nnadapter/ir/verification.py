@@ -94,7 +94,7 @@ def check_inputs(schema: OperationSchema, types: Sequence[OperandType | None]) -
 
 
 def _stands_for_reals(schema: OperationSchema, type_: OperandType) -> bool:
-    """Return True if the operand is quantized and may replace a floating-point one."""
+    """Return whether a quantized operand may replace a floating-point one."""
     return schema.quantized is not None and type_.quantization is not None
 
 
@@ -292,7 +292,7 @@ def inferred(
     attributes: Mapping[str, AttributeValue],
     quantized: Sequence[QuantizedType | None] = (),
 ) -> Inferred:
-    """Check an operation and infer its results, without a cache."""
+    """Check an operation and infer its results, uncached."""
     schema = schema_of(type_)
     check_inputs(schema, types)
     complete = check_attributes(schema, attributes)
@@ -315,7 +315,7 @@ class Inferences:
         attributes: Mapping[str, AttributeValue],
         quantized: Sequence[QuantizedType | None] = (),
     ) -> Inferred:
-        """Return the complete attributes, for the caller to modify, and the output types. Raises InvalidModelError."""
+        """Return complete attributes, for the caller to modify, and output types. Raises InvalidModelError."""
         key = None if any(quantized) else _key(type_, types, attributes)
         cache_entry = self._known.get(key) if key is not None else None
         if cache_entry is not None:
@@ -329,7 +329,7 @@ class Inferences:
         return complete, results
 
     def shared(self, type_: OperandType) -> OperandType:
-        """Return the first equal type, so that `is` compares; symbolic types are returned unchanged."""
+        """Return the first equal type, so that `is` compares; symbolic types unchanged."""
         if not all(type(size) is int for size in type_.dimensions):
             return type_
         shared_type = self._types.setdefault(type_, type_)

@@ -38,7 +38,7 @@ def window_places(
 
 
 def is_inside(place: Sequence[int], sizes: Sequence[int]) -> bool:
-    """Return True if a position is inside the input."""
+    """Return whether a position is inside the input."""
     return all(0 <= index < size for index, size in zip(place, sizes, strict=True))
 
 

@@ -45,7 +45,7 @@ _EXPANDED = 4
 
 
 def _einsum(*inputs: Array, equation: str) -> Any:
-    """Compute with numpy's einsum; 4-bit integers are widened, as it does not support them."""
+    """Compute with numpy's einsum; 4-bit integers, which it lacks, are widened."""
     return np.einsum(equation, *(x.astype(np.int64) if x.dtype.name in ("int4", "uint4") else x for x in inputs))
 
 

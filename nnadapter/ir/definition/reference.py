@@ -423,7 +423,7 @@ def _attribute_text(row: Mapping[str, str]) -> str:
 
 
 def facts(entry: Entry) -> Sequence[tuple[str, str]]:
-    """Return further facts as pairs of title and text, without empty ones."""
+    """Return further non-empty facts as pairs of title and text."""
     nobody = "none known; only models built by hand contain it" if entry.family and entry.definition else ""
     rows = (
         ("rank of the first input", entry.ranks),

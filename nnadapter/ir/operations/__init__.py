@@ -62,7 +62,7 @@ MOVERS = _types("moves")
 PRODUCTS = _types("product")
 """Operations that multiply quantized integers and accumulate them exactly."""
 TABULATED = _types("table")
-"""Unary functions, which a device can compute with a lookup table for 8-bit operands."""
+"""Unary functions, which a lookup table can compute for 8-bit operands."""
 REALS = TABULATED | _types("real")
 """Operations that compute with the real values of 8-bit operands and results."""
 

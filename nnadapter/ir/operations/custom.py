@@ -47,7 +47,7 @@ class CustomCall:
         return f"{self.domain}::{self.op_type}" if self.domain else self.op_type
 
     def to_attributes(self) -> dict[str, str | int | tuple[int, ...]]:
-        """Return the attributes of the CUSTOM operation. Raises InvalidModelError if one has no text form."""
+        """Return the attributes of the CUSTOM operation. Raises InvalidModelError for one without text form."""
         return {
             "domain": self.domain,
             "op_type": self.op_type,
@@ -59,7 +59,7 @@ class CustomCall:
 
     @classmethod
     def of(cls, attributes: Attributes) -> CustomCall:
-        """Return the call that the attributes of a CUSTOM operation describe. Raises InvalidModelError."""
+        """Return the call in the attributes of a CUSTOM operation. Raises InvalidModelError."""
         present = attributes["present"]
         version = attributes["since_version"]
         assert isinstance(present, tuple) and isinstance(version, int), "checked against the row"
@@ -73,7 +73,7 @@ class CustomCall:
         )
 
     def spread(self, operation_inputs: Sequence[Any]) -> list[Any]:
-        """Return the inputs of the node: those of the operation, and None for absent ones."""
+        """Return the node's inputs: the operation's, and None for absent ones."""
         node_inputs: list[Any] = [None] * (self.present[-1] + 1 if self.present else 0)
         for position, operation_input in zip(self.present, operation_inputs, strict=True):
             node_inputs[position] = operation_input
@@ -88,7 +88,7 @@ def written_types(types: Sequence[OperandType]) -> str:
 
 
 def read_types(text: str) -> tuple[OperandType, ...]:
-    """Return the types in a text of `written_types`. Raises InvalidModelError."""
+    """Parse a text of `written_types`. Raises InvalidModelError."""
     matches = [_TYPE.fullmatch(type_text.strip()) for type_text in text.split(";")]
     names = set(map(str, DataType))
     if any(match is None or match[1] not in names for match in matches):

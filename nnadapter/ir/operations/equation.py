@@ -20,7 +20,6 @@ class Equation:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Distinct labels, in order of first use."""
         return tuple(dict.fromkeys(label for term in self.terms for label in term))
 
 

@@ -170,7 +170,7 @@ GROUP = "nnadapter.operations"
 
 
 def brought_operations(reserved: frozenset[str]) -> PlugIns[OperationSchema]:
-    """Return the operations of distributions; they cannot redefine the types in `reserved`."""
+    """Return the operations of distributions, which cannot redefine the types in `reserved`."""
 
     def problem(name: str) -> str:
         if name in reserved:

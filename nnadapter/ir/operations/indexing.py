@@ -83,7 +83,7 @@ def _padded(mode: str, axis: int, size: int, begin: int, end: int) -> int:
 
 
 def _index_depth(indices: OperandType, available: int) -> int:
-    """Return the length of the rows of `indices`: the number of axes that a row addresses."""
+    """Return the number of axes that a row of `indices` addresses."""
     if indices.rank < 1:
         raise InvalidModelError("indices is a scalar, expected rank 1 or more")
     depth = indices.dimensions[-1]

@@ -61,7 +61,7 @@ def _check_eight_bits(name: str, type_: OperandType, axis: int | None = None) ->
 
 
 def _accumulating(type_: str, rule: ShapeRule) -> ShapeRule:
-    """Return a shape rule with int32 results if inputs are quantized, and the results of `rule` otherwise."""
+    """Return a shape rule with int32 results for quantized inputs, otherwise those of `rule`."""
 
     def infer(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
         results = rule(types, attributes)
@@ -79,7 +79,7 @@ def _accumulating(type_: str, rule: ShapeRule) -> ShapeRule:
 
 
 def _channel_axis(type_: str, second: OperandType, attributes: Attributes) -> int | None:
-    """Return the axis of output channels in the second input, along which scales may vary; None if there is none."""
+    """Return the axis of the second input with output channels, along which scales may vary, if any."""
     if second.rank < 2:
         return None
     return -2 if attributes.get("transpose_y") else -1 if type_ == "MAT_MUL" else 0
@@ -140,7 +140,7 @@ def _keeping(rule: ShapeRule, first_only: bool) -> ShapeRule:
 
 
 def quantizable(schema: Row) -> Row:
-    """Return the row with the rules for quantized operands that its words in `quantization` demand."""
+    """Return the row with the rules that its words in `quantization` demand."""
     words = schema.quantization.split()
     infer, rule = schema.infer, schema.quantized
     if "product" in words:

@@ -102,12 +102,12 @@ def row(
 
 
 def family(cost: str, quantization: str = "") -> Callable[..., Row]:
-    """Return the function `row` with these defaults, for the operations of one family."""
+    """Return the function `row` with these defaults, for one family."""
     return partial(row, cost=cost, quantization=quantization)
 
 
 def read_table(text: str) -> list[list[str]]:
-    """Return the cells of a text table: lines with ` | ` between cells."""
+    """Return the cells of a text table, which ` | ` separates."""
     return [line.replace("| |", "|  |").split(" | ") for line in text.splitlines()]
 
 
@@ -197,7 +197,7 @@ def floats(attributes: Attributes, name: str) -> tuple[float, ...]:
 
 
 def like(type_: OperandType, dimensions: Dimensions | None = None, dtype: DataType | None = None) -> OperandType:
-    """Return the type of a result with the layout of `type_`, and other dimensions or another data type if set."""
+    """Return a type with the layout of `type_`, and other dimensions or data type if set."""
     dimensions = type_.dimensions if dimensions is None else dimensions
     dtype = dtype or type_.dtype
     if dimensions == type_.dimensions and dtype is type_.dtype and type_.quantization is None:
@@ -207,7 +207,7 @@ def like(type_: OperandType, dimensions: Dimensions | None = None, dtype: DataTy
 
 
 def layout_of(types: Iterable[OperandType], rank: int) -> Layout:
-    """Return NHWC if an operand of rank 4 has that layout, and the result has rank 4 too."""
+    """Return NHWC if the rank is 4 and an operand of rank 4 has that layout."""
     if rank != 4:
         return Layout.NCHW
     nhwc = any(type_.layout is Layout.NHWC and type_.rank == 4 for type_ in types)
@@ -220,7 +220,7 @@ def as_first(first: OperandType, *others: OperandType | None, **attributes: obje
 
 
 def along_axis(first: OperandType, axis: int, **attributes: object) -> OperandType:
-    """Return the type of the first input, which must have the axis."""
+    """Return the type of the first input after a check of the axis."""
     check_axis(axis, first.rank)
     return like(first)
 
@@ -270,7 +270,7 @@ def check_axes(axes: Sequence[int], rank: int) -> None:
 
 
 def check_vector(name: str, type_: OperandType | None, length: int) -> None:
-    """Raise InvalidModelError if an operand is present and its dimensions are not [length]."""
+    """Raise InvalidModelError if an operand is present without dimensions [length]."""
     if type_ is not None and type_.dimensions != (length,):
         raise InvalidModelError(f"{name} has dimensions {list(type_.dimensions)}, expected [{length}]")
 
@@ -291,7 +291,7 @@ def check_length(length: int, **lists: Sequence[object]) -> None:
 
 
 def check_dimensions(name: str, type_: OperandType | None, expected: Dimensions) -> None:
-    """Raise InvalidModelError if an operand is present and has other dimensions than `expected`."""
+    """Raise InvalidModelError if an operand is present with other dimensions than `expected`."""
     if type_ is not None and type_.dimensions != expected:
         raise InvalidModelError(f"{name} has dimensions {list(type_.dimensions)}, expected {list(expected)}")
 
@@ -303,7 +303,7 @@ def check_onnx_order(type_: OperandType) -> None:
 
 
 def check_indices(indices: OperandType, first: OperandType, axis: int) -> None:
-    """Raise InvalidModelError if `indices` has another rank than the input, or a larger size except along `axis`."""
+    """Raise InvalidModelError if the rank of `indices` is not the input's, or a size is larger except along `axis`."""
     if indices.rank != first.rank:
         raise InvalidModelError(f"indices has rank {indices.rank}, expected {first.rank} as input")
     for other, (size, limit) in enumerate(zip(indices.dimensions, first.dimensions, strict=True)):

@@ -19,7 +19,7 @@ AXES = ("depth", "height", "width")
 
 
 def channel_axis(type_: OperandType) -> int:
-    """Return the axis of the channels: the last one for NHWC, otherwise 1."""
+    """Return the channel axis: the last for NHWC, otherwise 1."""
     return type_.rank - 1 if type_.layout is Layout.NHWC else 1
 
 
@@ -81,7 +81,7 @@ def window_counts(
 
 
 def moves(rank: int) -> str:
-    """Return the part of a row's signature that declares strides, pads and dilations of `rank` axes."""
+    """Return the part of a row's signature with strides, pads and dilations of `rank` axes."""
     ones = " ".join(["1"] * rank)
     # pads = begin of every axis, then end of every axis
     pads = " ".join(["0"] * 2 * rank)
@@ -124,7 +124,7 @@ def fusable(rule: Rule) -> Rule:
 
 
 def fused(formula: Formula | PerElement) -> Formula:
-    """Return a FLOP formula that includes the fused activation, as fusion does not change a model's FLOPs."""
+    """Return a FLOP formula with the fused activation, since fusion does not change a model's FLOPs."""
 
     def flops(
         outputs: Sequence[OperandType],

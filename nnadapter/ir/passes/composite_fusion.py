@@ -65,7 +65,7 @@ def _biased(editor: ModelEditor, match: Match) -> Sequence[int] | None:
 
 
 def _keeps_dimensions(editor: ModelEditor, match: Match, x: int) -> bool:
-    """Return True if the result of the match has the dimensions of `x`, so that no constant broadcasts it."""
+    """Return whether the match has the dimensions of `x`, so that no constant broadcasts it."""
     return editor.type_of(x).dimensions == editor.type_of(editor.operation(match.anchor).outputs[0]).dimensions
 
 
@@ -114,7 +114,6 @@ def _scaled(pattern: Pattern, factor: float) -> OperationPattern:
 
 
 def _divided(pattern: Pattern, divisor: float) -> tuple[OperationPattern, OperationPattern]:
-    """Match a quotient, also as a product."""
     return operation("DIV", pattern, constant(value=divisor)), _scaled(pattern, 1 / divisor)
 
 

@@ -31,7 +31,6 @@ class View:
     shape: Axes
     perm: Axes
     parent: View | None = None
-    """View that this one was made from."""
     operation: int | None = None
 
     @property
@@ -59,7 +58,7 @@ class View:
         return View(self.source, self.shape, tuple(self.perm[axis] for axis in perm), self, operation)
 
     def reshaped(self, dimensions: Axes, operation: int | None = None) -> View | None:
-        """Return the view after a RESHAPE; None if no RESHAPE and TRANSPOSE of the source can compute it."""
+        """Return the view after a RESHAPE; None if it needs more than a RESHAPE and TRANSPOSE of the source."""
         if self.is_identity:
             return View(self.source, dimensions, tuple(range(len(dimensions))), self, operation)
         groups = _groups(self.dimensions, dimensions)
@@ -78,7 +77,7 @@ class View:
 
 
 def _groups(source_shape: Axes, target_shape: Axes) -> list[tuple[list[int], list[int]]] | None:
-    """Return the shortest runs of axes of both shapes with equal sizes, without axes of size 1, or None."""
+    """Return the shortest runs of axes of both shapes with equal sizes, without axes of size 1."""
     if prod(source_shape) == 0 or prod(source_shape) != prod(target_shape):
         return None
     source_axes = [axis for axis, size in enumerate(source_shape) if size != 1]
@@ -146,7 +145,7 @@ REMAP: Mapping[str, Remap] = {
     "SLICE": _slices,
     "PAD": _pads,
 }
-"""Operation -> rule for its attributes if its operands are transposed. Other operations require NCHW."""
+"""Operation -> rule for its attributes on transposed operands. Other operations require NCHW."""
 
 
 def remaining_axes(type_: str, attributes: Attributes, perm: Axes) -> tuple[int, ...]:
@@ -433,7 +432,7 @@ class _Images:
         return fits and any(map(self._is_channels_last, operation.inputs))
 
     def _is_channels_last(self, operand: int) -> bool:
-        """Return True if the operand is available in NHWC, or needs only a RESHAPE, and is not available in NCHW."""
+        """Return whether the operand is available in NHWC, at least by a RESHAPE, but not in NCHW."""
         view = self._views.get(operand)
         if view is None or len(view.perm) != 4 or (operand, Layout.NCHW) in self._made:
             return False
@@ -479,7 +478,7 @@ class _Images:
         return self._channels_last(operand)
 
     def _emit(self, view: View, operand: int, layout: Layout) -> int:
-        """Return an operand with the contents of a view; add RESHAPE and TRANSPOSE only if necessary."""
+        """Return an operand with the contents of a view, by a RESHAPE and TRANSPOSE only if necessary."""
         editor, source = self._editor, view.source
         type_, dimensions = editor.type_of(source), view.dimensions
         operations = view.operations
@@ -501,7 +500,7 @@ class _Images:
 
 
 def _has_axis(type_: OperandType) -> bool:
-    """Return True for quantization along an axis, which a transpose would have to renumber."""
+    """Return whether quantization has an axis, which a transpose would renumber."""
     return type_.quantization is not None and type_.quantization.axis is not None
 
 

@@ -195,7 +195,7 @@ class _Shifting:
 
 
 def _follows(operation: Operation, types: Sequence[QuantizedType | None]) -> bool:
-    """Return True if the operation depends only on real values, not on the integers that represent them."""
+    """Return whether the operation depends only on real values, not on the integers that represent them."""
     if operation.type in PRODUCTS or operation.type in ("QUANTIZE", "DEQUANTIZE"):
         return True
     if operation.type == "PAD" and operation.attributes["mode"] == "constant":

@@ -246,7 +246,7 @@ def fuse_scale_and_bias(editor: ModelEditor) -> None:
 
 
 def _fold_constant(scale: float | None, shift: float | None) -> Replacement:
-    """Return a replacement that scales by `scale` (None: by the constant) and adds `shift` times the constant."""
+    """Return a replacement that scales by `scale` (None: the constant) and adds `shift` times the constant."""
 
     def replacement(editor: ModelEditor, match: Match) -> Sequence[int] | None:
         value = _per_channel(editor, match)

@@ -60,11 +60,11 @@ class RankStep:
     joins: bool = False
     """Adjacent affected axes may be merged."""
     repeats_integers: bool = True
-    """Applied to one axis after the other, the operation gives the same result for integers, too."""
+    """The operation may be applied to one axis after the other even for integers."""
 
 
 def _is(value: object, number: int) -> bool:
-    """Return True if a size is this number; a symbolic size never is."""
+    """Return whether a size is this number, which a symbolic size never is."""
     return type(value) is int and value == number
 
 
@@ -130,7 +130,7 @@ STEPWISE: Mapping[str, RankStep] = {
 
 
 RankRule = Callable[["Ranks", Operation], Sequence[int] | None]
-"""Adds operations of low rank, and returns operands with the outputs' elements; or adds nothing and returns None."""
+"""Rule that adds operations of low rank and returns operands with the outputs' elements, or only returns None."""
 
 
 def _elementwise(shapes: Ranks, operation: Operation) -> Sequence[int] | None:
@@ -320,7 +320,7 @@ def _stepwise(shapes: Ranks, operation: Operation) -> Sequence[int] | None:
 
 
 def _kinds(dimensions: Sequence[int], touched: Any, joins: bool) -> list[Any]:
-    """Return the kinds of axes for `grouped`. Affected axes have one kind if `joins`."""
+    """Return the kinds of axes for `grouped`: one for all affected axes if `joins`."""
     return [
         (("touched", 0 if joins else axis) if axis in touched else None if size == 1 else "kept")
         for axis, size in enumerate(dimensions)
@@ -410,13 +410,13 @@ class Ranks:
         return self.editor.type_of(operand).dtype.is_floating
 
     def any_shape(self, operand: int) -> int:
-        """Return an operand with the same elements, in any allowed rank."""
+        """Return an operand with the same elements in any allowed rank."""
         if not self._is_high(operand):
             return operand
         return self._low[operand] if operand in self._low else self.shaped(operand, self._usual(operand))
 
     def shaped(self, operand: int, shape: Axes) -> int:
-        """Return an operand with the same elements, in these dimensions."""
+        """Return an operand with the same elements in these dimensions."""
         source = self._low.get(operand, operand)
         if identity_key(self.dimensions(source)) == identity_key(shape):
             return source

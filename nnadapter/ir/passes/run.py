@@ -155,7 +155,7 @@ _LARGEST_INDEX = 4
 
 
 def sample_inputs(model: Model, seed: int = 0) -> list[Array]:
-    """Return one array per model input, deterministic for a seed.
+    """Return an array per model input, deterministic for a seed.
 
     Floats are normal, other numbers of up to 8 bits arbitrary. Wider integers are valid indices below 4.
     """
@@ -194,7 +194,7 @@ TOLERANCES: Mapping[DataType, float] = {
 """Allowed difference, relative to the largest number of an output; other types must be equal."""
 
 _SMALLEST_SCALE = 1e-3
-"""Least scale of a tolerance, because smaller outputs may be rounding errors."""
+"""Least scale of a tolerance: smaller outputs may be rounding errors."""
 
 Feeds = Callable[[Model], Sequence[Array]]
 

@@ -140,7 +140,7 @@ def _computed(*arrays: Array | None, evaluate: Evaluator, kind: _FoldedKind) -> 
 
 
 def bypass(editor: ModelEditor, operations: Sequence[int], source: int) -> bool:
-    """Replace the first of `operations` by its `source`, and remove all of them; return False if that is impossible."""
+    """Replace the first of `operations` by its `source` and remove all of them; return False if impossible."""
     (output,) = editor.operation(operations[0]).outputs
     if editor.type_of(output) != editor.type_of(source) or not editor.can_stand_for(output, source):
         return False

@@ -182,7 +182,7 @@ class Contents:
             self._blocks[key] = self._block(*key)
 
     def array(self, reference: Message, operand: Operand) -> Array:
-        """Return a constant as a read-only view of the file, unless it has 4 bits. Raises InvalidModelError."""
+        """Return a constant as a read-only view of the file, or a copy if it has 4 bits. Raises InvalidModelError."""
         type_, name = operand.type, operand.name
         block = self._blocks[reference.file, reference.offset, reference.length, bytes(reference.sha256)]
         if block.nbytes != type_.nbytes:
@@ -279,7 +279,7 @@ def from_bytes(contents: bytes, files: Mapping[str, bytes], *, check_contents: b
 
 
 def to_parts(model: Model) -> tuple[bytes, dict[str, memoryview]]:
-    """Return the bytes of a model, and its constants by hexadecimal SHA-256, their file names."""
+    """Return the bytes of a model, and its constants by file name: their hexadecimal SHA-256."""
     weights = verified_weights(model)
     message = message_of(model, weights, lambda block: (block.digest.hex(), 0))
     return message, {block.digest.hex(): block.data.data for block in weights.blocks}
@@ -349,7 +349,7 @@ def read_model(contents: bytes, files: Callable[[str], memoryview], *, check_con
 
 
 def _opened(contents: bytes) -> Message:
-    """Return the `Model` message in the bytes of a file, after checks of format, version and digest."""
+    """Return the `Model` message of a file after checks of format, version and digest."""
     if not isinstance(contents, (bytes, bytearray)):
         raise InvalidModelError(
             f"expected the bytes of a model, got {type(contents).__name__}; pass the first result of `to_bytes`"

@@ -307,7 +307,7 @@ def _decides(value: Value) -> bool:
 
 
 def _measured_input(node: OnnxNode, prepared: Prepared) -> str:
-    """Return the model input that a Shape or Size node measures, or ""."""
+    """Return the model input that a Shape or Size node measures, or an empty name."""
     if node.op_type not in ("Shape", "Size") or not node.is_standard:
         return ""
     name = node.input(0)
