@@ -1,4 +1,4 @@
-"""Model graph to divide between devices, verdicts of devices on its atoms, and element types."""
+"""Model graph to divide between devices, verdicts on its atoms, and element types."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class Unsupported:
 
     reason: Reason
     detail: str
-    """One sentence: what the node has, and what the device would accept."""
+    """One sentence with the node's property and the device's requirement."""
 
     def __bool__(self) -> bool:
         return False
@@ -118,7 +118,7 @@ SUPPORTED = Supported()
 
 
 def all_of(verdicts: Iterable[Verdict]) -> Verdict:
-    """Return the first refusal among `verdicts`, or SUPPORTED."""
+    """Return the first refusal, or SUPPORTED."""
     for verdict in verdicts:
         if isinstance(verdict, Unsupported):
             return verdict
@@ -213,7 +213,6 @@ class Graph:
             object.__setattr__(self, "atoms", tuple((index,) for index in range(len(self.nodes))))
 
     def value(self, name: str) -> Value:
-        """Return the facts about a value."""
         return self.values.get(name) or Value(name)
 
     def derive(self) -> None:
@@ -221,7 +220,7 @@ class Graph:
         _ = self.producer, self.consumers, self.atom_of, self.atom_predecessors
 
     def revalued(self, values: Mapping[str, Value]) -> Graph:
-        """Return the graph with other facts about its values; share the cached properties."""
+        """Return the graph with other facts about its values, and the same cached properties."""
         graph = object.__new__(Graph)
         graph.__dict__.update(self.__dict__, values=values)
         return graph

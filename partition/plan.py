@@ -18,7 +18,7 @@ _WIDEST = 128
 
 @dataclass(slots=True)
 class _State:
-    """Atoms that still wait for others, and atoms that are ready. `run` changes it."""
+    """Atoms that wait for others, and ready ones; `run` changes both."""
 
     placement: Sequence[str]
     successors: Sequence[Sequence[int]]
@@ -26,7 +26,7 @@ class _State:
     """Number of unfinished predecessors of each atom."""
     ready: dict[str, list[int]]
     finished_atoms: int = 0
-    """Bit set, which only the search needs."""
+    """Bit set for the search."""
     turns: tuple[str, ...] = ()
 
     @classmethod
@@ -45,7 +45,7 @@ class _State:
         return replace(self, pending=list(self.pending), ready=ready)
 
     def run(self, label: str) -> list[int]:
-        """Run ready atoms of device `label`, and those that become ready; return them in order."""
+        """Run ready atoms of device `label`, also those becoming ready; return them in order."""
         placement, pending = self.placement, self.pending
         queue = self.ready[label]
         self.ready[label] = []
@@ -137,7 +137,7 @@ def place_by_priority(
 
 
 def check_all_placeable(graph: Graph, devices: Sequence[str], atoms: Sequence[int]) -> None:
-    """Raise GraphError with names of nodes if there are `atoms` without a device."""
+    """Raise GraphError with names of `atoms` without a device, if there are any."""
     if not atoms:
         return
     nodes = [graph.nodes[node] for atom in atoms for node in graph.atoms[atom]]
@@ -241,9 +241,7 @@ def _by_levels(placement: Sequence[str], levels: Sequence[int]) -> tuple[Segment
 
 
 def check_order(graph: Graph, segments: Sequence[Segment]) -> None:
-    """Check that every atom is in one segment and reads only from its own or an earlier one.
-
-    The contracted graph is then acyclic, so every segment is convex.
+    """Check that every atom is in one segment and reads only from its own or earlier ones, so segments are convex.
 
     Raises:
         GraphError: it is not so; the message names a node.
@@ -342,7 +340,7 @@ def make_plan(
 ) -> Plan:
     """Return the plan that runs `segments` in this order.
 
-    Values that subgraphs capture count as read. Model outputs are never released. A model output that is also an input
+    Captured values of subgraphs count as read. Model outputs are never released. A model output that is also an input
     or constant is no step's output.
 
     Raises:

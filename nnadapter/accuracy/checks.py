@@ -85,13 +85,13 @@ class StepCheck:
 
 
 def check_step(bound: BoundStep, values: Sequence[Any], allowed: tolerances.ValueTolerances) -> StepCheck:
-    """Compute a step on the CPU and compare its values, which are by slot. Raises NNAdapterError."""
+    """Compute a step on the CPU and compare; `values` are by slot. Raises NNAdapterError."""
     expected = _expected(bound, values)
     return _compared(bound, [on_host(values[slot]) for slot in bound.outputs], expected, allowed)
 
 
 def is_random(bound: BoundStep, values: Sequence[Any], allowed: tolerances.ValueTolerances) -> bool:
-    """Return True if two runs on the CPU differ: such a step cannot be compared."""
+    """Return True if two runs on the CPU differ, so that the step cannot be compared."""
     return _compared(bound, _expected(bound, values), _expected(bound, values), allowed).is_beyond
 
 
@@ -225,7 +225,7 @@ class SessionChecks:
         return self._withdraw_device(step, check.largest, past.drift.checks)
 
     def _compared(self, step: PlannedStep) -> StepCheck | None:
-        """Compare a step; None, with a note, if it cannot be compared."""
+        """Compare a step; None, with a note, if impossible."""
         past, bound, values, partitioning = self._past_of(step), step.bound, step.values, step.partitioning
         if partitioning not in self._quantized:
             self._quantized[partitioning] = tolerances.quantized_values(partitioning.plan.graph)
@@ -343,14 +343,12 @@ class PlannedStep:
         return None if piece is None else piece.part.model
 
     def allowed(self, quantized: frozenset[str]) -> tolerances.ValueTolerances:
-        """Return the tolerances of the outputs."""
         graph = self.partitioning.plan.graph
         dtypes = {name: graph.value(name).dtype or "" for name in self.bound.step.outputs}
         precision = tolerances.precision_of(self.device.options)
         return tolerances.ByPrecision(precision=precision, dtypes=dtypes, quantized=quantized)
 
     def locate(self) -> ErrorLocation:
-        """Locate the error of the step."""
         try:
             part = self.partitioning.model.parts.part(self.bound.step)
             model: onnx.ModelProto = part.model
@@ -360,19 +358,19 @@ class PlannedStep:
             precision = tolerances.precision_of(self.device.options)
             located = locate(self.source.setting, model, self.bound.step.device, inputs, precision)
             return replace(located, nodes=tuple(_outer(located.nodes, self.nodes)))
-        except FAILURES:  # not necessarily an error of a node
+        except FAILURES:  # not necessarily a node's error
             return ErrorLocation(ErrorCause.PROGRAM)
 
     def cached_result(self) -> ErrorLocation | None:
-        """Return the stored result of the check for this version of the driver, or None."""
+        """Return the cached result for this version of the driver, or None."""
         cache, model = self.device.cache, self.model
         record = None if cache is None or model is None else cache.checked(model)
-        with suppress(ValueError, TypeError, KeyError, IndexError):  # a damaged record
+        with suppress(ValueError, TypeError, KeyError, IndexError):  # damaged record
             return None if record is None else _read(json.loads(record), self.nodes)
         return None
 
     def keep(self, located: ErrorLocation) -> ErrorLocation:
-        """Store the result of the check, and return it with the folder of its reproducer."""
+        """Store the result, and return it with the folder of its reproducer."""
         device, model = self.device, self.model
         if device.cache is None or model is None:
             return located
@@ -398,7 +396,7 @@ class PlannedStep:
         return all(ban is not None for ban in bans)
 
     def withdraw_nodes(self, nodes: Sequence[str], reason: str) -> None:
-        """Withdraw nodes from the step's device for the rest of the session; all if empty."""
+        """Withdraw nodes (all if empty) from the step's device for the rest of the session."""
         refused = Unsupported(Reason.WRONG_RESULT, reason)
         self.source.withdraw_nodes(self.bound.step.device, dict.fromkeys(nodes or [ALL], refused))
 
@@ -440,7 +438,7 @@ def _reproduced(device: SessionDevice, folder: Path, located: ErrorLocation) -> 
     stretch = located.stretches[0]
     digest = sha256(stretch.excerpt.model.SerializeToString(deterministic=True)).hexdigest()[:_DIGITS]
     band = tolerances.BANDS[tolerances.precision_of(device.options)]
-    with suppress(OSError, ValueError):  # ValueError: a sequence of different shapes is not an array
+    with suppress(OSError, ValueError):  # a sequence of different shapes is not an array
         path = folder / REPRODUCERS / f"{device.name.replace(':', '_')}-{digest}"
         return save_stretch(path, stretch, [_request(device)], band.relative, band.absolute).folder
     return ""
@@ -452,7 +450,7 @@ def _request(device: SessionDevice) -> DeviceRequest:
 
 
 def with_checks(make: Callable[..., ModelPlanSource], options: Options) -> Callable[..., ModelPlanSource]:
-    """Wrap `make`, so that its sources have the accuracy checks that `options` require."""
+    """Wrap `make`, so that its sources have the accuracy checks of `options`."""
 
     def make_checked(*arguments: Any, **keyword_arguments: Any) -> ModelPlanSource:
         source = make(*arguments, **keyword_arguments)

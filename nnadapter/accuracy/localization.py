@@ -64,7 +64,7 @@ class Excerpt:
 
 @dataclass(frozen=True, eq=False)
 class Cutting:
-    """Specialized model to cut into excerpts."""
+    """Specialized model to cut."""
 
     parts: OnnxParts
     graph: Graph
@@ -200,7 +200,7 @@ def _value(name: str, array: np.ndarray[Any, Any]) -> Value:
 
 
 def pieces(cutting: Cutting, most_bytes: int) -> Iterator[tuple[int, int]]:
-    """Yield first and end index of parts whose visible values fit in `most_bytes`."""
+    """Yield first and end index of parts with visible values of at most `most_bytes`."""
     first, piece_bytes = 0, 0
     for atom in range(len(cutting.devices)):
         size = cutting.size(atom)
@@ -291,7 +291,7 @@ class HostValues:
 
 
 def _bare(device: SessionDevice) -> SessionDevice:
-    """Return the device without cache and bans, so that trials have no side effects."""
+    """Return the device without cache and bans, so trials have no side effects."""
     return replace(
         device, context=device.context if device.cache is None else device.cache.inner, cache=None, bans=None
     )
@@ -316,7 +316,7 @@ _PIECE_BYTES = 1 << 28
 
 
 def first_true(low: int, high: int, test: Callable[[int], bool]) -> int:
-    """Bisect for a number in (`low`, `high`] at which `test` changes to true. It need not be monotonic."""
+    """Bisect for a number in (`low`, `high`] that changes `test` to true. It need not be monotonic."""
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if test(middle) else (middle, high)
@@ -346,7 +346,7 @@ class Search:
     host: HostValues
 
     def local_errors(self) -> tuple[Mapping[int, Deviation], tuple[int, ...]]:
-        """Return the local error of each atom, and the atoms that could not run individually."""
+        """Return the local error of each atom, and atoms that could not run individually."""
         deviations: dict[int, Deviation] = {}
         unchecked_atoms: list[int] = []
         for first, last in pieces(self.cutting, _PIECE_BYTES):
@@ -357,7 +357,7 @@ class Search:
         return deviations, tuple(unchecked_atoms)
 
     def accumulated(self) -> Stretch:
-        """Return the shortest initial stretch of atoms that deviates, by bisection."""
+        """Return the shortest deviating initial stretch, by bisection."""
         atoms = self.cutting.accelerated
         stretches: dict[int, Stretch] = {}
 
@@ -369,7 +369,7 @@ class Search:
         return stretches.get(number) or self.stretch(0, atoms[number] + 1)
 
     def shortest_deviating_stretch(self, stretch: Stretch) -> Stretch:
-        """Return the shortest stretch found with the same end that deviates."""
+        """Return the shortest deviating stretch found with the same end."""
         atoms = [atom for atom in self.cutting.accelerated if atom < stretch.end]
         stretches: dict[int, Stretch] = {}
 
@@ -390,7 +390,7 @@ class Search:
         return Stretch(start, end, excerpt, feed, got, expected, self._largest(got, expected))
 
     def _side_by_side(self, atoms: Sequence[int], values: Values, deviations: dict[int, Deviation]) -> Iterator[int]:
-        """Run atoms at once and store their deviations. Retry the missed ones in halves; yield those missed alone."""
+        """Run atoms at once and store deviations. Retry missed ones in halves; yield atoms missed alone."""
         excerpt = self.cutting.side_by_side(atoms, values)
         outcome = self.trials.run(excerpt, values)
         missed = []
@@ -501,7 +501,7 @@ class ErrorLocation:
 def locate(
     setting: Setting, model: onnx.ModelProto, device: str, inputs: Mapping[str, Any], precision: DataType
 ) -> ErrorLocation:
-    """Search for the nodes that make a step deviate; `inputs` are those of the deviating run."""
+    """Search for the nodes that make a step deviate on these `inputs`."""
     homes = {node.name: device for node in model.graph.node}
     cutting, defaults = cut(_at(model, inputs), shapes_of(inputs), homes)
     dtypes = {name: value.dtype or "" for name, value in cutting.graph.values.items()}
@@ -548,7 +548,7 @@ def _located(blame: ErrorCause, cutting: Cutting, stretches: Sequence[Stretch]) 
 
 
 def _at(model: onnx.ModelProto, inputs: Mapping[str, Any]) -> onnx.ModelProto:
-    """Return the model with its input shapes fixed and other shape information removed."""
+    """Return the model with fixed input shapes and without other shape information."""
     sized = type(model)()
     sized.CopyFrom(model)
     del sized.graph.value_info[:]

@@ -36,9 +36,8 @@ class Deviation:
 
     value: str
     tolerances: float = 0.0
-    """Largest difference as a multiple of the tolerance.
-
-    Infinite if shapes or types differ, or one side is not finite.
+    """Largest difference as a multiple of the tolerance; infinite if shapes or types differ, or one side is infinite or
+    NaN.
     """
     largest_absolute: float = 0.0
     largest_relative: float = 0.0
@@ -110,7 +109,7 @@ def _is_integer(dtype: np.dtype[Any]) -> bool:
 
 
 def _between_integers(got: Array, expected: Array) -> Array:
-    """Return exact integer differences: float64 has only 53 bits."""
+    """Return exact integer differences; float64 has only 53 bits."""
     wide = np.uint64 if expected.dtype == np.uint64 else np.int64
     a, b = got.astype(wide), expected.astype(wide)
     larger, smaller = np.maximum(a, b).astype(np.uint64), np.minimum(a, b).astype(np.uint64)
@@ -187,7 +186,7 @@ def tolerance_of(dtype: str, precision: DataType, steps: int) -> Tolerance:
 
 
 def precision_of(options: OptionValues) -> DataType:
-    """Return the precision in which a device computes float32, from its options."""
+    """Return the precision of float32 on a device with these options."""
     name = "float16" if options.get("float16") is True else options.get("precision")
     return DataType(name) if isinstance(name, str) and name in _NAMES and "float" in name else DataType.FLOAT32
 

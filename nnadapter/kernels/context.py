@@ -116,14 +116,14 @@ def _transposed_back(result: object, kernel_type: KernelType | None, type_: Oper
 
 
 def _copy_if_shared(result: Array, inputs: Sequence[Array]) -> Array:
-    """Copy results that share memory: kernels may return their inputs."""
+    """Copy results that share memory, since kernels may return their inputs."""
     is_shared = not result.flags.writeable or any(np.may_share_memory(result, array) for array in inputs)
     return result.copy() if is_shared else result
 
 
 @dataclass(frozen=True, eq=False)
 class ProgramStep:
-    """One step of a program: a driver's program or a kernel call."""
+    """Step of a program: a driver's program or a kernel call."""
 
     work: Program | KernelCall
     inputs: tuple[int, ...]
@@ -177,7 +177,7 @@ class KernelProgram(Program):
 
 
 class KernelExecution(Execution):
-    """Execution without own state, as re-entrant as the driver's executions."""
+    """Stateless execution, as re-entrant as the driver's."""
 
     def __init__(self, program: KernelProgram) -> None:
         self._program = program
@@ -200,7 +200,6 @@ class KernelExecution(Execution):
         return self.compute_within(inputs, UNLIMITED)
 
     def compute_within(self, inputs: Sequence[Array], control: Control) -> Sequence[Array]:
-        """Run all steps, and check `control` before each."""
         values = {**self._program.constants, **dict(zip(self._program.inputs, inputs, strict=True))}
         for step, work in self._steps:
             if control.cancelled is not None and control.cancelled():
@@ -223,7 +222,7 @@ def _computed(
 
 
 class KernelContext(Context):
-    """Context of a device with kernels; `domains` are those of unconverted nodes for the driver."""
+    """Context of a device with kernels; unconverted nodes of `domains` go to the driver."""
 
     def __init__(self, inner: Context, table: KernelTable, domains: Collection[str] = ()) -> None:
         self.inner = inner
@@ -278,7 +277,7 @@ class KernelContext(Context):
         return self.inner.clone_with_constants(program, model) if self._segment(model) is None else None
 
     def deserialize(self, blob: bytes) -> Program:
-        """Select kernels from the current table; raises IncompatibleProgramError if none fits."""
+        """Select kernels from the current table. Raises IncompatibleProgramError if none fits."""
         if not _calls_kernels(blob):
             return self.inner.deserialize(blob)
         stored, blobs = segments.read(blob)
@@ -305,7 +304,6 @@ class KernelContext(Context):
         return onnx_segment(model) if has_calls(model) else None
 
     def _is_call(self, operation: Operation, types: Sequence[OperandType]) -> bool:
-        """Return True if a kernel computes a CUSTOM operation; False if the driver does."""
         call = CustomCall.of(operation.attributes)
         return call.domain not in self._domains or isinstance(self.table.choose(Request.of(call, types)), Choice)
 

@@ -1,8 +1,8 @@
 """Kernel registration and selection.
 
-Kernels fit if all their declarations hold. Among those, in order: higher `priority`; fewer transposed arguments; fewer
-accepted data types; more declared arguments; this device before all of the driver; later `since_version`; user before
-driver; later registration.
+Kernels fit if all their declarations hold. Then these decide, in order: higher `priority`; fewer transposed arguments;
+fewer accepted data types; more declared arguments; this device before all of the driver; later `since_version`; user
+before driver; later registration.
 """
 
 from __future__ import annotations
@@ -78,14 +78,12 @@ class KernelTable:
 
     @cached_property
     def by_op(self) -> Mapping[tuple[str, str], tuple[Kernel, ...]]:
-        """Kernels by domain and op type, in table order."""
         kernels_by_op: dict[tuple[str, str], list[Kernel]] = {}
         for kernel in self.kernels:
             kernels_by_op.setdefault(kernel.op, []).append(kernel)
         return {op: tuple(of_op) for op, of_op in kernels_by_op.items()}
 
     def choose(self, request: Request) -> Choice | Unsupported:
-        """Return the kernel for a request, or a refusal."""
         kernels = self.by_op.get((request.domain, request.op_type), ())
         misfits = [(kernel, misfit(kernel, request)) for kernel in kernels]
         fitting = [kernel for kernel, text in misfits if not text]
@@ -240,7 +238,7 @@ def register_kernel(
         function: gets read-only numpy arrays (None if absent), and attributes with ONNX's defaults as keywords; returns
             an array, or a tuple of one per output.
         domain: empty for ONNX's own.
-        since_version: first version of the op's schema, or else of the domain's opset.
+        since_version: first version of the op's schema, otherwise of the domain's opset.
         until_version: last version.
         inputs: argument types; see `KernelType`.
         outputs: result types.
@@ -315,7 +313,7 @@ def unregister_kernel(kernel: Kernel) -> None:
 
 
 def kernel_table(device: str, context: Context) -> KernelTable:
-    """Return the kernels of a device; invalid ones of its driver are ignored with a DriverWarning."""
+    """Return the kernels of a device, without invalid ones of its driver (DriverWarning)."""
     driver, _, id_ = inside(device).partition(":")
     names = {driver, f"{driver}:{id_ or 0}"}
     user_kernels = tuple(user_kernel for user_kernel in registered_kernels() if user_kernel.device in names)

@@ -47,7 +47,6 @@ class Called:
 
     call: CustomCall
     inputs: tuple[str, ...]
-    """Input names, including constants."""
     types: tuple[OperandType, ...]
 
 
@@ -159,7 +158,7 @@ def _levels(segment: Segment) -> list[int]:
 
 
 def _read_outside(segment: Segment, levels: Sequence[int]) -> set[str]:
-    """Return the values that operations of another level, kernels or the caller read."""
+    """Return the values read by operations of another level, kernels or the caller."""
     producer_levels = {name: levels[at] for at, operation in enumerate(segment.operations) for name in operation.makes}
     boundary_values = set(segment.outputs)
     for at, operation in enumerate(segment.operations):
@@ -370,7 +369,7 @@ def calls_of(
 def called_nodes(
     graph: Graph, nodes: Sequence[OnnxNode], calls: KernelCalls, device_candidates: Sequence[DeviceCandidate]
 ) -> frozenset[str]:
-    """Return the convertible nodes that kernels compute, except in atoms that a device supports entirely."""
+    """Return the convertible nodes for kernels, except in atoms that a device supports entirely."""
     single_nodes = ((atom, nodes[members[0]]) for atom, members in enumerate(graph.atoms) if len(members) == 1)
     return frozenset(
         node.name
@@ -447,7 +446,6 @@ def _stated(node: OnnxNode, outputs: tuple[OperandType, ...] | None) -> tuple[Op
 
 
 def _trimmed(inputs: Sequence[OperandType | None]) -> tuple[OperandType | None, ...]:
-    """Drop trailing absent inputs."""
     last = max((position for position, type_ in enumerate(inputs) if type_ is not None), default=-1)
     return tuple(inputs[: last + 1])
 

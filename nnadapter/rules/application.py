@@ -22,7 +22,7 @@ _PATTERN = re.compile(r"[*?\[]")
 
 
 class Selector:
-    """Nodes of a model that rules select; nodes inlined from functions keep their original names."""
+    """Selection of nodes by rules; nodes inlined from functions keep their original names."""
 
     def __init__(self, model_graph: Graph) -> None:
         self._own = model_graph
@@ -31,7 +31,6 @@ class Selector:
         return frozenset.intersection(*self._matches(rule))
 
     def why_nothing(self, rule: Rule) -> str:
-        """Describe the reason for an empty selection."""
         domain, op_type = rule.domain_and_op_type
         if op_type is not None and not self._by_op_type.get((domain, op_type)):
             op_types = [name for of_domain, name in self._by_op_type if of_domain == domain]
@@ -128,7 +127,7 @@ class RuleEffect:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class AppliedRules:
-    """Verdicts restricted by rules, and the rules for devices that are asked later."""
+    """Restricted verdicts, and the rules for devices that are asked later."""
 
     verdicts: Mapping[str, tuple[Verdict, ...]]
     """Verdicts on every atom by device."""
@@ -149,7 +148,7 @@ class AppliedRules:
         return tuple(changed)
 
     def broken_pin(self, graph: Graph, atom: int, refusal: Unsupported) -> RulesError | None:
-        """Return the error if a pinned device withdrew its support, or None."""
+        """Return the error if a pinned device withdrew its support."""
         if atom not in self.pinned:
             return None
         device, place = self.pinned[atom]
@@ -239,7 +238,6 @@ class _Binder:
         banned: Mapping[str, Mapping[int, Ban]],
         verdicts: Mapping[str, Sequence[Verdict]],
     ) -> None:
-        """Raise if a pinned device cannot run its atom."""
         for atom, pin in pinned.items():
             ban = banned.get(pin.device, {}).get(atom)
             if ban is not None:
@@ -369,9 +367,8 @@ def segments_to_drop(
 ) -> SegmentsDroppedByLimits:
     """Return the segments that limits drop in this round.
 
-    1. `whole_graph`: unless one segment has everything, drop all segments. If they are on several devices, keep those
-       of
-       the first device that supports everything.
+    1. `whole_graph`: unless one segment has everything, drop all segments. If they are on several devices, keep the
+       segments of the first device that supports everything.
     2. `min_nodes`, `min_flops`, `min_benefit_ms`: drop segments below the minimum. Unknown FLOPs pass.
     3. `max_segments`: drop half of the excess, smallest benefit (or FLOPs, if costs are unknown) first.
     4. A segment with an atom that no other device supports is exempt from minima, which is reported.
@@ -405,7 +402,6 @@ class _Limiter:
         return [at for at, candidate in enumerate(self.candidates) if candidate.accelerated]
 
     def whole_graph(self) -> SegmentsDroppedByLimits:
-        """Apply the limit `whole_graph`."""
         away = self.away
         if not self.limits.whole_graph or not away or len(self.candidates) == 1:
             return _NOTHING
@@ -436,7 +432,6 @@ class _Limiter:
                 yield RuleEffect(rule=rule, source=self.rules.limit_location(name), nodes=0, note=note)
 
     def at_most(self) -> SegmentsDroppedByLimits:
-        """Apply the limit `max_segments`."""
         most, away = self.limits.max_segments, self.away
         if most is None or len(away) <= most:
             return _NOTHING

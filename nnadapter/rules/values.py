@@ -22,7 +22,7 @@ Amount = Annotated[float, Meta(ge=0, le=1e300)]
 
 
 class Rule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename={"from_": "from"}):
-    """A device, and criteria for nodes, all of which must match.
+    """A device, and criteria for nodes; all must match.
 
     Raises:
         RulesError: an invalid value, no criteria, or a region with only one end.
@@ -86,7 +86,6 @@ class Pin(Rule, frozen=True):
     """Nodes that must run on one device."""
 
     def __str__(self) -> str:
-        """The rule in words."""
         return f"pin to {self.device!r} of {self.selectors}"
 
 
@@ -94,7 +93,6 @@ class Ban(Rule, frozen=True):
     """Nodes that must not run on a device."""
 
     def __str__(self) -> str:
-        """The rule in words."""
         return f"ban from {self.device!r} of {self.selectors}"
 
 
@@ -151,7 +149,7 @@ class Rules:
         return f"{self.entry(rule)} in {self.source}"
 
     def entry(self, rule: Pin | Ban) -> str:
-        """Return a rule's kind and number, from 1: `pin 2`."""
+        """Return kind and number of a rule: `pin 2`."""
         word, group = ("pin", self.pins) if isinstance(rule, Pin) else ("ban", self.bans)
         return f"{word} {next((number for number, member in enumerate(group, 1) if member is rule), 0)}"
 

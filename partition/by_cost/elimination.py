@@ -106,7 +106,7 @@ def _acting_as_edges(groups: list[EliminatedGroup], count: int) -> Iterator[Elim
 
 
 def turns(groups: list[EliminatedGroup] | tuple[EliminatedGroup, ...], count: int) -> Indices:
-    """Return the group in which each vertex is eliminated, or `len(groups)` if it remains."""
+    """Return the group that eliminates each vertex, or `len(groups)` if it remains."""
     turn = np.full(count, len(groups), np.int64)
     for at, group in enumerate(groups):
         turn[group.vertices] = at
@@ -122,7 +122,7 @@ def next_neighbors(group: EliminatedGroup, turn: Indices) -> Indices:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PairwiseCosts:
-    """Cost function: finite costs of binary vertices, and of edges between different values."""
+    """Finite costs of binary vertices, and of edges between different values."""
 
     vertex: Seconds
     first: Indices
@@ -134,10 +134,7 @@ class PairwiseCosts:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Elimination:
-    """Elimination of a group.
-
-    In entry s of a table, bit 0 is the value of the vertex, bit i + 1 that of its neighbor i.
-    """
+    """Elimination of a group. In entry s of a table, bit 0 is the vertex's value, bit i + 1 its neighbor i's."""
 
     group: EliminatedGroup
     edge: Indices
@@ -223,8 +220,6 @@ def plan_elimination(count: int, first: Indices, second: Indices) -> Elimination
 
 
 class _Slots:
-    """Position of a neighbor among the neighbors of a vertex."""
-
     def __init__(self, groups: tuple[EliminatedGroup, ...], count: int) -> None:
         none = np.zeros(0, np.int64)
         keys = [none, *((group.vertices[:, None] * count + group.neighbors).ravel() for group in groups)]
@@ -356,7 +351,7 @@ def _remaining_costs(plan: Elimination, costs: PairwiseCosts, tables: Seconds) -
 
 
 def values(plan: Elimination, reduced: Reduced, remaining_values: Flags) -> Flags:
-    """Return the values of all vertices in a minimum, from the remaining ones."""
+    """Return the values of all vertices in a minimum."""
     vertex_values = np.zeros(plan.count, np.bool_)
     vertex_values[plan.remaining_vertices] = remaining_values
     for step, choices in zip(reversed(plan.steps), reversed(reduced.choices), strict=True):

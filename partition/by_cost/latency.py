@@ -61,19 +61,19 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheapestPlacement:
-    """Cheapest placement found, with a lower bound and other candidates."""
+    """Cheapest placement found, with a lower bound."""
 
     placement: tuple[str, ...]
     cost: float
     bound: float
     bound_kind: BoundKind
     candidates: tuple[Candidate, ...]
-    """Distinct placements, cheapest first, including feasible baselines, which keep their own origin."""
+    """Distinct placements, cheapest first, with feasible baselines, which keep their origin."""
     repeats: tuple[int, ...] = ()
 
     @property
     def gap(self) -> float:
-        """Fraction by which the cost exceeds the lower bound."""
+        """Excess of the cost over the lower bound, as a fraction."""
         if self.cost <= self.bound:
             return 0.0
         return self.cost / self.bound - 1 if self.bound > 0 else float("inf")
@@ -84,15 +84,9 @@ def place_by_latency(
 ) -> CheapestPlacement:
     """Return the cheapest placement found, a lower bound of all placements, and other candidates.
 
-    A few placements are all priced; otherwise see `place_on_two` and `place_on_several`. A repetitive graph is solved
-    for one repeat of each block (`partition.by_cost.repeats`). Among equal costs, equal treatment of repeats wins.
-    Deterministic; the work is linear in the graph.
-
-    Args:
-        graph: the graph.
-        prices: its prices, columns in any order.
-        blocks: from `find_blocks`.
-        enumerate_few: price all placements if they are few.
+    A few placements are all priced, unless `enumerate_few` is False; otherwise see `place_on_two` and
+    `place_on_several`. A repetitive graph is solved for one repeat of each of its `blocks` (`find_blocks`). Among equal
+    costs, equal treatment of repeats wins. Columns of `prices` are in any order. Deterministic and linear in the graph.
 
     Raises:
         GraphError: no device takes some atom, values that cannot cross leave no placement, prices are of another graph,
@@ -128,7 +122,7 @@ def _useful(prices: Prices) -> Prices:
 
 
 def _baselines(prices: Prices) -> tuple[search.Named, ...]:
-    """Return everything on the host, if feasible, and each atom on the first other device that takes it."""
+    """Return all on the host, if feasible, and each atom on the first other device that takes it."""
     takes = np.isfinite(prices.run)
     host = prices.host_row
     order = np.array(sorted(range(len(prices.devices)), key=lambda row: row == host))
@@ -222,7 +216,7 @@ class BalancedPlacement:
     busiest: tuple[str, ...]
     """Device with the largest load, or processor-sharing devices with it in total."""
     stage: float
-    """Largest load: the seconds per input."""
+    """Largest load."""
     bound: float
     """Lower bound of `stage` for every placement."""
 
@@ -237,12 +231,9 @@ def place_by_throughput(
 ) -> BalancedPlacement:
     """Return a placement with a small load of the busiest device, and a lower bound. Deterministic.
 
-    Args:
-        graph: the graph.
-        prices: its prices, columns in any order.
-        sharing: devices that share processors and count as one.
-        starts: initial placements.
-        enumerate_few: price all placements if they are few.
+    A few placements are all priced, unless `enumerate_few` is False; otherwise the best of `starts` and of generated
+    placements are improved. Columns of `prices` are in any order. Devices in `sharing` share processors and count as
+    one.
 
     Raises:
         GraphError: no device takes some atom, or prices are of another graph.
@@ -303,7 +294,7 @@ class _Stages:
 
 
 class _Loads:
-    """Cached loads of placements of one graph per stage."""
+    """Cached loads of placements, per stage."""
 
     def __init__(self, graph: Graph, prices: Prices, stages: _Stages) -> None:
         self.graph, self.prices, self.stages = graph, prices, stages
@@ -319,7 +310,7 @@ class _Loads:
         return self._known[key]
 
     def key(self, rows: Indices) -> tuple[float, float]:
-        """Return the busiest load and the total, to compare placements."""
+        """Return busiest and total load, to compare placements."""
         seconds = self.of(rows)
         return float(seconds.max(initial=0.0)), float(seconds.sum())
 
@@ -347,7 +338,7 @@ def _bound(run: Seconds) -> float:
 
 
 def _fill_devices(prices: Prices, stages: _Stages) -> Iterator[Indices]:
-    """Yield placements that fill one device after the other, in several orders, up to several loads."""
+    """Yield placements that fill one device after the other, in several orders and up to several loads."""
     takes, atoms = np.isfinite(stages.run), np.arange(stages.run.shape[1])
     rows = [row for row in range(len(stages.rows)) if takes[row].any()]
     run = np.where(takes, stages.run, 0.0)
@@ -411,7 +402,6 @@ def _changed(rows: Indices, atoms: Indices | int, row: int | np.int64) -> Indice
 
 
 def _boundary_atoms(graph: Graph, rows: Indices) -> Flags:
-    """Return flags of atoms with an edge to another device."""
     topology = topology_of(graph)
     producer, reader = topology.read_producer, topology.reader
     crossing = (producer >= 0) & (rows[producer] != rows[reader])

@@ -5,20 +5,20 @@ Algorithms, IEEE TSE 3 (1977). The source's side is the second device, the sink'
 joined to the sink or the source with the difference of its costs. A value crosses once per direction, so one with
 several readers has a vertex per direction that changes sides with its first reader.
 
-Variable elimination solves the chain-like parts and maximum flow the rest. Flow alone is quadratic on chains, because
-an augmenting path may be as long as the graph. A large graph with long flows is solved in windows:
+Variable elimination solves the chain-like parts and maximum flow the rest, because flow alone is quadratic on chains. A
+large graph with long flows is solved in windows:
 
 1. A window is solved with its surroundings at 0 and at 1. By submodularity, vertices that are 1 in the first case or 0
    in the second have that value in a minimum cut.
 2. Connected undecided vertices of a window are merged, and the merged graph is cut, not always optimally.
 3. Without edges between windows, each window has a minimum cut; their sum is a lower bound.
 
-Launches along a path: along any path, the label changes only between segments, so a label has at least as many segments
-as runs. One launch for the first atom and one per label change is a sum over edges, which a cut can carry
-(`Surcharge`). A cut with the surcharge of a path, or with an average over paths, is a lower bound of the true cost.
-Paths and placements play a zero-sum game: each cut is followed by the path with most launches, and the average over all
-paths enters the next cut. Both averages converge to the value of the game. Source: J. Robinson, An Iterative Method of
-Solving a Game, Annals of Mathematics 54 (1951).
+Launches along a path: the label changes only between segments, so a label has at least as many segments as runs on the
+path. One launch for the first atom and one per label change is a sum over edges, which a cut can carry (`Surcharge`). A
+cut with the surcharge of a path, or with an average over paths, is a lower bound of the true cost. Paths and placements
+play a zero-sum game: each cut is followed by the path with most launches, and the average over all paths enters the
+next cut. Both averages converge to the value of the game. Source: J. Robinson, An Iterative Method of Solving a Game,
+Annals of Mathematics 54 (1951).
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def flow_module() -> ModuleType:
 
 
 def square(values: NDArray[Any], rows: Indices, columns: Indices, count: int) -> Any:
-    """Return a square sparse matrix of scipy. Its indices are int32, as scipy before 1.15 requires."""
+    """Return a square sparse matrix of scipy, with int32 indices as scipy before 1.15 requires."""
     from scipy import sparse
 
     return sparse.csr_array((values, (rows.astype(np.int32), columns.astype(np.int32))), (count, count))
@@ -163,7 +163,7 @@ def _solve_chosen_windows(costs: PairwiseCosts, window: Indices, chosen: Flags, 
 
 
 def _joined(costs: PairwiseCosts, window: Indices, low: Flags, high: Flags, above: float) -> Flags:
-    """Return all values; connected undecided vertices of a window get the same one."""
+    """Return all values; connected undecided vertices of a window get equal ones."""
     count, still = len(window), low != high
     inner = (window[costs.first] == window[costs.second]) & still[costs.first] & still[costs.second]
     ends = costs.first[inner], costs.second[inner]
@@ -213,7 +213,7 @@ class Network:
 
 
 class Plans:
-    """Cache of the newest elimination plans, which networks with equal edges share."""
+    """Cache of elimination plans, which networks with equal edges share."""
 
     def __init__(self) -> None:
         self._eliminations: dict[bytes, Elimination] = {}
@@ -371,7 +371,7 @@ def _edges(
 
 
 def _forced(network: Network, unary: Seconds, active: Flags) -> NDArray[np.int8] | None:
-    """Return the side to which infinite edges force each vertex (1 source, 0 sink, -1 free), or None if infeasible."""
+    """Return the side that infinite edges force on each vertex (1 source, 0 sink, -1 free), or None if infeasible."""
     csgraph = flow_module()
     banned = np.isinf(unary) & active
     if banned.all(axis=0).any():
@@ -412,7 +412,7 @@ def _solve(network: Network, unary: Seconds, side: NDArray[np.int8], active: Fla
 
 
 def costliest_path(graph: Graph, rows: Rows, launch: Seconds) -> Indices:
-    """Return the path on which a placement needs most launch seconds, a long one among equals."""
+    """Return the path with most launch seconds in a placement, a long one among equals."""
     labels, price = rows.tolist(), launch.tolist()
     seconds: list[float] = []
     lengths: list[int] = []

@@ -106,7 +106,7 @@ class Origin:
     base: Origin | None = None
 
     def __post_init__(self) -> None:
-        """Check that the parameters fit the kind; raise ValueError otherwise."""
+        """Check that the parameters fit the kind, or raise ValueError."""
         try:
             str(self)
         except (IndexError, ValueError) as error:
@@ -163,12 +163,7 @@ class Prices:
     """
 
     def __post_init__(self) -> None:
-        """Check names, shapes and numbers.
-
-        Raises:
-            GraphError: a name is duplicate, an array has a wrong shape or type, a NaN or a negative number, or a launch
-                is infinite.
-        """
+        """Raise GraphError for a duplicate name, wrong shape or type, NaN, negative number or infinite launch."""
         for kind, names in (("device", self.devices), ("value", self.values)):
             if len(set(names)) != len(names):
                 twice = next(name for at, name in enumerate(names) if name in names[:at])
@@ -240,16 +235,10 @@ class SegmentPrice:
 
 
 def price(graph: Graph, prices: Prices, placement: Sequence[str], segments: Sequence[Segment] | None = None) -> float:
-    """Return the seconds of a run of `placement`; infinite if it cannot run.
+    """Return the seconds of a run of `placement`, a label per atom; infinite if it cannot run.
 
     Models the executor: run every atom, launch every segment, bring its inputs, take its outputs that are read
-    elsewhere.
-
-    Args:
-        graph: the graph.
-        prices: its prices; columns in any order.
-        placement: label of every atom.
-        segments: by default from `partition.plan.cut`.
+    elsewhere. Segments are by default from `partition.plan.cut`; columns of `prices` are in any order.
 
     Raises:
         GraphError: prices are of another graph, or lack a row for a label.
@@ -260,7 +249,7 @@ def price(graph: Graph, prices: Prices, placement: Sequence[str], segments: Sequ
 def price_segments(
     graph: Graph, prices: Prices, placement: Sequence[str], segments: Sequence[Segment] | None = None
 ) -> tuple[SegmentPrice, ...]:
-    """Return the cost of every segment of `placement`; see `price`, which returns the total."""
+    """Return the cost of every segment of `placement`; see `price`."""
     parts, devices = _totals(graph, prices, placement, segments)
     rows = zip(devices.tolist(), *parts.tolist(), strict=True)
     return tuple(
@@ -270,7 +259,7 @@ def price_segments(
 
 
 def device_seconds(graph: Graph, prices: Prices, placement: Sequence[str]) -> Seconds:
-    """Return the load of every device [devices]; see `price`, which returns the total."""
+    """Return the load of every device [devices]; see `price`."""
     parts, devices = _totals(graph, prices, placement, None)
     return np.bincount(devices, parts.sum(axis=0), len(prices.devices)).astype(np.float64)
 
@@ -372,12 +361,8 @@ _Label = TypeVar("_Label")
 def price_many(graph: Graph, prices: Prices, rows: Rows) -> Seconds:
     """Return the cost [placements] of many placements on two devices: `price`, vectorized.
 
-    The recurrence of levels (see `partition.plan.cut`) runs once for all placements and both starts.
-
-    Args:
-        graph: the graph.
-        prices: columns in the topology's order.
-        rows: [atoms, placements] device rows.
+    The recurrence of levels (see `partition.plan.cut`) runs once for all placements and both starts. `rows` are [atoms,
+    placements]; columns of `prices` are in the topology's order.
     """
     topology = topology_of(graph)
     count = rows.shape[1]
@@ -480,7 +465,7 @@ def readers_by_number(topology: Topology) -> list[tuple[Indices, Indices]]:
 
 
 def distinct(placements: Iterable[tuple[_Label, Rows]]) -> list[tuple[_Label, Rows]]:
-    """Return entries without those that repeat device rows."""
+    """Return the placements without repeated device rows."""
     found: dict[bytes, tuple[_Label, Rows]] = {}
     for entry in placements:
         found.setdefault(entry[1].tobytes(), entry)
@@ -488,7 +473,7 @@ def distinct(placements: Iterable[tuple[_Label, Rows]]) -> list[tuple[_Label, Ro
 
 
 def penalized(graph: Graph, prices: Prices) -> Prices:
-    """Return prices that charge a finite penalty, above any feasible cost, for values that cannot cross."""
+    """Return prices with a finite penalty, above any feasible cost, for values that cannot cross."""
     forbidden = np.isinf(prices.transfer_in).any() or np.isinf(prices.transfer_out).any()
     if not forbidden:
         return prices

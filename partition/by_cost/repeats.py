@@ -68,7 +68,7 @@ def find_blocks(graph: Graph, hashes: Sequence[Hashable], least: int = 0) -> tup
 
 
 def _reads(graph: Graph) -> tuple[Indices, Indices]:
-    """Return the producers of all inputs (-1 for none), and the offset of each node's inputs."""
+    """Return the producers of all inputs (-1 for none), and the offset of each node's."""
     producers = [graph.producer.get(name, -1) for node in graph.nodes for name in node.reads]
     counts = [len(node.reads) for node in graph.nodes]
     return np.array(producers, np.int64), np.cumsum([0, *counts])
@@ -157,7 +157,7 @@ _FOLDED_REPEATS = 2
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FoldedGraph:
-    """Short graph in which few repeats represent many."""
+    """Short graph with few repeats that represent many."""
 
     graph: Graph
     prices: Prices
@@ -195,7 +195,7 @@ def fold(
 ) -> FoldedGraph | None:
     """Return a short graph that represents `graph`; None if too little repeats.
 
-    Of each run, the first repeat, the last, and `representative_count` between remain. Readers of a removed repeat's
+    The first and the last repeat of each run remain, and `representative_count` between. Readers of a removed repeat's
     value read its representative's. A run ends where atoms, feasibility or prices (by more than 1 %) differ. Boundaries
     between repeats lie where no atoms, and no reads over more than one repeat, cross.
     """
@@ -257,7 +257,7 @@ def _spans(graph_facts: _GraphFacts, run: Blocks, representative_count: int) -> 
 
 
 def _repeat_start_with_fewest_cuts(graph_facts: _GraphFacts, run: Blocks) -> int | None:
-    """Return the offset in a run at which repeats cut the fewest atoms.
+    """Return the offset of repeats in a run that cuts the fewest atoms.
 
     None if reads always reach back over more than one repeat.
     """
@@ -383,7 +383,7 @@ def place_repeats(
 def place_folded(
     graph: Graph, prices: Prices, starts: tuple[search.Named, ...], folded: FoldedGraph
 ) -> search.PlacedOnTwo | None:
-    """Place an already folded graph; see `place_repeats`."""
+    """Place a folded graph; see `place_repeats`."""
     return (_on_two if len(prices.devices) == 2 else _on_several)(graph, prices, starts, folded)
 
 

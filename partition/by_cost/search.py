@@ -74,7 +74,6 @@ class PlacementCosts:
         return max(1, _AT_ONCE // max(1, len(topology_of(self.graph).reader), self.atoms))
 
     def of(self, rows: Rows) -> Seconds:
-        """Return the seconds [placements] of rows [atoms, placements]."""
         blocks = (rows[:, start : start + self.at_once] for start in range(0, rows.shape[1], self.at_once))
         homes = (block if self.representative_atom is None else block[self.representative_atom] for block in blocks)
         return np.concatenate([price_many(self.graph, self.prices, home_rows) for home_rows in homes])
@@ -215,7 +214,7 @@ Named = tuple[Origin, Rows]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlacedOnTwo:
-    """Placements on some devices, with a lower bound."""
+    """Placements with a lower bound."""
 
     placements: tuple[Named, ...]
     bound: float
@@ -224,7 +223,7 @@ class PlacedOnTwo:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cuts:
-    """Placements on two devices by minimum cuts, with a lower bound."""
+    """Placements on two devices by minimum cuts."""
 
     placements: tuple[Named, ...]
     """The cut without launches, then cuts along paths, then the two single-device placements."""
@@ -234,7 +233,7 @@ class Cuts:
     """Seconds that no placement on both devices can beat."""
 
     def bound(self, costs: Seconds) -> float:
-        """Return the lower bound of all placements, from the costs of `placements`."""
+        """Return the lower bound of all placements, from costs of `placements`."""
         return min(self.mixed, float(costs[-2:].min()))
 
 
@@ -310,7 +309,7 @@ def _along_paths(graph: Graph, prices: Prices, plain: TwoWay, plans: Plans, roun
 
 
 def _with_returns(graph: Graph, prices: Prices, plain: TwoWay, plans: Plans, rounds: int) -> Iterator[Named]:
-    """Yield cuts that also pay for returning values: each pays the average charge of the previous ones."""
+    """Yield cuts that also pay the average charge of previous ones for returning values."""
     topology = topology_of(graph)
     rows, total = plain.rows, np.zeros((2, topology.atoms))
     paths = []
@@ -338,7 +337,7 @@ def search_from_cheapest(
     kind: OriginKind,
     work: int,
 ) -> Iterator[Named]:
-    """Improve the cheapest feasible `placements`, with costs `seconds`, by local search."""
+    """Improve the cheapest feasible `placements`, which cost `seconds`, by local search."""
     movable = np.flatnonzero(np.isfinite(prices.run).all(axis=0))
     feasible = [placements[at] for at in np.argsort(seconds, kind="stable") if np.isfinite(seconds[at])]
     for origin, rows in distinct(feasible)[:_STARTS]:
@@ -353,7 +352,7 @@ _FLIP_WORK = 40_000
 _BOUND_WORK = 600_000
 _BOUND_ROUNDS = 40
 _EXACT = 256
-"""Maximum number of atoms for which the search prices exact segments."""
+"""Maximum number of atoms with exact segments in the search."""
 _MOVE_STARTS = (3, 2)
 """Numbers of starts for graphs up to `_EXACT` and for larger ones."""
 
