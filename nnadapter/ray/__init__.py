@@ -1,7 +1,6 @@
 """Models on many machines: batches over Ray Data, requests over Ray Serve. See docs/machines.md.
 
-This package compiles a model once per kind of machine, runs rows or requests in sessions, and totals results. Inside
-it, `ray` is Ray.
+This package compiles a model once per kind of machine, runs rows or requests in sessions, and totals results.
 """
 
 from __future__ import annotations

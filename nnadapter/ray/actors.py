@@ -26,7 +26,7 @@ from nnadapter.session.session import InferenceSession
 
 
 def session_options(threads: int) -> Any:
-    """Return ONNX Runtime session options for the CPU; None for the default number of threads."""
+    """Return session options for the CPU; None for the default number of threads."""
     if not threads:
         return None
     options = onnxruntime.SessionOptions()
@@ -79,11 +79,7 @@ def kind_of(request: Request) -> tuple[job.Kind, str]:
 
 
 def local_file(contents: Any, kind: job.Kind, request: Request) -> str:
-    """Return the path of a compiled file; the first caller on a machine writes it.
-
-    Raises:
-        CompiledModelError: it cannot be written.
-    """
+    """Return the path of a compiled file, which the first caller on a machine writes. Raises CompiledModelError."""
     name = request.digest[:_SHOWN] if request.is_compiled else job.file_name(kind, request)
     try:
         return str(job.written(np.asarray(contents), name, job.session_folder()))
@@ -96,11 +92,7 @@ def local_file(contents: Any, kind: job.Kind, request: Request) -> str:
 
 
 def open_file(path: str, kind: job.Kind, request: Request) -> ActorSession:
-    """Create a session from a compiled file.
-
-    Raises:
-        NNAdapterError: as `InferenceSession`.
-    """
+    """Create a session from a compiled file. Raises as `InferenceSession`."""
     import ray
 
     context, started = ray.get_runtime_context(), perf_counter()
@@ -119,7 +111,7 @@ def open_file(path: str, kind: job.Kind, request: Request) -> ActorSession:
 
 
 def called(reference: Any) -> Any:
-    """Return the result of an actor call; raise our errors without Ray's wrapper."""
+    """Return the result of an actor call; raise errors without Ray's wrapper."""
     import ray
 
     try:
@@ -154,7 +146,6 @@ class Worker:
         self._opened: ActorSession | NNAdapterError | None = None if request.needs_shapes else self._open(None)
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Array]:
-        """Run a batch; keep the order of rows."""
         import ray
 
         if isinstance(self._opened, NNAdapterError):
@@ -191,7 +182,7 @@ class Worker:
             return error
 
     def _open_for(self, arrays: Mapping[str, Array], is_batch: Mapping[str, bool]) -> ActorSession:
-        """Return the session, compiled for the first rows if no shapes are known."""
+        """Return the session, compiled for the first rows if shapes are unknown."""
         with self._opening:
             if self._opened is None:
                 self._opened = self._open([self._shapes(arrays, is_batch, choose) for choose in (min, max)])

@@ -104,7 +104,7 @@ def map_batches(
         passthrough_columns=passthrough_columns,
         batch_size=batch_size,
     )
-    base_request = cluster.request_of(  # before Ray is started: invalid options raise at once
+    base_request = cluster.request_of(  # invalid options raise before Ray is started
         source,
         devices=devices,
         options=options,
@@ -138,17 +138,13 @@ def map_batches(
         udf_modifying_row_count=False,
         **{**placed, **ray_remote_args},
     )
-    mapped_dataset.context.raise_original_map_exception = True  # raise our errors without Ray's wrapper
+    mapped_dataset.context.raise_original_map_exception = True  # raise errors without Ray's wrapper
     _jobs[mapped_dataset] = job, request
     return mapped_dataset
 
 
 def report(dataset: ray.data.Dataset) -> JobReport:
-    """Report on rows of a dataset from `map_batches` that have run.
-
-    Raises:
-        InvalidOptionError: the dataset is not from `map_batches`.
-    """
+    """Report on rows of a dataset from `map_batches` that have run. Raises InvalidOptionError for other datasets."""
     job_entry = _jobs.get(dataset)
     if job_entry is None:
         raise InvalidOptionError("report needs the dataset that nnadapter.ray.map_batches returned")
@@ -189,7 +185,7 @@ def _shapes(
     batch_size: int,
     input_shapes: Any,
 ) -> tuple[Mapping[str, tuple[int, ...]], ...]:
-    """Return the shapes to compile for; empty if an input's sizes are unknown."""
+    """Return the shapes to compile for; empty if sizes are unknown."""
     if input_shapes is not None:
         return tuple(read_shapes(input_shapes))
     sets = [
@@ -251,7 +247,7 @@ def _placing(dataset: Any, request: cluster.Request, num_cpus: float, share: flo
 
 
 def _where_there_is_room(needs: Mapping[str, float]) -> dict[str, Any]:
-    """Return a device as resource of an actor if one is free, otherwise none."""
+    """Return a device as resource of an actor if one is free."""
     import ray
 
     free = ray.available_resources()

@@ -29,11 +29,7 @@ if TYPE_CHECKING:
 
 
 def require_ray(feature: str, part: str) -> None:
-    """Check that Ray and its module `part` are installed; importing others takes seconds.
-
-    Raises:
-        MissingExtraError: they are not.
-    """
+    """Check that Ray and its module `part` are installed; importing others takes seconds. Raises MissingExtraError."""
     require_extra("ray", feature)
     try:
         import_module(part)
@@ -44,8 +40,7 @@ def require_ray(feature: str, part: str) -> None:
 def start_if_needed(**settings: Any) -> bool:
     """Start Ray on this machine without a dashboard, unless it is initialized; return True if started.
 
-    Args:
-        **settings: other arguments of `ray.init`.
+    Other arguments are those of `ray.init`.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     import ray
@@ -78,7 +73,7 @@ PREFIX = "nnadapter:"
 
 
 def resources() -> dict[str, float]:
-    """Return this machine's accelerators as resources for `ray start --resources` and `ray.init`, one of each."""
+    """Return this machine's accelerators, one of each, as resources for `ray start --resources` and `ray.init`."""
     return {f"{PREFIX}{device.name}": 1.0 for device in devices() if device.available and device.name not in HOSTS}
 
 
@@ -106,7 +101,7 @@ def declared(cluster: Mapping[str, float]) -> set[str]:
 
 
 def check_declared(needs: Mapping[str, float], cluster: Mapping[str, float]) -> None:
-    """Raise DeviceUnavailableError if an actor would wait forever for a device that no machine declares."""
+    """Raise DeviceUnavailableError if an actor would wait forever for an undeclared device."""
     declared_names = declared(cluster)
     for name in needs.keys() - cluster.keys() if declared_names else ():
         device = name.removeprefix(PREFIX)
@@ -135,11 +130,7 @@ class Source:
 
 
 def read_source(model: Any) -> Source:
-    """Read a model.
-
-    Raises:
-        InvalidModelError, ModelFileError: it cannot be read.
-    """
+    """Read a model. Raises InvalidModelError and ModelFileError."""
     path = str(Path(model).absolute()) if isinstance(model, (str, os.PathLike)) else ""
     name = Path(path).name[:_LONGEST_NAME] if path else "model"
     if kind_of(model) is SourceKind.COMPILED:
@@ -154,7 +145,7 @@ def read_source(model: Any) -> Source:
     except errors.InvalidModelError:
         if not path:
             raise
-        contents = b""  # weights are next to the model, and stay there
+        contents = b""  # weights stay next to the model
     digest = sha256(contents or message.SerializeToString(deterministic=True)).hexdigest()
     return Source(
         name=name, contents=contents, path=path, is_compiled=False, signature=_signature(message), digest=digest
@@ -259,11 +250,7 @@ def _lacking(fallback: Any) -> Any:
 
 
 def read_devices(devices: Any, *, is_compiled: bool) -> dict[str, Mapping[str, Any]]:
-    """Return device -> options.
-
-    Raises:
-        InvalidOptionError: `devices` is invalid.
-    """
+    """Return device -> options. Raises InvalidOptionError."""
     if devices is None and is_compiled:
         return {}
     requests = named_requests(default_devices() if devices is None else devices)

@@ -101,7 +101,6 @@ class Attempts:
         self._last = ("", -1)
 
     def next(self) -> BatchKey:
-        """Return the key of the current batch."""
         import ray
         from ray.data import DataContext
 
@@ -167,7 +166,7 @@ class Totals:
     """Task -> number of counted batches, which come in order and restart from 0."""
 
     def add(self, record: BatchRecord) -> None:
-        """Count a batch, unless it was counted before."""
+        """Count a batch, unless counted before."""
         next_ordinal = self.counted_batches.get(record.key.task, 0)
         if record.key.ordinal < next_ordinal:
             self.repeated_batches += 1
@@ -220,7 +219,7 @@ class CompileResult:
 
 
 def compile_locally(contents: Array, kind: Kind, request: Request) -> CompileResult:
-    """Compile a model on this machine, for all machines of its kind."""
+    """Compile a model for all machines of this kind."""
     target = Path(request.folder, f"{file_name(kind, request)}{_ENDING}") if request.folder else None
     started = perf_counter()
     if target is not None and target.is_file():
@@ -272,9 +271,9 @@ def file_name(kind: Kind, request: Request) -> str:
 
 
 def written(contents: Array, name: str, folder: str | os.PathLike[str]) -> Path:
-    """Write a compiled file into a folder of this machine, unless it exists; return its path.
+    """Write a compiled file into a folder of this machine, unless it exists; return its path. Raises StoredFileError.
 
-    Sessions map it, so a machine has the weights in memory once. Raises StoredFileError.
+    Sessions map it, so a machine has the weights in memory once.
     """
     user_folder = Path(folder, f"{_FOLDER}-{os.getuid() if hasattr(os, 'getuid') else 'files'}")
     user_folder.mkdir(mode=0o700, exist_ok=True)
@@ -366,7 +365,7 @@ class Job:
             except NNAdapterError:
                 raise
             except Exception:
-                if self._tasks.get(kind.name) is task:  # the machine died; try another one's
+                if self._tasks.get(kind.name) is task:  # its machine died
                     del self._tasks[kind.name]
                 if not remaining_tries:
                     raise
@@ -382,7 +381,7 @@ class Job:
         run = ray.remote(compile_locally).options(num_cpus=0, max_retries=0, scheduling_strategy=node_affinity)
         request = self._request if shapes is None else replace(self._request, shapes=each_once(shapes))
         compile_result: CompileResult = await run.remote(self._contents, kind, request)
-        # This actor owns the bytes, so that they survive the machine that compiled.
+        # This actor owns the bytes, so they survive the machine that compiled.
         reference = None if compile_result.contents is None else ray.put(compile_result.contents)
         self._compiles[kind.name] = self._compiles.get(kind.name, 0) + (not compile_result.reused_file)
         self._made[kind.name] = replace(compile_result, contents=None)

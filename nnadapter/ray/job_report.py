@@ -25,7 +25,7 @@ SCHEMA_VERSION = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KindFacts:
-    """Facts of a kind of machine, on which compiling has the same result."""
+    """Facts of a kind of machine; compiling has the same result on each."""
 
     name: str
     machine: Mapping[str, str]
@@ -79,7 +79,7 @@ class JobFacts:
     rows: int
     """Rows, counted once even if Ray repeats a batch."""
     batches: int
-    """Calls of actors; one may be several runs."""
+    """Calls of actors; each may be several runs."""
     runs: int
     seconds: float
     """Total of runs over all actors."""

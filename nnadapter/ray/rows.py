@@ -76,11 +76,7 @@ def check_outputs(
 
 
 def check_names(columns: Mapping[str, str], passthrough_columns: Iterable[str], names: Iterable[str]) -> None:
-    """Check that columns exist.
-
-    Raises:
-        InvalidInputError: one does not.
-    """
+    """Check that columns exist. Raises InvalidInputError."""
     existing_columns = list(names)
     for name, column in (*columns.items(), *(("", column_name) for column_name in passthrough_columns)):
         if column not in existing_columns:
@@ -104,11 +100,7 @@ def check_types(signature: Signature, columns: Mapping[str, str], types: Mapping
 
 
 def check_dtype(value: Value, column: str, dtype: str) -> None:
-    """Check a column's data type.
-
-    Raises:
-        InputTypeError: it differs.
-    """
+    """Check a column's data type. Raises InputTypeError."""
     if dtype != value.dtype:
         raise InputTypeError(
             f"column {column!r} contains {dtype}, but input {value.name!r} takes {value.dtype}; convert it first, with "
@@ -147,7 +139,7 @@ def _type_of(kind: Any) -> ColumnType:
         dtype = np.dtype(to_pandas()) if to_pandas is not None else np.dtype(inner)
     except (NotImplementedError, TypeError):
         return ColumnType(None, None)
-    if dtype.kind == "O":  # text, lists, images: checked when they are read
+    if dtype.kind == "O":  # text, lists, images: checked when read
         return ColumnType(None, None)
     sizes = None if shape is None or any(size is None for size in shape) else tuple(int(size) for size in shape)
     return ColumnType(dtype.name, sizes)
@@ -242,7 +234,7 @@ def _in_one(rows: Sequence[Array]) -> Array:
     if len({row.shape for row in rows}) == 1:
         return np.stack(rows)
     ragged_array = np.empty(len(rows), object)
-    for position, row in enumerate(rows):  # numpy might stack some if assigned at once
+    for position, row in enumerate(rows):  # if assigned at once, numpy might stack some
         ragged_array[position] = row
     return ragged_array
 
@@ -339,7 +331,7 @@ def _output_rows(axis: Axis, name: str, result: Any, count: int) -> Array:
 
 
 class _Gathered:
-    """Rows of an output, collected from parts."""
+    """Rows of an output, from parts."""
 
     __slots__ = ("_array", "_count", "_rows")
 
@@ -382,7 +374,7 @@ def rows_at_once(
     signature: Signature, inputs: Iterable[str], outputs: Iterable[str], *, batch_size: int, rows: int | None,
     actors: int,
 ) -> int:  # fmt: skip
-    """Return the rows per actor call, a multiple of `batch_size`; `rows`: size of the dataset, if known."""
+    """Return the rows per actor call, a multiple of `batch_size`; `rows` is the size of the dataset, if known."""
     outputs_by_name = {value.name: value for value in signature.outputs}
     fed = [signature.by_name[name] for name in inputs]
     fetched = [outputs_by_name[name] for name in outputs]
@@ -394,7 +386,7 @@ def rows_at_once(
 
 
 def known_rows(dataset: Any) -> int | None:
-    """Return the number of rows in a dataset, if Ray knows without computing."""
+    """Return the number of rows in a dataset, if known to Ray."""
     tell = getattr(dataset, "_meta_count", None)  # the public `count` may compute
     rows = tell() if tell is not None else None
     return rows if isinstance(rows, int) else None

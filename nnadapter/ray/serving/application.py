@@ -71,7 +71,7 @@ def deployment(
         deadline_s: default time limit of a request; then the response is 504.
         max_queued_requests: maximum queued requests of a replica; others get 503.
         max_request_bytes: maximum bytes of a request; longer ones get 413.
-        input_shapes: see `map_batches`, also for the arguments below.
+        input_shapes: see `map_batches`.
         without_device: see there.
         device_share: see there.
         num_cpus: see there.
@@ -234,7 +234,7 @@ def serve_until_stopped(model: Any, *, host: str, port: int, on_ready: Callable[
                 stop.set()
                 begun = time.monotonic()
                 while (cut := until(drained)) and time.monotonic() < begun + _SAME_S:
-                    pass  # a signal to the process and its group counts once
+                    pass  # a signal to process and group counts once
             return cut
         finally:
             _kill_children(process, initial_children)
@@ -360,7 +360,7 @@ def _status_messages(status: Any) -> str:
 
 
 def reason_in(trace: str) -> str:
-    """Return nnadapter's last error message in a trace, since Ray has only text."""
+    """Return nnadapter's last error in a trace, since Ray has only text."""
     lines = [line for line in trace.splitlines() if line.strip()] or ["Ray's logs say more"]
     return (_OURS.findall(trace) or lines)[-1].strip()
 

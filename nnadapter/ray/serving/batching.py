@@ -16,7 +16,7 @@ from nnadapter.records import dataclass
 
 Feed = Mapping[str, Array]
 Run = Callable[[Sequence[str], Feed, int, float | None], tuple[Sequence[Array], str]]
-"""Function that runs a feed of rows within seconds; returns results and devices."""
+"""Runs a feed of rows within seconds; returns results and devices."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class Batcher:
         return [_TOO_LATE if is_late else next(results) for is_late in late]
 
     def _apart(self, waiting: Sequence[QueuedRequest], run: Run, error: NNAdapterError) -> list[RequestResult]:
-        """Run each request by itself, unless the deadline has passed: one may be at fault."""
+        """Run each request by itself, since one may be at fault, unless the deadline has passed."""
         if len(waiting) == 1 or isinstance(error, DeadlineExceededError):
             return [RequestResult({}, error=error)] * len(waiting)
         return [self.run([queued_request], run)[0] for queued_request in waiting]

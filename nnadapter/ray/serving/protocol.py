@@ -212,7 +212,7 @@ def _from_json(name: str, tensor: Mapping[str, Any], shape: tuple[int, ...], dty
         raise HttpError(
             400, f"input {name!r} has no data; pass a list of numbers, or binary_data_size in its parameters"
         )
-    # As objects first: in an array of strings, each would have the length of the longest.
+    # As objects first: an array of strings would store each at the length of the longest.
     values = np.array(data, object).reshape(-1).tolist()
     kinds = set(map(type, values))
     if list in kinds:

@@ -134,7 +134,7 @@ class Server:
         return response
 
     def check_health(self) -> None:
-        """Raise DriverError if the device fails without a fallback; Ray Serve then replaces the replica."""
+        """Raise DriverError if the device fails without a fallback, so Ray Serve replaces the replica."""
         if self._health.state == "fails":
             raise DriverError(f"the last runs of model {self._settings.name!r} failed; see the incidents in its report")
 
