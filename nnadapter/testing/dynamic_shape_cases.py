@@ -1,7 +1,7 @@
 """Cases for devices with dynamic shapes: models compiled once and run at several sizes.
 
-One size of a static random model becomes symbolic in all inputs, and the schema's rules infer the others. Their guards
-limit the sizes of the model, which the definition computes.
+One size of a static random model becomes symbolic in all inputs, and the schema's rules infer the others. Guards limit
+the sizes.
 """
 
 from __future__ import annotations
@@ -67,14 +67,14 @@ class DynamicCase:
 
 
 def opened(random: Random, case: RandomCase) -> Iterator[DynamicCase]:
-    """Yield the model with one of its sizes dynamic, in random order."""
+    """Yield the model with one size dynamic, in random order."""
     model = case.model
     sizes = sorted({size for operand in model.inputs for size in model.type_at(operand).dimensions if size})
     for size in random.sample(sizes, len(sizes)):
         trace = SymbolicTrace()
         try:
             yield DynamicCase(_with_open_size(model, size, trace.variable(size)), trace, size, case.feeds)
-        except (ArithmeticError, InvalidModelError):  # sizes do not fit together any more
+        except (ArithmeticError, InvalidModelError):  # sizes no longer fit together
             continue
 
 
@@ -119,7 +119,7 @@ def _attributes(
 
 
 def _with_inferred_size(shape: Dimensions, dimensions: Dimensions) -> Dimensions:
-    """Replace the largest size by the one that follows from the number of elements."""
+    """Replace the largest size by the inferred one, from the number of elements."""
     sizes: Dimensions = size_hint(shape)
     if not sizes or 0 in sizes:
         return shape
@@ -152,7 +152,7 @@ _DECIDED = "its program is for one size only, because the driver guards on it"
 
 
 def sizes(bench: Bench) -> Iterator[Case]:
-    """Yield cases of each operation or ONNX op with a dynamic size, and random graphs."""
+    """Yield cases of each operation or ONNX op, and of random graphs."""
     if bench.device.full_capability.dynamic_shapes is DynamicShapes.NONE:
         yield Case("sizes/none/0", _skip_static)
         return
@@ -222,7 +222,7 @@ def _taking_sizes(bench: Bench) -> IsolatedContext:
 
 
 def _is_defined(case: RandomCase | None) -> bool:
-    """Return True if the model exists, and ONNX defines its results."""
+    """Return True if ONNX defines the model's results."""
     if case is None or any(prod(operand.type.dimensions) > _MOST_ELEMENTS for operand in case.model.operands):
         return False
     try:
@@ -257,7 +257,7 @@ def _computed(bench: Bench, dynamic_model: onnx_cases.DynamicOnnxModel | None, s
     candidate_sizes = [
         original_size,
         *(size for size in _SIZES if size not in (0, original_size)),
-    ]  # empty tensors are a different matter in ONNX
+    ]  # empty tensors differ in ONNX
     subjects = {
         size: subject
         for size, subject in zip(candidate_sizes, map(dynamic_model.at, candidate_sizes), strict=True)

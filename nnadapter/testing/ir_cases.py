@@ -1,4 +1,4 @@
-"""Conformance cases for devices that take the adapter IR: operations, boundary shapes, random and invalid models."""
+"""Conformance cases for devices that take the adapter IR."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ BOUNDARIES: Mapping[str, OperandShapes] = MappingProxyType(
 
 
 def operation_types(bench: Bench) -> Sequence[str]:
-    """Return the operations to test: those of the device's table, otherwise all."""
+    """Return the operations of the device's table, otherwise all."""
     listed = {row.type for row in _rows(bench)}
     brought = sorted(type_ for type_ in listed if type_ not in SCHEMAS and BROUGHT.get(type_))
     return [*(type_ for type_ in SCHEMAS if type_ not in UNREACHED and (not listed or type_ in listed)), *brought]
 
 
 def of_one_operation(bench: Bench, random: Random, type_: str, shapes: OperandShapes = USUAL) -> RandomCase | None:
-    """Return a model of one operation that the device supports, or None."""
+    """Return a model of one supported operation, or None."""
     for _ in range(_ATTEMPTS):
         maker = _maker(bench, random, [type_], shapes)
         if attempt(maker, type_, partial(_accepts, bench)) and _has(maker, shapes):
@@ -84,7 +84,6 @@ def of_many(bench: Bench, random: Random, operations: int) -> RandomCase | None:
 
 
 def _accepts(bench: Bench, model: Model) -> bool:
-    """Return True if the device supports the last operation of a model."""
     position = len(model.operations) - 1
     operation = model.operations[position]
     read = [operand for operand in dict.fromkeys(operation.inputs) if operand != ABSENT]
@@ -127,7 +126,7 @@ _LARGEST_GRAPH = 12
 
 
 def operations(bench: Bench) -> Iterator[Case]:
-    """Yield cases that run each operation with usual shapes."""
+    """Yield cases of each operation with usual shapes."""
     for type_ in operation_types(bench):
         for number in range(1 if bench.settings.short else 4):
             yield Case(f"operations/{type_}/{number}", partial(_operation, type_=type_, shapes=USUAL))
@@ -180,7 +179,7 @@ def _refusal(bench: Bench, random: Random, family: str) -> Outcome:
 def _spoilt(random: Random, family: str, model: Model) -> Model | None:
     try:
         mutation = MUTATIONS[family](random, model)
-    except (IndexError, ValueError):  # nothing to choose from
+    except (IndexError, ValueError):  # no choice
         return None
     if mutation is None:
         return None

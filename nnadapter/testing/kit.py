@@ -81,12 +81,11 @@ class ScoreCard:
 
     @property
     def all_passed(self) -> bool:
-        """True if nothing failed and something passed."""
+        """True if something passed and nothing failed."""
         return not self.failures and any(isinstance(row.outcome, PassedOutcome) for row in self.rows)
 
     @cached_property
     def kinds(self) -> dict[OutcomeKind, int]:
-        """Kind of failure -> count."""
         return dict(Counter(failed.kind for _, failed in self.failures))
 
     @cached_property
@@ -229,7 +228,7 @@ class BoundCase:
         """Run the case.
 
         Raises:
-            AssertionError: the driver failed. unittest.SkipTest: the case is not for this device; pytest skips it too.
+            AssertionError: the driver failed. unittest.SkipTest: the case is not for this device.
         """
         outcome = self.case.run(self.bench)
         if isinstance(outcome, SkippedOutcome):
@@ -272,7 +271,7 @@ MOST_SHOWN = 40
 
 
 def score_to_text(card: ScoreCard) -> str:
-    """Return the card as text: verdict, groups, failures, uncompiled claims."""
+    """Return verdict, groups, failures and uncompiled claims as text."""
     return "\n".join(_lines(card))
 
 
@@ -298,7 +297,7 @@ def _lines(card: ScoreCard) -> Iterator[str]:
 
 
 def headline(card: ScoreCard) -> str:
-    """Return the card's verdict in one line."""
+    """Return the verdict in one line."""
     passed = sum(tally.passed for tally in card.groups.values())
     if card.all_passed:
         verdict = "full marks"

@@ -33,7 +33,7 @@ _DIMENSIONS = ((3, 4), (2, 3, 4), (1, 3, 5, 6), (2, 2, 4, 4), (7,))
 Node = tuple[str, Mapping[str, Any], int, tuple[Array, ...]]
 """Op type, attributes, number of other inputs of the same shape, constants."""
 Make = Callable[[tuple[int, ...]], Node | None]
-"""Function from input dimensions to a node; None if impossible."""
+"""Input dimensions -> node; None if impossible."""
 
 
 def _plain(op_type: str, more: int = 0, least: int = 0, **attributes: Any) -> Make:
@@ -93,7 +93,7 @@ NODES: Mapping[str, Make] = MappingProxyType(
 
 
 def of_op(bench: Bench, random: Random, op_type: str, dimensions: tuple[int, ...]) -> Subject | None:
-    """Return a subject with a model of one node; None if the op is impossible or has no defined result."""
+    """Return a subject with a model of one node; None if impossible or undefined."""
     return _grown(bench.settings.precision, random, dimensions, [op_type])
 
 
@@ -106,7 +106,7 @@ def of_many_nodes(bench: Bench, random: Random, count: int) -> Subject | None:
 
 
 def with_dynamic_dimension(bench: Bench, random: Random, op_types: Sequence[str]) -> DynamicOnnxModel | None:
-    """Return a model with one dynamic input axis; None if no node can be made."""
+    """Return a model with one dynamic input axis; None if impossible."""
     dimensions = random.choice(_DIMENSIONS)
     graph = _Graph(random, dimensions)
     for op_type in op_types:
@@ -118,7 +118,7 @@ def with_dynamic_dimension(bench: Bench, random: Random, op_types: Sequence[str]
 
 
 def ops_taken(bench: Bench) -> list[str]:
-    """Return the op types that the device supports; memoized."""
+    """Return the supported op types; memoized."""
     if "ops" not in bench.notes:
         small = {op: of_op(bench, Random(op), op, (1, 2, 3, 4)) for op in NODES}
         bench.notes["ops"] = [op for op, subject in small.items() if subject and bench.takes(subject.model)]
@@ -149,13 +149,13 @@ class DynamicOnnxModel:
 
 
 def of_one_node(bench: Bench, dimensions: tuple[int, ...]) -> Subject | None:
-    """Return a subject with a model of the first supported op; None if there is none."""
+    """Return a subject with a model of the first supported op, or None."""
     op_types = ops_taken(bench)
     return of_op(bench, Random(0), op_types[0], dimensions) if op_types else None
 
 
 def one_input(bench: Bench, dimensions: tuple[int, ...]) -> onnx.ModelProto | None:
-    """Return a model of the first supported op, without data, for dimensions too large for memory."""
+    """Return a model of the first supported op, without data, for very large dimensions."""
     op_types = ops_taken(bench)
     if not op_types:
         return None
@@ -233,7 +233,7 @@ def _grown(
 
 
 def _of_model(precision: Precision, model: onnx.ModelProto, feeds: Sequence[Array]) -> Subject:
-    """Return a model as subject with ONNX Runtime's results. Raises ValueError if their shapes are not ONNX's."""
+    """Return a subject with ONNX Runtime's results. Raises ValueError if their shapes are not ONNX's."""
     with InferenceSession(model, devices="cpu") as session:
         expected = session.run(None, {"x": feeds[0]})
     for value, result in zip(model.graph.output, expected, strict=True):
@@ -363,9 +363,9 @@ class _TestPiece:
     model: SegmentModel
     operations: tuple[str, ...]
     inputs: tuple[int, ...]
-    """Positions of the test's inputs that the model reads."""
+    """Positions of the inputs that the model reads."""
     outputs: tuple[int, ...]
-    """Positions of the test's outputs that the model computes; others are constant."""
+    """Positions of the computed outputs; others are constant."""
 
 
 def operator_tests(bench: Bench) -> Iterator[Case]:
@@ -378,7 +378,7 @@ def operator_tests(bench: Bench) -> Iterator[Case]:
 @memoize(1)
 def _tests() -> dict[str, Any]:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # onnx overflows deliberately for some expected results
+        warnings.simplefilter("ignore")  # onnx overflows deliberately
         return {test.name: test for test in load_model_tests(kind="node")}
 
 

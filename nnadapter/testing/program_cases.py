@@ -38,7 +38,7 @@ _STEADY, _LARGE = (256, 256), (1 << 20, 1 << 20)
 
 
 def samples(bench: Bench) -> list[Subject]:
-    """Return up to three models that the device runs correctly, the last one dependent on its constants if possible."""
+    """Return up to three models that the device runs correctly; the last depends on its constants if possible."""
     if "samples" not in bench.notes:
         bench.notes["samples"] = _chosen(bench)
     return list(bench.notes["samples"])
@@ -72,7 +72,7 @@ def _hangs_on_constants(subject: Subject) -> bool:
 
 
 def steady(bench: Bench) -> Subject | None:
-    """Return a subject of one operation on 256 KiB, for the test of leaks."""
+    """Return a subject of one operation on 256 KiB, for the leak test."""
     generator = np.random.default_rng(bench.settings.seed)
     if bench.capability.form is ModelForm.ONNX:
         subject = of_one_node(bench, _STEADY)
@@ -84,7 +84,7 @@ def steady(bench: Bench) -> Subject | None:
 
 
 def too_large(bench: Bench) -> SegmentModel | None:
-    """Return one operation on 4 TiB that the device supports."""
+    """Return a supported operation on 4 TiB."""
     return one_input(bench, _LARGE) if bench.capability.form is ModelForm.ONNX else _plain(bench, _LARGE)
 
 
@@ -166,7 +166,6 @@ def _executions(bench: Bench, subject: Subject) -> Outcome:
 
 
 def _results_stay(bench: Bench, subject: Subject) -> Outcome:
-    """Check that an execution does not overwrite its former results."""
     varied = subject.varied()
     with bench.started(subject) as execution:
         bench.run(subject, execution)
@@ -278,7 +277,7 @@ def _judged_there(subject: Subject, varied: Subject, device_results: StreamResul
 
 
 def _bound(bench: Bench, subject: Subject) -> Outcome:
-    """Clone with other constants; the original program is unaffected."""
+    """Clone with other constants; the original is unaffected."""
     if subject.rebind is None:
         return SkippedOutcome("only programs of adapter IR models have constants to replace")
     try:

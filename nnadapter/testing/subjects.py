@@ -80,7 +80,7 @@ Outcome = PassedOutcome | SkippedOutcome | FailedOutcome
 
 
 class Precision(StrEnum):
-    """Data type that a device computes float32 in; it sets the tolerance."""
+    """Data type of float32 computations; it sets the tolerance."""
 
     FLOAT32 = "float32"
     FLOAT16 = "float16"
@@ -93,7 +93,7 @@ _EIGHT_BITS = ("int8", "uint8")
 
 
 def first_difference(got: Array, expected: Array, precision: Precision, *, steps: int = 0) -> str:
-    """Describe the first element beyond the tolerance; empty if there is none. 8-bit integers may differ by `steps`."""
+    """Describe the first element beyond the tolerance; empty if none. 8-bit integers may differ by `steps`."""
     wrong = _wrong(got, expected, precision, steps)
     if not wrong.any():
         return ""
@@ -109,7 +109,7 @@ def _wrong(got: Array, expected: Array, precision: Precision, steps: int) -> Arr
 
 
 Differ = Callable[[Sequence[Array]], str]
-"""Function that describes a difference of results; empty if none."""
+"""Describes a difference of results; empty if none."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -118,21 +118,21 @@ class Subject:
 
     model: SegmentModel
     operations: tuple[str, ...]
-    """Operation or op type of each operation or node."""
+    """Operation or op type per node."""
     feeds: tuple[Array, ...]
     expected: tuple[Array, ...]
     differ: Differ
     refeed: Callable[[Sequence[Array]], Subject] | None = field(default=None, repr=False)
-    """Function that returns the model with other inputs, if it can be computed."""
+    """Returns the model with other inputs, if it can be computed."""
     rebind: Callable[[], Subject] | None = field(default=None, repr=False)
-    """Function that returns the model with other names and constants, if there is one."""
+    """Returns the model with other names and constants, if there is one."""
 
     @property
     def evidence(self) -> Evidence:
         return Evidence(model=self.model, inputs=self.feeds, expected=self.expected)
 
     def judge(self, got: Sequence[Array], changed_inputs: Sequence[int] = ()) -> FailedOutcome | None:
-        """Compare results of a run; return the failure, or None if they are correct."""
+        """Compare results of a run; return the failure, or None."""
         evidence = replace(self.evidence, got=tuple(got))
         if changed_inputs:
             return FailedOutcome(
@@ -156,17 +156,17 @@ class Subject:
         return FailedOutcome(OutcomeKind.NOT_A_NUMBER if made_of_nothing else OutcomeKind.WRONG_VALUES, text, evidence)
 
     def varied(self) -> Subject:
-        """Return the subject with floating-point inputs halved, if valid."""
+        """Return the subject with halved floating-point inputs, if valid."""
         if self.refeed is None:
             return self
         try:
             return self.refeed([np.asarray(feed / 2, feed.dtype) if _real(feed) else feed for feed in self.feeds])
-        except (ArithmeticError, LookupError, ValueError):  # undefined for these inputs
+        except (ArithmeticError, LookupError, ValueError):  # undefined results
             return self
 
 
 def of_ir(case: RandomCase, precision: Precision) -> Subject:
-    """Return a random model as subject, with the results of the definition."""
+    """Return a random model as subject, with results of the definition."""
     return _of_model(precision, case.model, case.feeds)
 
 
@@ -305,7 +305,6 @@ class Bench:
         return self._context
 
     def new_context(self) -> Context:
-        """Return a new context that accepts adapter IR."""
         return self._taking_ir(self.device.create_context(self.settings.options))
 
     def _taking_ir(self, context: Context) -> Context:
@@ -316,7 +315,7 @@ class Bench:
         return all(isinstance(verdict, Supported) for verdict in self.context.supported(model))
 
     def examine(self, subject: Subject) -> Outcome:
-        """Ask for verdicts, compile, run and compare a model."""
+        """Judge, compile, run and compare a model."""
         refusal = self.refusal(subject)
         if refusal:
             return SkippedOutcome(refusal)
@@ -325,7 +324,7 @@ class Bench:
         return PassedOutcome()
 
     def refusal(self, subject: Subject) -> str:
-        """Return the reason of a refusal, or an empty string. Raises CaseFailure."""
+        """Return the reason of a refusal, or "". Raises CaseFailure."""
         verdicts = self.context.supported(subject.model)
         if len(verdicts) != len(subject.operations):
             detail = f"got {len(verdicts)} verdicts, expected one for each of {len(subject.operations)} operations"
@@ -339,7 +338,7 @@ class Bench:
         return self.not_admitted(subject)
 
     def not_admitted(self, subject: Subject) -> str:
-        """Return the reason of a refused admission, or an empty string. Raises CaseFailure."""
+        """Return the reason of a refused admission, or "". Raises CaseFailure."""
         admission = self.context.admit(subject.model)
         if not isinstance(admission, Admission):
             detail = f"got {type(admission).__name__} when asked to admit a model, expected an Admission"
@@ -369,7 +368,7 @@ class Bench:
             yield execution
 
     def run(self, *pairs: Any, at_once: bool = False) -> None:
-        """Run pairs of subject and execution, and compare results. Raises `CaseFailure`."""
+        """Run pairs of subject and execution, and compare results. Raises CaseFailure."""
         subjects, executions = pairs[::2], pairs[1::2]
         jobs = [(execution, subject.feeds) for subject, execution in zip(subjects, executions, strict=True)]
         with blamed(OutcomeKind.DOES_NOT_RUN, subjects[0], "compute raised"):
@@ -395,7 +394,7 @@ def _loss(error: DeviceLostError) -> OutcomeKind:
 
 @contextmanager
 def blamed(kind: OutcomeKind, subject: Subject, prefix: str) -> Iterator[None]:
-    """Raise `CaseFailure` for the driver's errors in this block."""
+    """Raise CaseFailure for the driver's errors in this block."""
     try:
         yield
     except DeviceLostError as error:

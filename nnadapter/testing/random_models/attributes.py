@@ -17,7 +17,7 @@ from nnadapter.testing.random_models.maker import Maker, indices
 
 Types = Sequence[OperandType | None]
 Choose = Callable[[Random, Attribute, Types], AttributeValue]
-"""Function that chooses an attribute's value from input types."""
+"""Chooses an attribute's value from input types."""
 
 INDICES = frozenset({DataType.INT32, DataType.INT64})
 _FUSE_PARAMETERS = MappingProxyType({"min": -0.5, "max": 1.5, "alpha": 0.25, "beta": 0.5})
@@ -75,7 +75,7 @@ def _other(maker: Maker, role: Role, dtype: DataType, dimensions: tuple[int, ...
 
 
 def related(maker: Maker, dimensions: tuple[int, ...]) -> tuple[int, ...]:
-    """Choose dimensions that are likely to fit `dimensions`."""
+    """Choose dimensions that probably fit `dimensions`."""
     ways: tuple[Callable[[], tuple[int, ...]], ...] = (
         lambda: dimensions,
         lambda: dimensions,
@@ -113,7 +113,7 @@ def attributes_of(
 
 
 def input_type(types: Types, position: int = 0) -> OperandType:
-    """Return the type of an input; raise InvalidModelError if the input is absent."""
+    """Return the type of an input; raise InvalidModelError if absent."""
     type_ = types[position] if position < len(types) else None
     if type_ is None:
         raise InvalidModelError(f"input {position} is absent")
@@ -217,11 +217,11 @@ _BY_KIND: Mapping[AttributeKind, Choose] = MappingProxyType(
 
 Chosen = dict[str, AttributeValue]
 Attributes = Callable[[Random, Types], Chosen]
-"""Function that chooses some attributes; the others are chosen by name or kind."""
+"""Chooses some attributes; the others are chosen by name or kind."""
 
 
 def none(random: Random, types: Types) -> Chosen:
-    """Choose none of the attributes."""
+    """Choose no attributes."""
     return {}
 
 

@@ -22,7 +22,7 @@ from nnadapter.ir.text import to_text
 from nnadapter.records import dataclass, field, replace
 
 Perturb = Callable[[Array, Array | None], Array]
-"""Function that adds noise to a value, in proportion to it and to an optional magnitude."""
+"""Adds noise to a value, in proportion to it and to an optional magnitude."""
 
 _RUNS, _MORE_RUNS = 2, 64
 _ROOM = 4.0
@@ -40,9 +40,9 @@ Source: N. Higham, Accuracy and stability of numerical algorithms, 2002, theorem
 
 
 def compute_operation(model: Model, position: int, input_arrays: Sequence[Array | None]) -> list[Array]:
-    """Compute one operation of a model by its definition."""
+    """Compute one operation by its definition."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # the mean of nothing is NaN, with a warning
+        warnings.simplefilter("ignore", RuntimeWarning)  # the mean of nothing
         return by_definition(
             _single_operation_model(model, position), _distinct(model.operations[position].inputs, input_arrays)
         )
@@ -88,7 +88,7 @@ def evaluate(model: Model, feeds: Sequence[Array], perturb: Perturb = lambda val
 
 
 def _size(operation: Operation, result: Array) -> Array | None:
-    """Return the magnitude to which errors are in proportion; None if it is the result's own."""
+    """Return the magnitude that errors are in proportion to; None for the result's own."""
     axes = _MADE_TOGETHER.get(operation.type)
     if axes is None or not result.size:
         return None
@@ -96,7 +96,7 @@ def _size(operation: Operation, result: Array) -> Array | None:
 
 
 def outputs_of(model: Model, feeds: Sequence[Array]) -> list[Array]:
-    """Compute a model by its definition; return its outputs."""
+    """Compute the outputs of a model by its definition."""
     values = evaluate(model, feeds)
     return [values[operand] for operand in model.outputs]
 
@@ -231,7 +231,7 @@ def indices(random: Random, dtype: DataType, dimensions: tuple[int, ...], size: 
 
 
 Accept = Callable[[Model], bool]
-"""Function that returns True if the last operation of a model is wanted."""
+"""Returns True if the last operation of a model is wanted."""
 
 LARGEST = 100.0
 MOST_ELEMENTS = 4096
@@ -250,7 +250,7 @@ class RandomCase:
 
 
 Sound = Callable[[Sequence[Array | None], Mapping[str, AttributeValue]], bool]
-"""Function that returns True if ONNX defines the result for these inputs."""
+"""Returns True if ONNX defines the result for these inputs."""
 
 
 @dataclass

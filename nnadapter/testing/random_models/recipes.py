@@ -1,6 +1,6 @@
 """Table of recipes for random operations: inputs, attributes and values that the schema does not imply.
 
-If `test_reach` reports an operation as unreached, add a recipe: `attributes` and `operands` for values that fit each
+If `test_reach` reports an unreached operation, add a recipe: `attributes` and `operands` for values that fit each
 other, `sound` for values with a defined result. Otherwise add the reason to `UNREACHED`.
 """
 
@@ -128,7 +128,7 @@ _LEAST_SPREAD = 0.05
 
 
 def spread(axes_of: Callable[[int, AttributeValues], tuple[int, ...]]) -> Sound:
-    """Return a check that refuses normalization of nearly equal numbers: only rounding remains."""
+    """Return a check that refuses normalization of nearly equal numbers, since only rounding remains."""
 
     def sound(input_arrays: InputArrays, attributes: AttributeValues) -> bool:
         value = input_arrays[0]
@@ -392,7 +392,7 @@ def linear_attention(maker: Maker, schema: OperationSchema) -> list[int]:
 
 
 def linear_attention_attributes(random: Random, types: Types) -> Chosen:
-    """Choose two query heads that share keys, and the rule without other inputs."""
+    """Choose two query heads with shared keys, and the rule without other inputs."""
     return {"query_heads": 2, "key_value_heads": 1, "scale": random.choice((0.5, 1.0)), "update_rule": "linear"}
 
 
@@ -583,14 +583,14 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
 )
 
 FROM_SCHEMA = Recipe(knows_values=False)
-"""Recipe of operations that are not in the table."""
+"""Recipe of operations outside the table."""
 
 UNREACHED: Mapping[str, str] = MappingProxyType({"CUSTOM": "its kernel is defined elsewhere"})
 """Operation without random models -> reason."""
 
 
 def attempt(maker: Maker, type_: str, accept: Accept) -> bool:
-    """Add a random operation of this type by its recipe; return False, without a change, on failure."""
+    """Add a random operation by its recipe; return False, without a change, on failure."""
     recipe, schema = RECIPES.get(type_, FROM_SCHEMA), schema_of(type_)
     mark, inputs, values = maker.builder.mark(), list(maker.inputs), dict(maker.values)
     try:
