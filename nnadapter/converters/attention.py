@@ -233,7 +233,7 @@ def _spread(write: NodeWriter, mask: str) -> str:
 
 
 def _with_band(write: NodeWriter, mask: str) -> str:
-    """Combine the mask with causality and windows; computed, since a constant would be as large as all scores."""
+    """Combine the mask with causality and windows at run time: a constant would be as large as all scores."""
     of = write.operation
     queries, keys = write.static_sizes(_sizes(write))
     places = write.node("Unsqueeze", _places(write, of.offset, queries), write.integers(1))

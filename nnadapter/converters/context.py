@@ -152,7 +152,6 @@ class GraphValues:
         return size_array.items.reshape(-1)[0] if size_array.items.size == 1 else None
 
     def optional_constant(self, node: OnnxNode, position: int) -> Array | None:
-        """Return the contents of an input, or None if absent. Raises as `constant`."""
         name = node.input(position)
         return self.constant(name) if name else None
 
@@ -161,7 +160,6 @@ class GraphValues:
         return self.required_integers(node, position) if node.input(position) else None
 
     def required_integers(self, node: OnnxNode, position: int) -> tuple[int, ...]:
-        """Return the integers of a constant input, or raise Refusal."""
         name = node.input(position)
         integers = self.integers(name)
         if integers is None:
@@ -170,7 +168,6 @@ class GraphValues:
         return integers
 
     def single_integer(self, node: OnnxNode, position: int) -> int:
-        """Return the only integer of a constant input, or raise Refusal."""
         integers = self.required_integers(node, position)
         if len(integers) != 1:
             raise invalid(f"input {position} of {node.op_type} is {list(integers)}; expected one integer")
@@ -311,7 +308,6 @@ class ConversionContext(GraphValues):
         return Mark(self.builder.mark(), len(self._operands), self.guessed)
 
     def undo(self, mark: Mark) -> None:
-        """Remove everything added since `mark`."""
         self.builder.undo(mark.builder)
         self.guessed = mark.guessed
         for name in self._node.outputs:
@@ -354,7 +350,6 @@ class ConversionContext(GraphValues):
         return self.operand(name) if name else ABSENT
 
     def type_of(self, value: int | str) -> OperandType:
-        """Return the type of an operand or ONNX value, or raise Refusal."""
         if isinstance(value, str):
             operand = self._quantized.operands.get(value, self._operands.get(value))
             if operand is None:
@@ -417,7 +412,7 @@ class ConversionContext(GraphValues):
             attributes: missing ones take their defaults.
             outputs: ONNX names; empty for intermediate results.
             quantized: types of quantized outputs.
-            makes_result: the node's later operations only move the elements of this result.
+            makes_result: later operations of the node only move elements.
         """
         if (outputs or makes_result) and self._quantized.result is not None:
             quantized, attributes = (self._quantized.result,), {**(attributes or {}), **self._quantized.attributes}

@@ -44,7 +44,7 @@ class Conversion:
     source: tuple[SymbolicModel, Sequence[Any]] | None = None
     """Symbolic model and numbers that `model` was specialized from."""
     one_by_one: Callable[[], PerNodeConversions] | None = None
-    """Callable that converts nodes of atoms individually, if an atom has several."""
+    """Converts nodes of atoms individually, if an atom has several."""
 
     def part(self, operations: Sequence[int], inputs: Sequence[int], outputs: Sequence[int]) -> Model:
         if self.source is None:
@@ -72,9 +72,8 @@ class PerNodeConversions:
 
     nodes: tuple[int, ...]
     conversion: Conversion
-    """Conversion of one node of each distinct kind."""
     like: tuple[int, ...] = ()
-    """For each of `nodes`, the position in `conversion` of the node that was converted for it."""
+    """For each of `nodes`, the position in `conversion` of its equal node."""
     copies: tuple[int, ...] = ()
     """Duplicates of shared nodes, each for one group."""
 
@@ -92,9 +91,9 @@ def convert_graph(
 
     1. Converters of the exact schema version run in order; groups run at their last node, or node by node if refused.
     2. A node is refused, and adds nothing, if it violates its schema, has no converter, has a value that is not a dense
-       tensor of known shape, or yields other types than the graph's. Converters and the IR schema may also refuse it.
-    3. A refused node becomes a CUSTOM call if a device has a kernel, or if it has no converter and a device declares
-       its domain. `calls` can force calls.
+    tensor of known shape, or yields other types than the graph's. Converters and the IR schema may also refuse it.
+    3. A refused node becomes a CUSTOM call if a device has a kernel, or declares its domain and there is no converter.
+    `calls` can force calls.
     4. Unused outputs after the first count as absent.
     5. Model outputs are `outputs`, inputs of refused nodes, and `captured` values, which subgraphs read.
     """
@@ -130,7 +129,6 @@ class GrowingConversion:
         self._tables: set[int] = set()
 
     def add(self, position: int) -> None:
-        """Convert a node; if it is refused, its outputs become model inputs."""
         if position in self._waiting:
             return
         group = self._group_at.get(position)

@@ -32,7 +32,6 @@ class Windows:
         return tuple((size - 1) * dilation + 1 for size, dilation in zip(self.kernel, self.dilations, strict=True))
 
     def attributes(self, pads: Sequence[int]) -> dict[str, AttributeValue]:
-        """Return `strides`, `dilations` and `pads` of an operation on images or volumes."""
         return {
             "strides": as_picture(self.strides, 1),
             "dilations": as_picture(self.dilations, 1),

@@ -134,7 +134,7 @@ class _Contents(Mapping[int, Array]):
 
 
 def _names(body: Body, node: OnnxNode) -> dict[str, str]:
-    """Map body names to graph names; inner ones get a prefix unused in models."""
+    """Map body names to graph names."""
     prefix = next(filter(None, node.outputs))
     inner = (*body.constants, *(name for body_node in body.nodes for name in body_node.outputs if name))
     names = {name: f"{prefix}%{name}" for name in inner}

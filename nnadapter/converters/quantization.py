@@ -47,7 +47,7 @@ _INTEGERS: Mapping[str, DataType] = {data_type.value: data_type for data_type in
 def parameters(node: OnnxNode, scale: Array, zero_point: Array | None, axis: int | None) -> Quantization:
     """Return the quantization of constant scales and zero points, or raise Refusal.
 
-    `scale` is single, or has one value per index of `axis`, which is nonnegative, or None if it must be single.
+    `scale` has one value per index of `axis`, which is nonnegative, or is single; always if `axis` is None.
     """
     scales = scale.reshape(-1).astype(np.float32)
     points = np.zeros(scales.size, np.int64) if zero_point is None else zero_point.reshape(-1).astype(np.int64)
@@ -225,7 +225,7 @@ class _Linear:
         return QuantizedType(self.dtype, parameters(self.node, scale, zero_point, self.axis))
 
     def spread(self, name: str, dtype: DataType) -> int:
-        """Return a scale or zero point in a shape that broadcasts to the quantized value."""
+        """Return a scale or zero point in a shape that broadcasts to the value."""
         context = self.context
         operand = cast(context, context.operand(name), dtype)
         dimensions, rank = context.type_of(operand).dimensions, len(context.dimensions(self.node.input(0)))
@@ -287,7 +287,6 @@ def convert_quantize_linear(context: ConversionContext, node: OnnxNode) -> None:
 
 
 def _result_type(context: ConversionContext, node: OnnxNode) -> DataType:
-    """Return the zero point's type, `output_dtype`, or uint8."""
     code = node.integer("output_dtype", 0)
     named = data_type_name(code) if code else "uint8"
     type_name = context.type_of(node.input(2)).dtype.value if node.input(2) else named
@@ -414,7 +413,7 @@ _LINEAR = frozenset(
 
 
 def on_reals(write: NodeWriter) -> bool:
-    """Return whether the operation has quantized operands and is exported as an op on real values."""
+    """Return whether the operation has quantized operands and is exported on real values."""
     result, first, kind = write.result.type, write.type, write.operation.type
     if first.quantization is None or result.quantization is None:
         return False
@@ -425,7 +424,7 @@ def on_reals(write: NodeWriter) -> bool:
 
 
 def sums(write: NodeWriter) -> bool:
-    """Return whether the operation returns int32 sums of products of quantized operands."""
+    """Return whether the operation returns int32 sums of products."""
     quantized = write.type.quantization is not None and write.result.type.quantization is None
     return quantized and write.operation.type in PRODUCTS
 

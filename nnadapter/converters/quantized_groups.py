@@ -90,7 +90,6 @@ def _bound(context: ConversionContext, clip: OnnxNode, position: int, name: str,
 
 
 def _with_rows(context: ConversionContext, node: OnnxNode, operands: dict[str, int]) -> OnnxNode:
-    """Transpose the Gemm's constant weight to [units, depth]."""
     weight = operands.get(node.input(1))
     value = None if weight is None else context.value_of(weight)
     if weight is None or value is None or value.ndim != 2 or node.integer("transB", 0):
@@ -191,7 +190,7 @@ def find_groups(
 def shared_sources(
     groups: Sequence[Group], nodes: Sequence[OnnxNode], external_values: Collection[str]
 ) -> dict[int, list[int]]:
-    """Return, for each DequantizeLinear with several readers, the groups that need a copy of it."""
+    """Return, for each DequantizeLinear with several readers, the groups that need a copy."""
     readers: dict[str, set[int]] = {}
     for position, node in enumerate(nodes):
         for name in node.inputs:
@@ -236,7 +235,6 @@ class _Index:
         return Group(node=node, sources=sources, target=target, activation=activation) if sources else None
 
     def _maker(self, name: str) -> int | None:
-        """Return the producer of a value with one consumer, or None."""
         if name in self.outside or self.readers.get(name) != 1 or name not in self.producers:
             return None
         node = self.producers[name]

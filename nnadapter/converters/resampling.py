@@ -137,7 +137,6 @@ def _scales_of(dimensions: tuple[int, ...], sizes: tuple[int, ...], scales: tupl
 
 
 def _ratio(size: int, dimension: int) -> float:
-    """Return a float32 scale, 1 for an empty dimension."""
     return apply_function(quotient_of_sizes, size, dimension) if dimension else 1.0
 
 

@@ -223,7 +223,6 @@ def _spread(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
 
 
 def _elementwise(function: Callable[[Any, Any], Any], first: Array, second: Array) -> Array:
-    """Apply a function elementwise; unary ones ignore the second argument."""
     first, second = np.broadcast_arrays(first, second)
     results = [
         numbers.apply_function(function, first_item, second_item)

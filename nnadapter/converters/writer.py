@@ -36,11 +36,9 @@ class GraphWriter:
     _count: int = 0
 
     def unique(self, name: str) -> str:
-        """Return and reserve an unused value name."""
         return self._unique(name or "value", self._reserved)
 
     def unique_node(self, name: str) -> str:
-        """Return and reserve an unused node name."""
         return self._unique(name or "node", self._reserved_nodes)
 
     def _unique(self, name: str, reserved: set[str]) -> str:
@@ -151,7 +149,6 @@ class NodeWriter:
         )
 
     def _declare(self, node: WrittenNode, opset: int) -> None:
-        """Check data types against the schema, and record types and opset."""
         types = types_of(node.op_type, opset)
         input_dtypes = [self._graph.dtypes.get(name) for name in node.inputs]
         places = [*types.inputs, *[types.inputs[-1]] * (len(input_dtypes) - len(types.inputs) if types.variadic else 0)]
@@ -190,7 +187,6 @@ class NodeWriter:
         return _plain("sizes", sizes)
 
     def index(self, name: str) -> str:
-        """Cast indices to an ONNX index type."""
         return name if self.dtype_of(name) in (DataType.INT32, DataType.INT64) else self.cast(name, DataType.INT64)
 
     def swapped(self, name: str, rank: int) -> str:

@@ -1,7 +1,7 @@
 """Execution of single operations on devices: cached programs, device-resident arrays, fallback to numpy.
 
-Arrays of tensors are read-only. The first operation that reads one copies it to the device; a later operation frees
-copies of dead arrays.
+The first operation that reads an array, which is read-only, copies it to the device; a later one frees copies of dead
+arrays.
 """
 
 from __future__ import annotations
@@ -257,7 +257,7 @@ def _model(call: OperationCall) -> Model | str:
 
 
 def _candidates(context: Context, call: OperationCall, plain: Model) -> list[Model]:
-    """Return models to try in order: `plain`, and a call of a custom kernel if any."""
+    """Return models to try: `plain`, then a call of a custom kernel if any."""
     driver_context = context.driver_context
     if not isinstance(driver_context, KernelContext) or ("", call.op_type) not in driver_context.table.by_op:
         return [plain]

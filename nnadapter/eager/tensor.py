@@ -124,7 +124,7 @@ def _compute_ufunc(like: OnDevice, ufunc: np.ufunc, inputs: Sequence[Any]) -> Ar
     dtype = np.dtype(bool) if rule == "boolean" else _common(dtypes, numbers)
     dtype = _floating(dtype) if rule == "floating" else dtype
     if name in _COMPARISONS and not _can_represent(dtype, numbers):
-        # the elements do not matter, so no device is needed
+        # elements do not matter, so no device is needed
         return freeze(np.asarray(ufunc(*operands)))
     arrays = [
         cast(like.with_array(operand), dtype).array if isinstance(operand, np.ndarray) else np.asarray(operand, dtype)
@@ -423,7 +423,6 @@ class TensorOperators(OnDevice, NDArrayOperatorsMixin):
         return self._compute_on_host(f"numpy.{getattr(func, '__name__', func)}", func, args, kwargs)
 
     def _compute_on_host(self, name: str, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Compute with numpy on the host; new arrays become tensors on this device."""
         self._report_unmapped(name)
         result = function(*_arrays(args), **_arrays(dict(kwargs)))
         arguments = [*args, *kwargs.values()]
@@ -560,7 +559,6 @@ def _write(output: Any, outs: Sequence[Any], casting: Any) -> Any:
 
 
 def _arrays(argument: Any) -> Any:
-    """Replace tensors by arrays, also in tuples, lists and dicts."""
     if isinstance(argument, Tensor):
         return argument._array
     if isinstance(argument, (tuple, list)):

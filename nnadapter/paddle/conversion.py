@@ -157,7 +157,6 @@ def _place(path: Path, target: Path) -> None:
 
 
 def _run(folder: Path, label: str) -> tuple[int, str]:
-    """Return the child's exit code and last output."""
     environment = {name: value for name, value in os.environ.items() if name not in _LEFT_OUT}
     path = [entry for entry in sys.path if isinstance(entry, str)]
     with tempfile.TemporaryFile() as log_file:
@@ -220,7 +219,7 @@ def _shortened(text: object) -> str:
 
 KIND = "onnx"
 _REVISION = 4
-"""Increased whenever `repair` or `worker` change converted models or refuse more."""
+"""Increased whenever `repair` or `worker` change results."""
 _converting = new_lock()
 """Serializes conversions, so that a second request finds the cached model."""
 

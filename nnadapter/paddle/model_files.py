@@ -16,7 +16,7 @@ from nnadapter.records import dataclass
 
 _MAGIC = b'"magic":"pir"'
 _MAGIC_WITHIN = 256
-"""Leading bytes of a Paddle 3 structure that contain the magic."""
+"""Bytes of a Paddle 3 structure that contain the magic."""
 _HAS_PARAMETERS = b'{"#":"p",'
 _USUAL = ("inference", "model", "__model__")
 """Stems that Paddle's tools write, in order of preference."""
@@ -171,7 +171,7 @@ def check_whole(path: Path) -> None:
 
 
 def _bytes_of_next(file: BinaryIO) -> int:
-    """Read the header of a tensor; return the number of bytes that follow it."""
+    """Read a tensor's header; return the number of bytes that follow."""
     _, levels = struct.unpack("<IQ", file.read(12))
     if levels:  # sequence offsets, which parameters do not have
         raise KeyError(levels)

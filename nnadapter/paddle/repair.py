@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _DIALECT = "1."
 """Prefix of Paddle's operations. Containers, control flow and parameters have others."""
 _NOT_CONVERTED = frozenset({"data", "feed", "fetch", "shadow_output", "if", "while", "has_elements", "select_input"})
-"""Inputs, outputs and control flow, which the converter does not list."""
+"""Inputs, outputs and control flow."""
 _DRAWING = frozenset({"bernoulli", "dropout", "gaussian", "multinomial", "poisson", "randint", "uniform"})
 _OLD_NAMES: Mapping[str, str] = MappingProxyType(
     {
@@ -63,14 +63,14 @@ def _is_listed(name: str, listed: Collection[str]) -> bool:
 
 
 def operations_of(program: Any) -> frozenset[str]:
-    """Return the names of Paddle's operations in a program, including nested graphs."""
+    """Return the names of Paddle's operations, including nested graphs."""
     named = (str(operation["#"]) for operation in walked(program))
     names = (name.removeprefix(_DIALECT) for name in named if name.startswith(_DIALECT))
     return frozenset(names) - _NOT_CONVERTED
 
 
 def walked(program: Any) -> Iterator[Any]:
-    """Yield every operation of a program, including nested graphs."""
+    """Yield every operation, including nested graphs."""
     for block in _blocks(program["regions"]):
         yield from block["ops"]
 
@@ -136,7 +136,7 @@ def _numbers(program: Any) -> Iterator[int]:
 
 
 class _Values:
-    """Values of a program by number: types, and contents of constant integers."""
+    """Types of values by number, and contents of constant integers."""
 
     def __init__(self, program: Any) -> None:
         self.last = max(map(abs, _numbers(program)), default=0)
@@ -157,7 +157,7 @@ class _Values:
 
 
 class _Writer:
-    """Writer of the operations that replace one; numbers new values after all others."""
+    """Writer of the operations that replace one; new values are numbered last."""
 
     def __init__(self, operation: Any, values: _Values) -> None:
         self.operation, self.values = operation, values
@@ -177,7 +177,7 @@ class _Writer:
 
     @property
     def dtype(self) -> str | None:
-        """Data type of the result; None unless it is float16, float32 or float64."""
+        """Data type of the result, if float16, float32 or float64."""
         type_ = self.output["TT"]
         return _DTYPES.get(type_["D"][0]["#"]) if type_["#"] == _TENSOR else None
 
@@ -200,7 +200,6 @@ class _Writer:
         return self.write(_INTEGER_ARRAY, [], attributes, shape=[len(numbers)], dtype="0.t_i64")
 
     def scaled(self, value: Any, factor: float, bias: float = 0.0, *, output: Any = None) -> Any:
-        """Write value * factor + bias."""
         attributes = [_attribute("bias", "0.a_f32", bias), _attribute("bias_after_scale", "0.a_bool", True)]
         return self.write("1.scale", [value, self.constant(factor)], attributes, output=output)
 
@@ -214,7 +213,6 @@ class _Writer:
         dtype: str | None = None,
         output: Any = None,
     ) -> Any:
-        """Write an operation; return its result."""
         if output is None:
             type_ = deepcopy(self.output["TT"])
             if shape is not None:
@@ -485,9 +483,9 @@ _DOUBLE, _FLOAT = "0.a_f64", "0.a_f32"
 def rewrite(program: Any) -> bool:
     """Rewrite a program in place for the converter; return True if anything changed.
 
-    1. Doubles become floats.
-    2. Constant axes and shapes move out of loops and branches.
-    3. Operations with unsupported attributes are expanded.
+    Doubles become floats. Constant axes and shapes move out of loops and branches. Operations with unsupported
+    attributes
+    are expanded.
     """
     changed = expand(program)
     for operation in walked(program):
@@ -509,7 +507,6 @@ def _narrowed(value: Any) -> bool:
 
 
 def _hoisted(block: Any) -> bool:
-    """Move constants out of nested graphs."""
     operations: list[Any] = []
     for operation in block["ops"]:
         for inner in list(_blocks(operation.get("regions", ()))):

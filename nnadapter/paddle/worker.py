@@ -32,7 +32,7 @@ _ERROR = re.compile(r"\w+Error: .*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Result of a comparison with Paddle; both fields are empty if the model agrees."""
+    """Result of a comparison; both fields are empty if the model agrees."""
 
     wrong: str = ""
     doubt: str = ""
@@ -230,7 +230,7 @@ def _report_facts(folder: Path, **facts: object) -> None:
 
 
 def _end_with_parent(folder: Path) -> None:
-    """Exit when standard input closes, that is when the parent process ends."""
+    """Exit when standard input closes, because the parent process has ended."""
     os.read(0, 1)
     shutil.rmtree(folder, ignore_errors=True)
     os._exit(1)

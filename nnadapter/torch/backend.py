@@ -60,7 +60,7 @@ _SIZE = aten.sym_size.int
 
 
 def replace_computed_sizes(graph_module: fx.GraphModule) -> None:
-    """Compute sizes of intermediate tensors from the sizes of the graph's inputs."""
+    """Compute sizes of intermediate tensors from input sizes."""
     graph = graph_module.graph
     size_nodes = [node for node in graph.find_nodes(op="call_function", target=_SIZE) if _is_computed(node)]
     symbol_nodes = _input_symbols(graph) if size_nodes else {}
@@ -185,7 +185,7 @@ def compile_graph(
 def _exported(
     graph_module: fx.GraphModule, refused: dict[fx.Node, Unsupported], computed: Collection[fx.Node]
 ) -> list[tuple[Region, onnx.ModelProto]]:
-    """Export all regions; if operators fail, add them to `refused` and partition again, until every export succeeds."""
+    """Export all regions, and partition again without operators that fail (`refused`), until every export succeeds."""
     exports: dict[tuple[fx.Node, ...], tuple[Region, onnx.ModelProto]] = {}
     while True:
         duplicate_views(graph_module, computed, readers(refused))
@@ -202,7 +202,7 @@ def _exported(
 
 
 def _blamed(region: Region, failure: ExportFailure) -> dict[fx.Node, Unsupported]:
-    """Return the nodes to refuse: those of the operator that the exporter names, otherwise found by bisection."""
+    """Return the nodes to refuse: of the operator that the exporter names, otherwise by bisection."""
     named = {node for node in region.nodes if str(node.target) == failure.target}
     if not named and len(region.working) > 1:
         reasons = {node: reason for half in halved(region) for node, reason in _failing(half).items()}
@@ -549,7 +549,7 @@ def _form_of(node: fx.Node, value: Resident) -> Any:
 def _resident_results(
     graph_module: fx.GraphModule, kind: str, resident_results: frozenset[int], overwritten_inputs: Sequence[int]
 ) -> frozenset[int]:
-    """Return indices of results to leave on the device: gradients, or all results of an optimizer step."""
+    """Return indices of results to leave on the device: gradients, or all of an optimizer step."""
     results = results_in(graph_module)
     if kind == "backward":  # one gradient per input
         return resident_results if max(resident_results, default=0) < len(results) else frozenset()

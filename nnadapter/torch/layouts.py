@@ -39,7 +39,7 @@ def strides_of_one(like: Any) -> tuple[int, ...] | None:
 
 
 def laid_out(order: Order) -> Callable[[Any], Any]:
-    """Return a function that copies a tensor into an axis order."""
+    """Return a function that copies into an axis order."""
     back = inverse(order)
     return lambda tensor: tensor.permute(order).contiguous().permute(back)
 
@@ -50,7 +50,7 @@ def inverse(order: Order) -> Order:
 
 
 def copy_into_layout_of(like: Any) -> Callable[[Any], Any] | None:
-    """Return a function that copies a tensor into the layout of `like`; None for row-major."""
+    """Return a function that copies into the layout of `like`; None for row-major."""
     order = order_of(like) if isinstance(like, torch.Tensor) else None
     if order is None:
         return None

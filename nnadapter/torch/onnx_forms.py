@@ -26,32 +26,27 @@ _TYPES = {bool: _BOOL, int: _INT64, float: _FLOAT}
 
 
 def _scalar_tensor(s: Any, dtype: int = _NOT_SAID, **_: Any) -> Any:
-    """Return the ONNX form of `aten::scalar_tensor`."""
     return _tensor(s, _FLOAT if dtype == _NOT_SAID else dtype)
 
 
 def _full(size: Any, fill_value: Any, dtype: int = _NOT_SAID, **_: Any) -> Any:
-    """Return the ONNX form of `aten::full`."""
     return op.Expand(_tensor(fill_value, dtype), op.Cast(size, to=_INT64))
 
 
 def _full_like(self: Any, fill_value: Any, dtype: int = _NOT_SAID, **_: Any) -> Any:
-    """Return the ONNX form of `aten::full_like`."""
     return op.Expand(_tensor(fill_value, self.dtype if dtype == _NOT_SAID else dtype), op.Shape(self))
 
 
 def _new_full(self: Any, size: Any, fill_value: Any, dtype: int = _NOT_SAID, **_: Any) -> Any:
-    """Return the ONNX form of `aten::new_full`."""
     return _full(size, fill_value, self.dtype if dtype == _NOT_SAID else dtype)
 
 
 def _sym_float(self: Any) -> Any:
-    """Return the ONNX form of `torch.sym_float`."""
     return op.Cast(self, to=_DOUBLE)
 
 
 def _arithmetic(of_reals: Callable[..., Any], of_whole: Callable[..., Any] | None) -> Callable[..., Any]:
-    """Return a form that computes integers by `of_whole`, and other numbers in float64 by `of_reals`."""
+    """Return a form that computes integers by `of_whole`, other numbers in float64 by `of_reals`."""
 
     def form(*numbers: Any) -> Any:
         are_whole = (type(number) is int or getattr(number, "dtype", None) == _INT64 for number in numbers)
@@ -107,7 +102,7 @@ def register_numbers(registry: Any) -> None:
 
 
 def _sequence(target: torch._ops.OpOverload, theirs: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a form that computes constant sequences in PyTorch, because rounding decides their length."""
+    """Return a form that computes constant sequences in PyTorch: rounding decides their length."""
 
     def form(*numbers: Any, dtype: int = _NOT_SAID, **options: Any) -> Any:
         are_known = all(isinstance(number, (int, float)) for number in numbers)

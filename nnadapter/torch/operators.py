@@ -90,7 +90,7 @@ def decomposition_table() -> Mapping[Any, Callable[..., Any]]:
 
 
 def _where_steady(operator: Any, decomposition: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a decomposition that skips random calls, because their numbers for a seed would change."""
+    """Return a decomposition that skips random calls, whose numbers for a seed would change."""
     if not _is_seeded(operator):
         return decomposition
     return lambda *arguments, **named: (

@@ -157,7 +157,6 @@ class Weights:
     select_weights: Callable[[Sequence[Any]], Sequence[Any]]
 
     def hold(self, inputs: Sequence[Any]) -> bool:
-        """Return True if the inputs contain the same weights, unchanged."""
         tensors = self.select_weights(inputs)
         return (
             [*map(_version, tensors)] == self.versions
@@ -311,7 +310,7 @@ class Program:
 
     @property
     def transferred_bytes(self) -> TransferredBytes:
-        """Bytes of the last call; without device-resident values, as the sizes in the graph imply."""
+        """Bytes of the last call; without device-resident values, as implied by sizes in the graph."""
         bound = self._latest
         if bound is None:
             return TransferredBytes(0, 0, 0, 0)
@@ -361,7 +360,7 @@ class Program:
             return self._rerun_in_pytorch(error, inputs)
 
     def _rests_on_last_resort(self, session: InferenceSession) -> bool:
-        """Return True if most of the run was on onnx's reference evaluator: PyTorch is faster."""
+        """Return True if most of the run was on onnx's reference evaluator, which is slower than PyTorch."""
         steps = session.provenance.steps if session.provenance is not None else ()
         spare = sum(step.seconds for step in steps if step.device == REFERENCE)
         named = {request if isinstance(request, str) else request[0] for request in self._settings.devices}
@@ -390,7 +389,7 @@ class Program:
         return run(*inputs)
 
     def _divided(self) -> Callable[..., tuple[Any, ...]] | None:
-        """Return a function that runs both halves of the region; None if it cannot be divided."""
+        """Return a function that runs both halves of the region, if it can be divided."""
         if len(self.region.working) < 2 or not self._failures.take():
             return None
         module, regions = halves(self.region)

@@ -76,7 +76,7 @@ class Region:
 
 
 def working(graph_module: fx.GraphModule) -> set[fx.Node]:
-    """Return operators that do work: they compute from values that may differ between runs."""
+    """Return operators that compute from values that may differ between runs."""
     varying: set[fx.Node] = set()
     for node in graph_module.graph.nodes:
         if node.op != "call_function" or is_random(node) or not varying.isdisjoint(node.all_input_nodes):
@@ -188,7 +188,7 @@ def _call(graph: fx.Graph, region: Region, function: Callable[..., Any], replace
 
 
 def region_of(nodes: Sequence[fx.Node], work: Collection[fx.Node]) -> Region:
-    """Build a region from nodes; a path from one to another must not pass through other nodes."""
+    """Build a region from nodes; no path between them may leave them."""
     inside = set(nodes)
     read = dict.fromkeys(
         input_node for node in nodes for input_node in node.all_input_nodes if input_node not in inside
@@ -263,7 +263,7 @@ def _expression(size: Any) -> Any:
 
 @dataclass(slots=True)
 class Failures:
-    """Number of times that a region and its parts may still be divided after failures."""
+    """Number of times that a region and its parts may still be divided."""
 
     remaining: int
 

@@ -123,7 +123,7 @@ class CopyCache:
         return sum(entry.copies is not None for entry in list(self._known.values()))
 
     def fed(self, tensor: torch.Tensor, array: Array, owner: object | None) -> Copies | None:
-        """Return cached copies of a tensor to feed in place of `array`, or None; add them if there is an `owner`."""
+        """Return cached copies of a tensor to feed in place of `array`, or None; with an `owner`, add them."""
         if tensor.is_neg():  # its memory holds the negated values
             return None
         key = _key(tensor)
@@ -286,7 +286,7 @@ class ResidentRunner:
         return COPY_CACHE.fed(value, array, owner) or array
 
     def _previous_occurrence(self, name: str, tensor: torch.Tensor) -> Occurrence | None:
-        """Return the owner for a copy of a tensor that this input got before too; otherwise None."""
+        """Return the owner for a copy of a tensor that this input got before too, if any."""
         occurrence = self._came.get(name)
         if occurrence is not None and occurrence.matches(tensor):
             return occurrence
@@ -314,7 +314,7 @@ class ResidentRunner:
         return values
 
     def _learn(self, feeds: Mapping[str, Any], transfers: Sequence[Transfer]) -> None:
-        """Exclude results that had to be copied to the device, and inputs with copies that are not on it."""
+        """Exclude results that had to be copied to the device, and inputs with copies not on it."""
         brought = {transfer.value for transfer in transfers if transfer.target == self._device}
         places = [place for place, name in enumerate(self._outputs) if name in brought]
         unused = {

@@ -191,7 +191,7 @@ class ResidentStorage:
         return self.plain is not None and (self.is_pinned or _users(self.plain) > _UNSHARED_COUNT)
 
     def become(self, other: ResidentStorage) -> bool:
-        """Replace the contents by those of another storage; return False if other code may see the old ones."""
+        """Replace the contents by another storage's; return False if other code may see the old ones."""
         if other.copies is None or self.is_seen:
             return False
         self.copies, self.plain, self.read = other.copies, None, other.read
@@ -372,7 +372,7 @@ class _All:
 
 @cache
 def _keeping(function: Any) -> tuple[Any, Any]:
-    """Return positions and names of arguments that are written or aliased; None for both if metadata changes."""
+    """Return positions and names of arguments that are written or aliased; None if metadata changes."""
     schema = getattr(function, "_schema", None)
     if schema is None:
         return _All(), _All()
@@ -411,7 +411,7 @@ _RESIDENT_FORMS: dict[Any, Callable[..., Any]] = {
     aten.zeros_like.default: _full_like,
     aten.full_like.default: _full_like,
 }
-"""Operator -> function that computes its result without values on the host, or returns None if it needs them."""
+"""Operator -> function that computes without values on the host, or returns None if it needs them."""
 
 
 SESSION_DTYPES = frozenset(

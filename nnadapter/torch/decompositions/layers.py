@@ -6,10 +6,10 @@ A convolution of an image x with a filter w is y[t] = sum over k of w[k] x[strid
 g of y:
 
 - the gradient of x is a transposed convolution of g with w;
-- the gradient of w is dw[k] = sum over t of g[t] x[dilation k + stride t - pad]: a convolution of x with g. Stride and
-  dilation are exchanged, and so are batch and channels, because the sum runs over the batch.
+- the gradient of w is dw[k] = sum over t of g[t] x[dilation k + stride t - pad]: a convolution of x with g.
 
-A transposed convolution exchanges x and y. Dropout draws by a separate operator, so that only it runs in PyTorch.
+Stride and dilation are exchanged, and so are batch and channels, because the sum runs over the batch. A transposed
+convolution exchanges x and y. Dropout draws by a separate operator, so that only it runs in PyTorch.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _along_axes(values: Tensor, factors: Sequence[Tensor]) -> Tensor:
 
 
 def means(size: int, starts: Tensor, ends: Tensor, counts: Tensor, like: Tensor) -> Tensor:
-    """Return the matrix [results, size] of means over ranges from `starts` to `ends`, each [results, 1]."""
+    """Return the matrix [results, size] of means over ranges; `starts` and `ends` are [results, 1]."""
     places = torch.arange(size, device=like.device)
     inside = (places >= starts) & (places < ends)
     return inside.to(like.dtype) / counts.to(like.dtype)
@@ -360,7 +360,7 @@ def attention(
     key, value = (_for_each_head(tensor, query) for tensor in (key, value))
     scores = _scores(query, key, is_causal, attn_mask, scale)
     weights, sums = torch.softmax(scores, -1), torch.logsumexp(scores, -1)
-    if attn_mask is not None:  # a fully masked row has results and gradients of 0
+    if attn_mask is not None:  # a fully masked row yields 0
         row_mask = attn_mask.amax(-1, keepdim=True) != float("-inf")
         weights, sums = torch.where(row_mask, weights, 0.0), torch.where(row_mask.squeeze(-1), sums, 0.0)
     result = torch.matmul(weights, value)
