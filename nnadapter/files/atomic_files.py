@@ -70,7 +70,6 @@ def replace_file(target: Path, write: Callable[[BinaryIO], object]) -> None:
 
 
 def _with_permissions_of(target: Path, write: Callable[[BinaryIO], object]) -> Callable[[BinaryIO], object]:
-    """Apply the permissions of `target`, if any."""
     if not target.exists() or not hasattr(os, "fchmod"):
         return write
     mode = S_IMODE(target.stat().st_mode)

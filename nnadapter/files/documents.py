@@ -29,7 +29,7 @@ Fault = tuple[Place, str]
 
 
 class Twice:
-    """Placeholder for an object with a duplicate key; no type accepts it."""
+    """Placeholder for an object with a duplicate key, which no type accepts."""
 
     def __init__(self, key: str) -> None:
         self.key = key

@@ -32,7 +32,6 @@ class Messages(NamedTuple):
     """Maximum bytes of a message: parsing a malicious one takes a hundred times its size."""
 
     def new(self, name: str) -> Message:
-        """Return an empty message of type `name`."""
         return _class(self.descriptor, f"{self.package}.{name}")()
 
     def parse(self, name: str, contents: bytes | memoryview) -> Message:

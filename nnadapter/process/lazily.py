@@ -16,10 +16,8 @@ _importing = new_re_lock()
 def lazily(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
     """Return the `__getattr__` of a package that imports its names on first use.
 
-    Args:
-        package: name of the package.
-        modules: module (relative with a leading dot) -> its names, separated by spaces; `name:attribute` renames. Names
-            of an empty key are modules of the package. No other module may have the name of an entry.
+    `modules` maps a module (relative with a leading dot) to its names, separated by spaces; `name:attribute` renames.
+    Names of an empty key are modules of the package. No other module may have the name of an entry.
     """
     homes = {}
     for module, names in modules.items():

@@ -26,7 +26,7 @@ _FORM, _OLDER = "dist-info", ("egg-info", "egg")
 
 
 def own_version() -> str:
-    """Return the version of nnadapter, installed or not."""
+    """Return nnadapter's version, installed or not."""
     return nnadapter.__version__
 
 
@@ -48,7 +48,7 @@ def installed_version(distribution: str) -> str:
 
 
 def installed_builds(distribution: str) -> str:
-    """Return names and versions of a distribution and of variants of it, such as `onnxruntime-gpu`."""
+    """Return names and versions of a distribution and its variants, such as `onnxruntime-gpu`."""
     target_name, builds = _normalized(distribution), dict[str, str]()
     for name, version in _scan_distributions():
         if name == target_name or name.startswith(f"{target_name}_"):
@@ -85,7 +85,7 @@ EXTRAS: Mapping[str, tuple[str, str]] = MappingProxyType(
 
 
 def has_extra(extra: str) -> bool:
-    """Return True if the package of an extra is installed; does not import it."""
+    """Return whether the package of an extra is installed, without importing it."""
     return find_spec(EXTRAS[extra][1]) is not None
 
 
@@ -132,7 +132,7 @@ class PlugIn:
     target: str
     distribution: str
     problem: str = ""
-    """Reason why it is not used, with advice."""
+    """Reason for not using it, with advice."""
 
 
 class PlugIns(Generic[_Value]):
@@ -140,7 +140,7 @@ class PlugIns(Generic[_Value]):
 
     Args:
         check: converts a loaded object, or raises ValueError.
-        problem: returns a defect of a name, known before import.
+        problem: returns a defect of a name, before import.
     """
 
     def __init__(
@@ -162,7 +162,7 @@ class PlugIns(Generic[_Value]):
             return self._found
 
     def get(self, name: str) -> _Value | None:
-        """Return the plug-in of this name; None if there is none or it is broken, see `problem_of`."""
+        """Return the plug-in of this name; None if missing or broken, see `problem_of`."""
         plug_in = self.all.get(name)
         if plug_in is None or plug_in.problem:
             return None

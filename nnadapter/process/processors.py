@@ -44,7 +44,7 @@ def machine_name() -> str:
 
 
 def machine_description() -> str:
-    """Return machine name and number of usable processors, the key of measured times."""
+    """Return machine name and usable processors, the key of measured times."""
     return f"{machine_name()}, {usable()} processors"
 
 
@@ -54,18 +54,17 @@ class Load:
 
     wall_seconds: float = field(default_factory=time.perf_counter)
     own_seconds: float = field(default_factory=lambda: own_seconds())
-    """Processor time of this process and its workers."""
     total_seconds: float | None = field(default_factory=lambda: _busy_seconds())
     """Processor time of all processes; None if unknown."""
 
 
 def is_crowded(start_load: Load, end_load: Load, processors: int, may_use: int) -> bool:
-    """Return True if other processes left fewer than `may_use` processors to this process, between two moments."""
+    """Return whether other processes left fewer than `may_use` processors to this one between two moments."""
     return processors_unused_by_others(start_load, end_load, processors, may_use) < may_use - _SPARE
 
 
 def processors_unused_by_others(start_load: Load, end_load: Load, processors: int, may_use: int) -> float:
-    """Return the number of processors that other processes did not use between two loads, at most `may_use`."""
+    """Return how many processors other processes left unused between two loads, at most `may_use`."""
     if (
         start_load.total_seconds is None
         or end_load.total_seconds is None
@@ -139,7 +138,7 @@ def own_seconds() -> float:
 
 
 def computes_for_this(process_id: int) -> None:
-    """Add the processor time of a worker process to this process's from now on."""
+    """Add a worker's processor time to this process's from now on."""
     _WORKERS.begin(process_id)
 
 

@@ -24,13 +24,13 @@ class ForkAware(Protocol):
     """Object with state that belongs to one process."""
 
     def after_fork(self) -> None:
-        """Drop the state in a forked process. No other thread runs; locks of `new_lock` are free."""
+        """Drop the state in a forked process, which has no other threads; locks of `new_lock` are free."""
 
 
 _registered: WeakSet[ForkAware] = WeakSet()
 _locks: set[ref[Any]] = set()
 _forget = _locks.discard
-"""A dying lock removes itself, in C."""
+"""A dying lock removes itself in C."""
 
 
 class Threads:
@@ -45,7 +45,7 @@ class Threads:
 
 
 def register_after_fork(thing: ForkAware) -> None:
-    """Call the object's `after_fork` in every process that is forked while it lives."""
+    """Call the object's `after_fork` in every process forked while it lives."""
     _registered.add(thing)
 
 
@@ -113,7 +113,7 @@ class CacheCounts:
     hits: int = 0
     misses: int = 0
     failures: int = 0
-    """Failed attempts to make a cached object, so that the work is done without it."""
+    """Failed attempts to make a cached object; the work is then done without it."""
     dropped: int = 0
 
 
@@ -144,7 +144,7 @@ def memoize(limit: int) -> Callable[[Function], Function]:
 
 
 def counts_of(name: str) -> CacheCounts:
-    """Return the counts of the caches of one name."""
+    """Return the counts of one name's caches."""
     return _counts.setdefault(name, CacheCounts(name))
 
 
@@ -175,7 +175,7 @@ class Cache(Generic[Key, Value]):
         return cached_value
 
     def put(self, key: Key, value: Value) -> Value:
-        """Store a value, and return the cached one: another thread's, if it was first."""
+        """Store a value, and return the cached one, possibly another thread's."""
         with self._lock:
             initial_count = len(self._kept)
             cached_value = self._kept.setdefault(key, value)

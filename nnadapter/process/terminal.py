@@ -24,7 +24,7 @@ _STDOUT, _STDERR = 1, 2
 
 @contextmanager
 def native_prints_to_stderr() -> Iterator[None]:
-    """Redirect output of native code from standard output to standard error, in the whole process.
+    """Redirect native code's standard output to standard error, in the whole process.
 
     No effect without these files.
     """
@@ -49,7 +49,7 @@ def native_prints_to_stderr() -> Iterator[None]:
 
 @contextmanager
 def prints_to_stderr() -> Iterator[None]:
-    """Redirect output of Python and native code from standard output to standard error."""
+    """Redirect standard output of Python and native code to standard error."""
     with redirect_stdout(sys.stderr), native_prints_to_stderr():
         yield
 
@@ -110,7 +110,7 @@ def reset_signals() -> None:
 
 
 def stop_in(error: BaseException) -> KeyboardInterrupt | None:
-    """Return the stop signal that `error` is, comes from or follows, if any."""
+    """Return the stop signal that `error` is, comes from or follows."""
     if _received.first is not None:
         return StopRequested(_received.first)
     causes = (error.__cause__, error.__context__) if isinstance(error, ImportError) else ()
@@ -243,7 +243,7 @@ def _can_raise_again() -> bool:
 
 
 def _is_importing_extension(frame: FrameType | None) -> bool:
-    """Return True if a native module is being initialized: some abort on an exception."""
+    """Return whether a native module is being initialized: some abort on an exception."""
     while frame is not None:
         is_loader = frame.f_code.co_name in ("create_module", "exec_module")
         if is_loader and type(frame.f_locals.get("self")) is ExtensionFileLoader:
