@@ -26,7 +26,7 @@ class Absent(NamedTuple):
 
 
 class Absents(list[Absent]):
-    """Absent devices of one session, with the fallback policy of stage `load`."""
+    """Absent devices of one session, with the fallback policy."""
 
     def __init__(self, policy: str) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class Absents(list[Absent]):
                 del remaining_requests[error.device]
 
     def opened(self, name: str, opens: Callable[[], _Opened]) -> _Opened | None:
-        """Return `opens()`; None if the device fails and the policy allows it."""
+        """Return `opens()`, or None if the device fails and the policy allows it."""
         try:
             return opens()
         except _FAILURES as error:

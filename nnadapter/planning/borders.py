@@ -35,7 +35,7 @@ class _Moves:
 
 
 def boundaries_of(plan: Plan, costs: Mapping[str, DeviceCosts], host: str) -> Boundaries:
-    """Return the boundary operations of a plan in execution order; `host` holds inputs and outputs."""
+    """Return a plan's boundary operations in execution order; `host` holds inputs and outputs."""
     walk = _Walk(plan, costs, host)
     walk.go()
     return Boundaries(operations=tuple(walk.steps), device_resident=tuple(walk.staying()))

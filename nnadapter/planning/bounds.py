@@ -21,7 +21,7 @@ from nnadapter.records import dataclass
 
 
 def beyond_bounds(model: Model, capability: Capability) -> str:
-    """Return a text on how a model's dynamic sizes exceed a device's bounds; empty if they do not.
+    """Return how a model's dynamic sizes exceed a device's bounds; empty if they do not.
 
     The comparisons set guards, so the device is asked again for sizes that would compare otherwise.
     """

@@ -4,7 +4,7 @@ The plan made at some shapes serves all if no others could have led to another o
 limits decided. If costs decided, it serves nearby shapes. Every device is then asked again with dynamic dimensions. The
 host takes any segment; an adapter IR device that refuses gets the segment specialized per set of sizes.
 
-ONNX engines need non-empty tensors and windows that fit: OpenVINO's dynamic programs fail otherwise and cannot be
+ONNX engines need non-empty tensors and fitting windows: OpenVINO's dynamic programs fail otherwise and cannot be
 trusted afterwards. So `is_full` and `planning.bounds` check new ranges of shapes.
 """
 
@@ -42,7 +42,7 @@ from partition.plan import Plan, Segment, Step, make_plan
 
 
 def is_full(prepared: Prepared, nodes: Collection[int], shapes: Shapes) -> bool:
-    """Return True if all nodes that run at these shapes are in `nodes`, tensors have elements, and windows fit."""
+    """Return whether all nodes that run at these shapes are in `nodes`, tensors have elements, and windows fit."""
     try:
         specialized = specialize(prepared, shapes)
     except InvalidModelError:
@@ -67,7 +67,7 @@ def _has_elements(specialized: Specialized, index: int) -> bool:
 def with_sizes_in_order(plan: Plan, parts: DynamicParts, takes_ir: Set[str]) -> Plan:
     """Return the plan with every atom after the producers of all values and sizes that it needs.
 
-    With static shapes a node may run before a value of which it needs only the size. Here it moves to a later segment,
+    With static shapes a node may run before a value of which it needs only the size. Here it moves to a later segment
     or to a new one at the end. Adapter IR segments receive sizes or compute them.
     """
     homes = _homes(plan)
@@ -92,7 +92,7 @@ def _homes(plan: Plan) -> dict[str, int]:
 
 
 def _places(plan: Plan, parts: DynamicParts, takes_ir: Set[str], homes: dict[str, int]) -> Sequence[int]:
-    """Return the position of the step for each atom; positions beyond the plan's steps are new steps."""
+    """Return the position of each atom's step; positions after the plan's are new steps."""
     graph, devices = plan.graph, [step.device for step in plan.steps]
     places = [0] * len(graph.atoms)
     for number, step in enumerate(plan.steps):
@@ -127,15 +127,14 @@ def _read(plan: Plan, atom: int, place: int, parts: DynamicParts, takes_ir: Set[
 _MOST_LOST = 4
 """Divisor: a dynamic plan moves at most one in this many of a device's atoms to other devices."""
 _MOST_CUTS = 4
-"""Maximum of additional cuts in a dynamic plan: each costs switches in every run."""
+"""Maximum of additional cuts in a dynamic plan: each costs switches per run."""
 
 
 def with_dynamic_verdicts(partitioning: Partitioning) -> Judgment | None:
     """Return the judgment with new verdicts of ONNX devices, asked about the graph with dynamic dimensions.
 
     A static verdict may hold only at these sizes, such as for a window that divides them evenly. Return None if no
-    verdict
-    changes, a node becomes unplaceable, or rules, demands, limits or costs decide the placement.
+    verdict changes, a node becomes unplaceable, or rules, demands, limits or costs decide the placement.
     """
     judgment, setting = partitioning.judgment, partitioning.setting
     onnx_devices = [device for device in setting.devices if device.accelerates and not device.takes_ir]
@@ -168,14 +167,14 @@ def _is_decided(partitioning: Partitioning) -> bool:
 
 
 def is_worth_it(partitioning: Partitioning, static_partitioning: Partitioning) -> bool:
-    """Return True if a dynamic partitioning has at most a few more segments than the static one."""
+    """Return whether a dynamic partitioning has at most a few more segments than the static one."""
     return len(partitioning.plan.steps) <= len(static_partitioning.plan.steps) + 2 * _MOST_CUTS
 
 
 def _verdicts(
     device: SessionDevice, plan: Plan, parts: DynamicParts, static_verdicts: Sequence[Verdict]
 ) -> tuple[Verdict, ...]:
-    """Return a device's verdicts with dynamic dimensions, or the static ones if it would lose too many nodes."""
+    """Return a device's verdicts with dynamic dimensions; the static ones if it would lose too many nodes."""
     graph = plan.graph
     outputs = tuple(dict.fromkeys(name for name in graph.outputs if name in graph.producer))
     graph_step = _step(0, device.name, range(len(graph.nodes)), graph.inputs, outputs)
@@ -220,11 +219,11 @@ class DynamicPartitioning:
     """Segments to specialize per set of sizes; devices are not asked yet."""
     why_fixed: str = ""
     unchecked: str = ""
-    """Indices that must be checked at every new shape, as text; empty if there are none."""
+    """Indices to check at every new shape, as text; empty if there are none."""
 
     @cached_property
     def is_looked_through(self) -> bool:
-        """True if an ONNX device has a segment, so that new shapes are checked for empty tensors first."""
+        """True if an ONNX device has a segment, so that new shapes are first checked for empty tensors."""
         by_name = self.partitioning.setting.by_name
         devices = (by_name[step.device] for step in self.partitioning.plan.steps)
         return any(device.accelerates and not device.takes_ir for device in devices)
@@ -304,7 +303,7 @@ def growing_inputs(prepared: Prepared) -> dict[str, int]:
 
 
 def unread_inputs(prepared: Prepared) -> frozenset[str]:
-    """Return inputs that no output depends on, such as inputs of an untaken branch."""
+    """Return inputs that no output depends on, such as of an untaken branch."""
     graph = prepared.graph
     read, waiting = set[str](), list(graph.outputs)
     while waiting:
@@ -360,7 +359,7 @@ def _taken_elsewhere(partitioning: Partitioning, conversion: DynamicConversion |
 
 
 def _refuses_open(device: SessionDevice, nodes: Sequence[int], conversion: DynamicConversion | None) -> bool:
-    """Return True if an adapter IR device refuses the nodes with dynamic dimensions too. Its guards remain."""
+    """Return whether an adapter IR device refuses the nodes with dynamic dimensions too. Its guards remain."""
     if conversion is None or not device.takes_ir or device.capability.dynamic_shapes is DynamicShapes.NONE:
         return False
     ir_conversion = conversion.conversion
@@ -436,8 +435,7 @@ def _ir_segment(device: SessionDevice, step: Step, conversion: DynamicConversion
     """Return the first form of a segment that its device takes.
 
     The segment computes shape-derived tables itself, reads them as inputs, or is specialized per set of sizes. Guards
-    that a
-    refusing device sets, such as by writing an error message, are rolled back.
+    that a refusing device sets, such as by writing an error message, are rolled back.
     """
     reading_tables = dynamic_ir_part(conversion, step, with_tables=False)
     if device.capability.dynamic_shapes is DynamicShapes.NONE:
@@ -535,7 +533,7 @@ def _missing_sizes(
 
 
 def _rejoined(plan: Plan, inputs: Sequence[tuple[str, ...]], onnx_parts: DynamicParts) -> tuple[Step, ...]:
-    """Return the steps with the inputs that their dynamic parts read; values are released after their last reader.
+    """Return the steps with the inputs of their dynamic parts; values are released after their last reader.
 
     A fallback runs the ONNX part, which may read more than the adapter IR part.
     """

@@ -27,7 +27,7 @@ from partition import Graph, Plan, Reason, Step, Unsupported
 
 @dataclass(frozen=True, eq=False)
 class GraphView:
-    """View of a graph for the index analysis, see `nnadapter.ir.index_ranges.View`."""
+    """View of a graph for the index analysis (`nnadapter.ir.index_ranges.View`)."""
 
     graph: Graph
     nodes: Sequence[OnnxNode]
@@ -74,7 +74,7 @@ class GraphView:
 
 
 def returned_names(plan: Plan) -> set[str]:
-    """Return the names of the model's inputs and of all values that steps return."""
+    """Return the names of model inputs and of all values that steps return."""
     return {*plan.graph.inputs, *(name for step in plan.steps for name in step.outputs)}
 
 
@@ -165,7 +165,7 @@ def _plus(size: Bound, number: int) -> Bound:
 
 
 def _source(view: GraphView, end: AnalysisEnd, graph: Graph) -> str:
-    """Return the model input that the value at `end` equals, with the same allowed range; otherwise an empty name."""
+    """Return the model input that equals the value at `end` and allows the same range; otherwise an empty name."""
     if end.value in graph.inputs:
         return end.value
     ends = list(trace_back(view, end.value, end.allowed, graph.inputs.__contains__))
@@ -175,9 +175,9 @@ def _source(view: GraphView, end: AnalysisEnd, graph: Graph) -> str:
 
 
 def refusals_of_indices(model: ShapedModel, plan: Plan, step: Step) -> Mapping[int, Unsupported]:
-    """Return a refusal for each node of a step that computes indices of unproven range.
+    """Return a refusal per node of a step that computes indices of unproven range.
 
-    The step's device does not check indices. If another device computes them, they are inputs, which are checked.
+    The step's device does not check indices. Indices from another device are inputs, which are checked.
     """
     graph, refused = plan.graph, dict[int, Unsupported]()
     for end, words in _unproven(model, plan, step, step.inputs):
@@ -191,7 +191,7 @@ def refusals_of_indices(model: ShapedModel, plan: Plan, step: Step) -> Mapping[i
 def unchecked_indices(model: ShapedModel, plan: Plan, step: Step, reads: Sequence[str]) -> tuple[str, bool]:
     """Return an index of a dynamic step that can be neither proven nor checked, as text.
 
-    The flag says whether it depends on shapes alone, so that `indices_hold` can check it.
+    The flag reports whether it depends on shapes alone, so that `indices_hold` can check it.
     """
     outputs = returned_names(plan)
     view, readers = _view_of(model, plan, step)

@@ -35,7 +35,7 @@ class Support:
     """Verdicts of all devices asked, on every atom."""
 
     verdicts: Mapping[str, Verdicts]
-    """Verdicts by device in order of preference. An unneeded last resort is left out, and withdrawals are refusals."""
+    """Verdicts by device in order of preference, without an unneeded last resort. Withdrawals are refusals."""
     on_host: Verdicts
     """The host's verdicts regardless of rules."""
 
@@ -51,7 +51,7 @@ class Support:
 def ask(device: SessionDevice, model: ShapedModel) -> Verdicts:
     """Return a device's verdict on every atom; a driver that raises refuses all.
 
-    The last resort inherits INVALID_NODE from the converter, because it would compute almost any node.
+    The last resort inherits INVALID_NODE from the converter, as it would compute almost any node.
     """
     conversion = model.conversion
     is_ir = device.capability.form is ModelForm.IR
@@ -64,7 +64,7 @@ def ask(device: SessionDevice, model: ShapedModel) -> Verdicts:
 
 
 def refusals(device: SessionDevice, model: ShapedModel) -> tuple[tuple[Unsupported, ...], ...]:
-    """Return all refusals of each node: the converter's, otherwise the device's for each operation."""
+    """Return all refusals per node: the converter's, otherwise the device's per operation."""
     conversion = model.conversion
     if device.capability.form is ModelForm.ONNX:
         verdicts_by_node = [[verdict] for verdict in _node_verdicts(device, model)]
@@ -132,7 +132,7 @@ def _refuse_invalid(verdict: Verdict, converted: Verdict) -> Verdict:
 
 
 Atoms = tuple[str, tuple[int, ...]]
-"""Identity of a segment while the graph is cut: device and atoms."""
+"""Identity of a segment during cutting: device and atoms."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -153,7 +153,7 @@ def answers(judgment: Judgment, setting: Setting) -> Answers:
 
 
 def completed(judgment: Judgment, setting: Setting) -> Judgment:
-    """Return the judgment; if some atom has no device, with the verdicts of the last resort added."""
+    """Return the judgment, with verdicts of the last resort added if some atom has no device."""
     support, spare = judgment.support, setting.last_resort
     if spare.name in support.verdicts or support.is_complete:
         return judgment
@@ -186,13 +186,13 @@ def constrained(judgment: Judgment, setting: Setting) -> Judgment:
 
 
 def placed_as(judgment: Judgment, labels: Sequence[str] | None) -> Judgment:
-    """Return the judgment that demands the device `labels[atom]` for each atom; None lets the policy decide again."""
+    """Return the judgment that demands the device `labels[atom]` per atom; None lets the policy decide."""
     placement = None if labels is None else dict(enumerate(labels))
     return replace(judgment, demands=replace(judgment.demands, complete_placement=placement))
 
 
 def banning(judgment: Judgment, setting: Setting, bans: Mapping[Atoms, Unsupported]) -> Judgment:
-    """Return the judgment with verdicts replaced by refusals: `bans` maps a device and its atoms to the refusal.
+    """Return the judgment with verdicts replaced by the refusals in `bans`, by device and atoms.
 
     Raises:
         RulesError: an atom is pinned to a device that now refuses it.
@@ -254,7 +254,7 @@ def _may_take(device: SessionDevice, op: tuple[str, str]) -> bool:
 
 
 def barred(judgment: Judgment, setting: Setting) -> Judgment:
-    """Return the judgment with the nodes refused that are banned from a device."""
+    """Return the judgment with refusals for nodes that are banned from a device."""
     bans: dict[Atoms, Unsupported] = {
         (device.name, (atom,)): Unsupported(Reason.BANNED, ban.text)
         for device in setting.devices

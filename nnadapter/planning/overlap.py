@@ -2,7 +2,7 @@
 
 Steps run concurrently in threads of their devices, if that pays. The run's own thread serves one device; the others get
 a thread each, unless the next step needs the result. Simulated execution must beat serial execution by `_LEAST_SECONDS`
-and by `_LEAST_SHARE`. Two devices that may compete for the host's processors, or have unknown costs, run serially.
+and `_LEAST_SHARE`. Two devices that may compete for the host's processors, or have unknown costs, run serially.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Boundaries:
 
 
 def saving_steps(plan: Plan, owning: Set[str]) -> frozenset[int]:
-    """Return the segments that compute in the memory of their device, one of `owning`, because this saves a copy."""
+    """Return the segments that compute in the memory of their device, one of `owning`, to save a copy."""
     if not owning:
         return frozenset()
     made_on = {name: step.device for step in plan.steps for name in step.outputs}
@@ -105,7 +105,7 @@ class Overlap(NamedTuple):
     threaded_segments: frozenset[int] = frozenset()
     """Segments in a thread of their device."""
     host_waits: tuple[HostWait, ...] = ()
-    """Points at which the host waits for such a segment; every other segment blocks the host while it runs."""
+    """Points at which the host waits for such a segment; other segments block it while they run."""
     awaited: Mapping[int, tuple[int, ...]] = MappingProxyType({})
     """Segment -> segments to wait for before it."""
 
@@ -122,7 +122,7 @@ def needs_of(plan: Plan, reads: Reads) -> list[frozenset[int]]:
 
 
 def waiting(plan: Plan, needs: Sequence[Set[int]], enqueued: frozenset[int], handed: frozenset[int]) -> Overlap:
-    """Return the overlap of enqueued and threaded (`handed`) segments, with the waits that it requires."""
+    """Return the overlap of enqueued and threaded (`handed`) segments with the required waits."""
     begun = enqueued | handed
     if not begun:
         return Overlap()
@@ -178,7 +178,7 @@ def overlap_of(partitioning: Partitioning, reads: Reads) -> Overlap:
 
 
 def _sharing(partitioning: Partitioning) -> list[str] | None:
-    """Return the device that may compete for processors, as a list of at most one; None if threads cannot pay."""
+    """Return the device that may compete for processors, a list of at most one; None if threads cannot pay."""
     plan, setting = partitioning.plan, partitioning.setting
     devices = dict.fromkeys(step.device for step in plan.steps)
     if len(devices) < 2 or setting.constraints.policy.times:  # one device needs no calibration files

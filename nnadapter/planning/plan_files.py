@@ -64,7 +64,7 @@ class PlanFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnmatchedEntry:
-    """Entry of a plan file that was not applied: no node matches, or its device is missing or refuses the node."""
+    """Unapplied entry of a plan file: no node matches, or its device is missing or refuses the node."""
 
     name: str
     device: str
@@ -260,7 +260,7 @@ _STEPS: tuple[tuple[Callable[[PlanEntry], Sequence[str]], bool], ...] = (
 )
 """Match keys, the most certain first; a key with an empty part matches nothing.
 
-If the flag is true, equally many entries and nodes with the same key match in order.
+The flag allows equally many entries and nodes with the same key to match in order.
 """
 
 

@@ -49,7 +49,7 @@ def to_dequantize(judgment: Judgment, setting: Setting) -> frozenset[int]:
     """Return DequantizeLinear nodes over constants to evaluate before any run, as positions in the model.
 
     Others stay, because devices and ONNX Runtime fuse them with their readers. If a reader's device refuses the node,
-    another device would run it on every run with the same result.
+    another device would repeat it in every run.
     """
     specialized, graph = judgment.model.specialized, judgment.model.graph
     device_answers = answers(judgment, setting)
@@ -76,18 +76,18 @@ HostRefusals = dict[str, Unsupported]
 
 @dataclass(eq=False)
 class Variant:
-    """Variant of a model, in which some function ops are expanded, with caches for its judgments."""
+    """Variant of a model with some function ops expanded, and caches for its judgments."""
 
     prepared: Prepared
     setting: Setting
     refused_by_host: HostRefusals
     refused_at_all_shapes: Bodies = field(default_factory=dict)
-    """Nodes that were expanded for the last shapes, and that every device refuses at all shapes."""
+    """Nodes expanded for the last shapes, and refused by every device at all shapes."""
     index: OnnxIndex = field(init=False)
     conversions: Conversions = field(init=False)
     _by_host: tuple[Hashable, Verdicts] = field(default=((), ()))
     _whole: set[tuple[str, ...]] = field(default_factory=set)
-    """Atoms for which offering their nodes one by one gained nothing, as tuples of node names."""
+    """Atoms for which offering single nodes gained nothing, as tuples of node names."""
     _calls: KernelCalls | None = None
     _dequantized: Variant | None = None
 
@@ -106,8 +106,7 @@ class Variant:
     def judge(self, shapes: Shapes) -> Judgment:
         """Specialize, convert and ask every device; offer refused atoms again, node by node.
 
-        Refused nodes become calls of the device's custom kernels, if it has any. Quantized constants that a device
-        reads but
+        Refused nodes become calls of the device's custom kernels, if any. Quantized constants that a device reads but
         does not dequantize itself are dequantized in advance from then on.
         """
         if self._dequantized is not None:
@@ -206,11 +205,11 @@ _Key = tuple[Variant, frozenset[str]]
 class _Expanded:
     variant: Variant
     wholes: tuple[str, ...]
-    """Name of the original node in the parent variant, for each node."""
+    """Original node's name in the parent variant, for each node."""
 
 
 def prepare_for(model: onnx.ModelProto, setting: Setting) -> Prepared:
-    """Return `model` after the preparation that does not depend on shapes.
+    """Return `model` after its shape-independent preparation.
 
     Raises:
         InvalidModelError: the graph contradicts itself.
@@ -253,7 +252,6 @@ class Planner:
             return self._without_withdrawn(barred(constrained(self._judged(shapes), self.setting), self.setting))
 
     def settle(self, judgment: Judgment, known_segments: dict[Atoms, AdmittedSegment] | None = None) -> Partitioning:
-        """Place and cut until every device admits its segments."""
         with self.setting.trace.span(SESSION, PLAN, "place and cut") as facts:
             settled = settle(judgment, self.setting, self._drafts, known_segments)
             facts["segments"] = len(settled.plan.steps)
@@ -262,7 +260,7 @@ class Planner:
     def blame(self, judgment: Judgment, step: Step, refused: Mapping[int, Unsupported]) -> Judgment:
         """Ban nodes from the device that failed to load them: `refused` maps positions in `step` to reasons.
 
-        If the device is the host, the ban holds for all shapes.
+        For the host, the ban holds for all shapes.
         """
         nodes = {step.nodes[position]: reason for position, reason in refused.items()}
         specialized, graph = judgment.model.specialized, judgment.model.graph
@@ -318,9 +316,9 @@ class Planner:
     def _step(
         self, variant: Variant, parent_judgment: Judgment, bodies: Bodies, lasting: set[str]
     ) -> tuple[Variant, Judgment] | None:
-        """Expand some of `bodies` if worth it; return the new variant and its judgment, if any.
+        """Expand some of `bodies` if worth it; return the new variant and its judgment.
 
-        `lasting` receives nodes that are assumed to be refused at all shapes.
+        `lasting` receives nodes assumed to be refused at all shapes.
         """
         variant.refused_at_all_shapes = {}
         unplaceable = atoms.unplaceable_nodes(parent_judgment.model.graph, _all_verdicts(parent_judgment))

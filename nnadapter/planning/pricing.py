@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 Costs = Mapping[str, DeviceCosts]
 RunsAs = Sequence[str]
-"""A device's descriptions of the operations of a segment; equal texts mean one fused kernel. Empty if unknown."""
+"""Device's descriptions of a segment's operations, empty if unknown; equal texts mean one fused kernel."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -51,7 +51,7 @@ class PlanPrice:
     benefits: tuple[float | None, ...]
     """Savings over the CPU by step; None on the CPU, or if unknown."""
     on_cpu: float | None
-    """Seconds of the entire model on the CPU, regardless of rules; None if the CPU refuses a node."""
+    """Seconds of the entire model on the CPU, ignoring rules; None if the CPU refuses a node."""
 
     @property
     def seconds(self) -> float:
@@ -88,7 +88,7 @@ def costs_of(
 def cpu_table(
     table: CostTable, graph: FusedGraph, conversion: Conversion, takes: Sequence[Verdict], costs: Costs
 ) -> CostTable:
-    """Return the CPU's costs of all atoms regardless of rules; `takes` are the CPU's verdicts."""
+    """Return the CPU's costs of all atoms, ignoring rules; `takes` are the CPU's verdicts."""
     if np.isfinite(table.prices.run[table.devices.index(table.prices.host)]).all():
         return table
     return cost_table(graph, conversion, graph.verdicts({table.prices.host: takes}), costs)
@@ -161,7 +161,8 @@ def beyond_doubt(
 ) -> tuple[CheapestPlacement, str]:
     """Return the cheapest placement whose saving over simpler ones exceeds the error of the costs.
 
-    CPU only is simplest, then other single devices, then mixed placements. Also return a note if it is not `placed`.
+    CPU only is simplest, then other single devices, then mixed placements. The note explains any other result than
+    `placed`.
     """
     host = prices.host
     cpu = next((candidate for candidate in placed.candidates if candidate.origin == all_on(host)), None)

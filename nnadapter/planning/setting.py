@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 DeviceByAtom = Mapping[int, str]
-"""Atom -> device demanded for it; ignored if the device does not take the atom."""
+"""Atom -> device demanded for it, ignored if the device does not take it."""
 NO_DEVICES: DeviceByAtom = MappingProxyType({})
 
 
@@ -90,7 +90,7 @@ class Demands:
 
     @property
     def device_by_atom(self) -> DeviceByAtom:
-        """Device demanded for each atom, which counts while the device takes the atom."""
+        """Device demanded for each atom that it takes."""
         if self.complete_placement is not None:
             return self.complete_placement
         return NO_DEVICES if self.bound is None else self.bound.placement
@@ -113,7 +113,7 @@ class SessionBans:
 
     @property
     def of_nodes(self) -> bool:
-        """True if nodes are banned, not only oversized segments."""
+        """True if it bans nodes, not only oversized segments."""
         return self._bans is not None and self._bans.of_nodes
 
     def find(self, model: SegmentModel) -> Ban | None:
@@ -198,12 +198,12 @@ class Setting:
 
     @cached_property
     def host(self) -> SessionDevice:
-        """The device for nodes that no accelerator takes."""
+        """Device for nodes that no accelerator takes."""
         return next(device for device in self.devices if device.is_host)
 
     @cached_property
     def last_resort(self) -> SessionDevice:
-        """The device for nodes that even the host refuses."""
+        """Device for nodes that even the host refuses."""
         return next(device for device in self.devices if device.capability.role is DeviceRole.LAST_RESORT)
 
     @cached_property
@@ -212,7 +212,7 @@ class Setting:
 
     @cached_property
     def domains(self) -> frozenset[str]:
-        """Operator domains whose nodes some adapter IR device is offered without conversion."""
+        """Operator domains whose nodes some adapter IR device is offered unconverted."""
         return frozenset(domain for device in self.devices if device.takes_ir for domain in device.capability.domains)
 
     @cached_property
@@ -222,7 +222,7 @@ class Setting:
 
     @cached_property
     def streaming(self) -> frozenset[str]:
-        """Devices with steps that are enqueued if that saves a wait."""
+        """Devices whose steps are enqueued if that saves a wait."""
         return frozenset(
             device.name
             for device in self.devices
@@ -365,7 +365,7 @@ def left_to_last_resort(
 ) -> dict[int, Unsupported] | InvalidModelError:
     """Return the nodes that ONNX Runtime refuses and the last resort takes, with reasons; or the error to raise.
 
-    The error names a package with the op, if there is one. The CPU is the first of the devices.
+    The error names a package with the op, if any. The CPU is the first device.
 
     Raises:
         InvalidOptionError: ONNX Runtime loads no model with the session options.

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def with_single_segments(placed: CheapestPlacement, table: CostTable) -> CheapestPlacement:
-    """Return the candidates, cheapest first; those on one device cost less, because they launch one segment."""
+    """Return the candidates, cheapest first; single-device ones cost less, as they launch one segment."""
     candidates = sorted(
         (_with_sole_launch(candidate, table) for candidate in placed.candidates), key=lambda candidate: candidate.cost
     )
@@ -68,11 +68,11 @@ class Placement:
 
     labels: tuple[str, ...]
     placed: CheapestPlacement | None = None
-    """Result of the search by costs, on the atoms of `graph`; None if costs did not decide."""
+    """Result of the search by costs, on the atoms of `graph`, if costs decided."""
     table: CostTable | None = None
     graph: FusedGraph | None = None
     note: str = ""
-    """Reason why it is not the cheapest found."""
+    """Reason for not being the cheapest found."""
 
     def candidates(self) -> tuple[Candidate, ...]:
         """Return the priced placements in terms of `labels`, cheapest first."""
@@ -141,7 +141,7 @@ def _by_costs(judgment: Judgment, setting: Setting, kept_devices: DeviceByAtom) 
 
 
 def _by_certain_costs(judgment: Judgment, setting: Setting, kept_devices: DeviceByAtom) -> Placement:
-    """Return the cheapest placement, or a simpler one if the saving is below the error of the costs."""
+    """Return the cheapest placement; a simpler one if the saving is below the error of the costs."""
     from nnadapter.planning.pricing import beyond_doubt
 
     found, table, graph = _search(judgment, setting, kept_devices)
@@ -180,7 +180,7 @@ PLACERS: Mapping[str, Callable[[Judgment, Setting, DeviceByAtom], Placement]] = 
 
 
 def fusions_of(judgment: Judgment, setting: Setting) -> dict[str, Fusion]:
-    """Return the operations that each adapter IR device would fuse, among all that it takes."""
+    """Return the operations that each adapter IR device would fuse among all that it takes."""
     from nnadapter.costs.cost_model import fused_groups
 
     model, verdicts = judgment.model, judgment.support.verdicts
@@ -192,7 +192,7 @@ def fusions_of(judgment: Judgment, setting: Setting) -> dict[str, Fusion]:
 
 
 def _forbid_unnamed(prices: Prices, setting: Setting) -> None:
-    """Set infinite prices for devices that the user did not name, on atoms that a named device takes."""
+    """Set infinite prices for unnamed devices on atoms that a named device takes."""
     rows = np.array([setting.by_name[name].named for name in prices.devices], dtype=bool)
     is_named_taker = np.isfinite(prices.run[rows]).any(axis=0)
     prices.run[np.ix_(~rows, is_named_taker)] = np.inf
@@ -213,7 +213,7 @@ def _merged(graph: Graph, fusions: Mapping[str, Fusion], kept_devices: DeviceByA
 
 
 def _repeats(graph: Graph, hashes: Callable[[], Sequence[str]] | None) -> tuple[Blocks, ...]:
-    """Return the repeated blocks of a graph; equal op types are checked first, because hashing is slow."""
+    """Return the repeated blocks of a graph; equal op types are checked first, as hashing is slow."""
     least = max(2, len(graph.nodes) // _REPEATED)
     from partition.by_cost.repeats import find_blocks
 
@@ -230,12 +230,12 @@ Draft = tuple[Sequence[Segment], Plan]
 
 @dataclass(frozen=True, eq=False)
 class AdmittedSegment:
-    """Segment in the form that its device takes, with the device's answer. Segments of the host have none."""
+    """Segment in the form that its device takes, with the device's answer."""
 
     part: Part
     admission: Admission
     unproven: Mapping[int, Unsupported] = field(default_factory=dict)
-    """Atoms that must leave the device, because they compute indices that nothing checks."""
+    """Atoms that must leave the device: they compute indices that nothing checks."""
 
     @property
     def is_ir(self) -> bool:
@@ -254,7 +254,7 @@ class Partitioning:
     """Segments by step; None for the host."""
     limits: tuple[RuleEffect, ...] = ()
     halvings: tuple[str, ...] = ()
-    """Reasons of devices for refusing segments that were then halved."""
+    """Devices' reasons for refusing segments that were then halved."""
     weighed: Placement | None = None
     """The first placement, if it was not admitted."""
 
@@ -264,7 +264,7 @@ class Partitioning:
 
     @cached_property
     def price(self) -> PlanPrice:
-        """Cost of the plan. Prices of the placement are reused if no segment boundary splits a fused group."""
+        """Cost of the plan, by the placement's prices unless a segment boundary splits a fused group."""
         from nnadapter.planning.pricing import costs_of, cpu_table, holds_together, price_plan  # needed only by reports
 
         placement, model, costs = self.placement, self.model, self.setting.costs

@@ -139,8 +139,7 @@ def rank(situations: Sequence[Situation], order: Order, *, regions: bool = False
 
     1. Try each of the `MOST_FEATURES` most frequent features alone.
     2. Build the road map greedily until nothing helps. A step is one feature, or several that one atom requires
-       together
-       (with `regions`, one connected region of atoms). If none helps, pairs are tried.
+       together (with `regions`, one connected region of atoms). If none helps, pairs are tried.
     """
     baseline = _total(situations, frozenset())
     frequency = Counter[Feature]()

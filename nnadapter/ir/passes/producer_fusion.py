@@ -73,8 +73,7 @@ def fuse_pad(editor: ModelEditor) -> None:
     3. AVERAGE_POOL_2D after a PAD with 0, if its pads count in the average.
     4. Two consecutive PADs with one constant are merged first, if neither crops.
     5. Refused: pads of batch or channels, negative pads, or pads as large as a window; other modes; pooling with
-       dilations or
-       `ceil_mode`; quantized operands.
+       dilations or `ceil_mode`; quantized operands.
     """
     apply_rules(editor, _PAD_RULES)
 

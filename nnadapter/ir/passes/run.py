@@ -205,8 +205,7 @@ def check_numbers(
     """Return an observer that runs the models before and after each pass, and compares outputs.
 
     NaN equals NaN, and an infinity itself. Other numbers may differ by the tolerance times the largest finite number.
-    Pass
-    `feeds` that do not depend on which of two nearly equal numbers is larger.
+    Pass `feeds` that do not depend on which of two nearly equal numbers is larger.
 
     Args:
         evaluate: runs a model, without the passes under test.

@@ -70,8 +70,8 @@ def fold_constants(
        RESHAPE, SLICE, SPLIT, TILE and TRANSPOSE. A driver passes its own, for the rounding of the device.
     2. Results are memoized by `evaluate` (`ir.derived`), unless attributes contain sizes.
     3. Refused: model outputs; operations without inputs, which may be random; quantized or NHWC operands; results that
-       exceed
-       `most_bytes` in total; with `sizes=False`, for drivers that lower once for many shapes, attributes with sizes.
+       exceed `most_bytes` in total; with `sizes=False`, for drivers that lower once for many shapes, attributes with
+       sizes.
     """
     for index in editor.sweep():
         operation = editor.operation(index)
@@ -177,8 +177,7 @@ def remove_identities(editor: ModelEditor) -> None:
 
     1. MUL and DIV by 1, ADD and SUB of 0, POW by 1. (x + 0 is 0 for x = -0.)
     2. CLIP without limits; PAD by nothing; SLICE of everything; EXPAND to the same dimensions; TILE by 1; SPLIT into
-       one;
-       RESIZE_… to the same size.
+       one; RESIZE_… to the same size.
     3. Refused: a fused activation; model outputs that the input cannot replace; quantized constants.
     """
     for index in editor.sweep(_IDENTITY_CHECKS.keys()):
