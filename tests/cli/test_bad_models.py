@@ -71,7 +71,7 @@ def faulty(folder):
         ("dangling", "reads 'nowhere', which has no producer"),
     ],
 )
-def test_bad_models(call, faulty, capfd, command, device, model, text):
+def test_unusable_model_is_one_line_on_stderr(call, faulty, capfd, command, device, model, text):
     before = sorted(faulty.iterdir())
     extra = {"report": "-o out.txt", "run": "--save out", "compare": "--json"}[command]
     result = call(f"{command} {model}.onnx -d {device} {extra}", 2)
@@ -83,7 +83,7 @@ def test_bad_models(call, faulty, capfd, command, device, model, text):
 
 @pytest.mark.parametrize("command", ["report", "run", "compare"])
 @pytest.mark.parametrize("model", ["unknown", "custom"])
-def test_operations_that_nobody_knows(call, faulty, capfd, command, model):
+def test_unknown_operation_is_one_line_on_stderr(call, faulty, capfd, command, model):
     result = call(f"{command} {model}.onnx -d fake_npu", 2)
     assert "is taken by no device, not even by the CPU" in result.stderr and len(result.stderr.splitlines()) == 1
     assert capfd.readouterr().err == ""
@@ -91,7 +91,7 @@ def test_operations_that_nobody_knows(call, faulty, capfd, command, model):
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(data=st.data())
-def test_damaged_files_never_end_in_a_traceback(call, folder, data):
+def test_damaged_files_never_cause_a_traceback(call, folder, data):
     contents = bytearray((folder / "scores.onnx").read_bytes())
     for _ in range(data.draw(st.integers(1, 3))):
         contents[data.draw(st.integers(0, len(contents) - 1))] = data.draw(st.integers(0, 255))
@@ -102,7 +102,7 @@ def test_damaged_files_never_end_in_a_traceback(call, folder, data):
 
 
 @pytest.mark.parametrize("number", [0, 999])
-def test_an_input_without_a_data_type(call, number):
+def test_input_without_a_data_type_is_an_error(call, number):
     model = parse(CHAIN)
     type_ = model.graph.input[0].type.tensor_type
     type_.elem_type, type_.shape.dim[0].dim_param = number, "N"
@@ -112,7 +112,7 @@ def test_an_input_without_a_data_type(call, number):
 
 
 @pytest.mark.parametrize("command", ["run", "compare", "bench", "compile -o m.nna"])
-def test_an_input_without_a_shape_is_asked_for_in_one_way(call, command):
+def test_every_command_requires_shape_for_input_without_one(call, command):
     model = parse(f"{HEAD} g (float[N] x) => (float[N] y) {{ a = Relu(x) y = Exp(a) }}")
     for value in (*model.graph.input, *model.graph.output):
         value.type.tensor_type.ClearField("shape")
@@ -126,7 +126,7 @@ def test_an_input_without_a_shape_is_asked_for_in_one_way(call, command):
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="needs a standard input with a name")
-def test_a_model_from_a_pipe_that_is_read_again(folder):
+def test_model_from_a_pipe_is_an_error(folder):
     command = [sys.executable, "-m", "nnadapter", "run", "/dev/stdin", "-d", "fake_npu"]
     contents = (folder / "chain.onnx").read_bytes()
     done = subprocess.run(command, input=contents, capture_output=True, timeout=120)

@@ -9,7 +9,7 @@ from tests.optional import needs
 
 
 @needs("openvino")
-def test_text(call):
+def test_text_lists_devices_and_baselines(call):
     lines = call("bench scores.onnx -d fake_npu --against ort,openvino --rounds 1").stdout.splitlines()
     assert [line.partition(":")[0] for line in lines[:2]] == [
         "session compared with ort",
@@ -19,7 +19,7 @@ def test_text(call):
     assert [line.split()[0] for line in lines[3:7]] == ["load", "session", "ort", "openvino"]
 
 
-def test_json(call):
+def test_json_has_seconds_and_baselines(call):
     data = json.loads(call("bench sandwich.onnx -d fake_npu --shape x=3,4 --rounds 3 --format json").stdout)
     assert (
         data["ran_on_devices"]
@@ -29,16 +29,16 @@ def test_json(call):
     assert len(data["session"]["round_seconds"]) == 3 and data["baselines"][0]["over"]["middle"] > 0
 
 
-def test_a_compiled_model(call):
+def test_compiled_model_has_no_baseline(call):
     nna.compile("scores.onnx", "scores.nna", devices="fake_npu")
     assert "session compared" not in call("bench scores.nna --rounds 1").stdout
     assert "which cannot run it" in call("bench scores.nna --against ort", 2).stderr
 
 
-def test_no(call):
+def test_fallback_exits_with_1(call):
     assert "fell back: " in call("bench chain.onnx -d trial --option trial.fault=compute --rounds 1", 1).stdout
 
 
-def test_wrong_use(call):
+def test_misspelled_names_have_suggestions(call):
     assert "did you mean 'openvino'" in call("bench scores.onnx --against openvno", 2).stderr
     assert "did you mean 'null'" in call("bench scores.onnx -d nul", 2).stderr

@@ -22,7 +22,7 @@ def kept(tmp_path, monkeypatch):
     return tmp_path / "kept"
 
 
-def test_ls_lists(call, kept):
+def test_ls_lists_programs_and_plans(call, kept):
     shown = call("cache ls --folder kept").stdout
     assert "program; fake_npu; " in shown and ": 2 entries," in shown
     assert "plan; fake_npu; a model of 0.0 MB in 1 file; all shapes" in shown
@@ -32,7 +32,7 @@ def test_ls_lists(call, kept):
     assert entry["key"]["device"]["name"] == "fake_npu"
 
 
-def test_ls_lists_entries_whose_keys_tell_something_else(call, kept):
+def test_ls_lists_entries_with_unknown_keys(call, kept):
     for kind in ("program", "plan"):
         key = Key(kind, {name: text_part({"is": "nothing"}) for name in PARTS})
         assert Folder(kept, 1 << 20).keep(key, b"what", 0.0) == ""
@@ -50,7 +50,7 @@ def test_verify_finds_damage(call, kept):
     assert "it is damaged" in call("cache ls --folder kept").stdout
 
 
-def test_explain_says_hit_and_what_differs(call, kept):
+def test_explain_reports_hits_and_differing_options(call, kept):
     shown = call("cache explain chain.onnx -d fake_npu --folder kept").stdout
     assert shown == "plan: hit, for input shapes x=[2, 3]\nsegment 0 on fake_npu: hit\n"
     shown = call("cache explain chain.onnx -d fake_npu --option fake_npu.threads=1 --folder kept --json").stdout
@@ -61,7 +61,7 @@ def test_explain_says_hit_and_what_differs(call, kept):
     assert len(list(kept.iterdir())) == 2
 
 
-def test_explain_says_hit_only_where_a_session_would_run_the_plan(call, kept):
+def test_explain_reports_a_miss_for_missing_programs(call, kept):
     explain = "cache explain chain.onnx -d fake_npu --folder kept"
     assert call(f"{explain} --shape x=2,3").stdout.startswith("plan: hit, for input shapes x=[2, 3]\n")
     (program,) = kept.glob("*.program")
@@ -69,7 +69,7 @@ def test_explain_says_hit_only_where_a_session_would_run_the_plan(call, kept):
     assert call(explain).stdout.startswith("plan: miss, the cached plan cannot be used: ")
 
 
-def test_explain_says_which_shapes_a_plan_is_for(call, kept):
+def test_explain_names_the_input_shapes_of_a_plan(call, kept):
     onnx.save_model(parse(SANDWICH), "sandwich.onnx")
     options = nna.Options(cache_dir="kept")
     with nna.InferenceSession("sandwich.onnx", devices="fake_npu", options=options) as session:
@@ -98,7 +98,7 @@ def test_explain_says_which_shapes_a_plan_is_for(call, kept):
         ("chain.onnx", "null", "plan: miss, nothing is cached for null; the nearest entry is for fake_npu\n"),
     ],
 )
-def test_explain_says_why_there_is_no_plan(call, kept, model, device, said):
+def test_explain_has_the_reason_of_a_miss(call, kept, model, device, said):
     nna.compile("chain.onnx", "chain.compiled", devices="fake_npu")
     other = parse(CHAIN)
     other.graph.name = "another"
@@ -106,13 +106,13 @@ def test_explain_says_why_there_is_no_plan(call, kept, model, device, said):
     assert call(f"cache explain {model} -d {device} --folder kept").stdout.startswith(said)
 
 
-def test_purge_removes(call, kept):
+def test_purge_removes_entries(call, kept):
     assert "removed 0 entries" in call("cache purge --folder kept --max-bytes 1000000").stdout
     assert "removed 2 entries," in call("cache purge --folder kept").stdout
     assert list(kept.iterdir()) == []
 
 
-def test_a_folder_that_is_not_there_is_empty(call, kept):
+def test_missing_folder_has_no_entries(call, kept):
     shown = call("cache ls --folder nowhere").stdout
     assert "nowhere: 0 entries" in shown and "there is no such folder" in shown
     assert "no such folder" not in call("cache ls --folder kept").stdout

@@ -17,7 +17,7 @@ def model(tmp_path, monkeypatch):
     return "chain.onnx"
 
 
-def test_a_run_keeps_what_it_compiled_and_a_report_says_what_is_kept(call, model, tmp_path):
+def test_run_fills_the_cache_and_report_shows_hits(call, model, tmp_path):
     def cached():
         told = json.loads(call(f"report {model} -d fake_npu --cache-dir kept --format json").stdout)
         return told["segments"][0]["cache"]["hit"]

@@ -37,7 +37,7 @@ def files(cache, device):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("with_the_cpu")
-def test_it_measures_prints_and_keeps(call, cache):
+def test_calibration_is_printed_and_stored(call, cache):
     lines = call("calibrate null -o copy.json").stdout.splitlines()
     assert lines[0] == "device     null 1.0"
     (file,) = files(cache, "null")
@@ -48,7 +48,7 @@ def test_it_measures_prints_and_keeps(call, cache):
 @pytest.mark.sweep
 @pytest.mark.usefixtures("with_the_cpu")
 @pytest.mark.parametrize("crowded", [True, False])
-def test_it_says_that_other_programs_were_in_the_way(call, cache, monkeypatch, crowded):
+def test_crowded_processors_are_reported(call, cache, monkeypatch, crowded):
     monkeypatch.setattr("nnadapter.costs.calibrator.is_crowded", lambda *_: crowded)
     said = call("calibrate null").stdout
     (file,) = files(cache, "null")
@@ -70,7 +70,7 @@ def measured_before(request, monkeypatch, of_the_cpu):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("measured_before")
-def test_the_cpu_is_measured_too_where_it_was_not_yet(call, cache):
+def test_uncalibrated_cpu_is_measured_too(call, cache):
     """A device is compared with the CPU, so a guessed CPU would make its calibration useless."""
     result = call("calibrate null")
     (file,) = files(cache, "cpu")
@@ -88,7 +88,7 @@ def test_the_cpu_is_measured_too_where_it_was_not_yet(call, cache):
     ids=["none", "of another version"],
 )
 @pytest.mark.usefixtures("measured_before")
-def test_the_cpu_is_measured_once_for_a_version(call, cache, with_the_cpu, damage):
+def test_cpu_is_measured_once_per_version(call, cache, with_the_cpu, damage):
     if damage is not None:
         damage(with_the_cpu)
     before = with_the_cpu.read_text()
@@ -98,7 +98,7 @@ def test_the_cpu_is_measured_once_for_a_version(call, cache, with_the_cpu, damag
 
 @pytest.mark.sweep
 @pytest.mark.usefixtures("with_the_cpu")
-def test_a_device_that_does_nothing_is_said_to(call):
+def test_device_that_computes_nothing_is_reported(call):
     assert (
         "this device computes nothing" in call("calibrate null").stdout
         and "off by" not in call("calibrate null").stdout
@@ -107,7 +107,7 @@ def test_a_device_that_does_nothing_is_said_to(call):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("with_the_cpu")
-def test_json_is_the_file(call, cache):
+def test_json_equals_the_stored_file(call, cache):
     printed = json.loads(call("calibrate null --json").stdout)
     (file,) = files(cache, "null")
     assert printed == json.loads(file.read_text())
@@ -125,14 +125,14 @@ def test_json_is_the_file(call, cache):
         ("calibrate null -o nowhere/copy.json", 2, "cannot be written"),
     ],
 )
-def test_errors_are_one_line(call, words, exit_code, why):
+def test_errors_have_no_traceback(call, words, exit_code, why):
     result = call(words, exit_code)
     assert why in result.stderr and "Traceback" not in result.stderr
 
 
 @pytest.mark.sweep
 @pytest.mark.usefixtures("with_the_cpu")
-def test_a_damaged_cache_is_written_anew(call, cache):
+def test_damaged_calibration_is_replaced(call, cache):
     call("calibrate null")
     (file,) = files(cache, "null")
     file.write_text("{")
@@ -140,7 +140,7 @@ def test_a_damaged_cache_is_written_anew(call, cache):
     assert read_calibration(file).device == "null"
 
 
-def test_a_cache_that_cannot_be_written_is_one_line(call, cache):
+def test_unwritable_cache_folder_is_a_short_error(call, cache):
     cache.write_text("a file")
     result = call("calibrate null", 2)
     assert (
@@ -149,6 +149,6 @@ def test_a_cache_that_cannot_be_written_is_one_line(call, cache):
 
 
 @pytest.mark.parametrize("words", ["calibrate null -o nowhere/copy.json", "calibrate null -o ."])
-def test_a_file_that_cannot_be_written_is_refused_before_the_device_is_measured(call, cache, words):
+def test_unwritable_output_is_refused_before_measuring(call, cache, words):
     assert "cannot be written" in call(words, 2).stderr
     assert not cache.exists()

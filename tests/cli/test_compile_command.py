@@ -26,7 +26,7 @@ def model(tmp_path):
     return tmp_path / "m.onnx"
 
 
-def test_a_model_is_compiled_checked_run_and_reported(tmp_path, model):
+def test_compiled_file_is_checked_run_and_reported(tmp_path, model):
     file = tmp_path / "m.compiled"
     done = called("compile", model, "-d", "null,fake_npu", "-o", file)
     assert done.exit_code == 0, done.output
@@ -44,7 +44,7 @@ def test_a_model_is_compiled_checked_run_and_reported(tmp_path, model):
     assert json.loads(done.stdout)["segments"][0]["device"] == "null"
 
 
-def test_what_does_not_run_here_is_a_no(tmp_path, model):
+def test_damaged_file_fails_the_check(tmp_path, model):
     file = tmp_path / "m.compiled"
     done = called("compile", model, "-d", "fake_npu", "-o", file)
     assert done.exit_code == 0 and "programs written by drivers: 1\n" in done.stdout
@@ -56,14 +56,14 @@ def test_what_does_not_run_here_is_a_no(tmp_path, model):
 
 
 @pytest.mark.parametrize("arguments", [[], ["m.onnx"], ["m.onnx", "--check", "f"], ["-o", "f"]])
-def test_wrong_use(arguments):
+def test_wrong_arguments_exit_with_2(arguments):
     assert called("compile", *arguments).exit_code == 2
 
 
 OPEN = '<ir_version: 10, opset_import: ["" : 17]> g (float[n, 4] x) => (float[n, 4] y) { y = Relu (x) }'
 
 
-def test_what_a_file_is_for_is_said(tmp_path):
+def test_output_names_the_input_shapes(tmp_path):
     onnx.save(parse(OPEN), tmp_path / "m.onnx")
     file = tmp_path / "f"
     done = called("compile", tmp_path / "m.onnx", "-d", "fake_npu", "-o", file)
@@ -85,7 +85,7 @@ OPTIONAL = """
 """A Relu whose sizes depend on values that no device computes."""
 
 
-def test_why_sizes_are_fixed_is_said(tmp_path):
+def test_output_has_the_reason_for_static_shapes(tmp_path):
     onnx.save(parse(OPTIONAL), tmp_path / "m.onnx")
     file, why = tmp_path / "f", "a plan for every set of input shapes: "
     done = called("compile", tmp_path / "m.onnx", "-d", "fake_npu", "-o", file)
@@ -96,7 +96,7 @@ def test_why_sizes_are_fixed_is_said(tmp_path):
     assert done.exit_code == 0 and why not in done.stdout, done.output
 
 
-def test_the_report_of_a_file_is_its_own(tmp_path):
+def test_report_of_a_file_refuses_planning_options(tmp_path):
     onnx.save(parse(OPEN), tmp_path / "m.onnx")
     file, plan = tmp_path / "f", tmp_path / "plan"
     assert called("compile", tmp_path / "m.onnx", "-d", "fake_npu", "-o", file).exit_code == 0
@@ -114,7 +114,7 @@ def test_the_report_of_a_file_is_its_own(tmp_path):
 @pytest.mark.parametrize(
     "asked", [("x=2,3",), ("past=2,5",), ("x=2,3", "past=2,5"), ("mask=2,9", "x=2,4", "past=2,5"), ()]
 )
-def test_shapes_that_are_not_given_follow_those_that_are(tmp_path, asked):
+def test_omitted_shapes_follow_from_the_others(tmp_path, asked):
     model = parse(f"""{HEAD} g (float[b, s] x, float[b, t] mask, float[b, p] past) => (float[b, t] y) {{
         all = Concat <axis = 1> (past, x)
         y = Mul (all, mask)
@@ -129,7 +129,7 @@ def test_shapes_that_are_not_given_follow_those_that_are(tmp_path, asked):
     assert inputs[0] == inputs[1] and len(inputs[0]) == 3, of_file.output
 
 
-def test_an_input_that_is_given_again_is_another_plan(tmp_path):
+def test_repeated_shape_option_adds_a_plan(tmp_path):
     onnx.save(parse(OPEN), tmp_path / "m.onnx")
     file, shapes = tmp_path / "f", ("--shape", "x=2,4", "--shape", "x=5,4")
     done = called("compile", tmp_path / "m.onnx", "-d", "fake_npu", *shapes, "-o", file)
@@ -147,7 +147,7 @@ def test_an_input_that_is_given_again_is_another_plan(tmp_path):
     assert done.exit_code == 0 and "for x=[1, 4]" in done.stdout, done.output
 
 
-def test_the_file_does_not_take_the_place_of_its_model(tmp_path, model):
+def test_output_may_not_overwrite_the_model(tmp_path, model):
     content, link = Path(model).read_bytes(), tmp_path / "link.onnx"
     link.symlink_to(model)
     for output in (model, link):
@@ -156,7 +156,7 @@ def test_the_file_does_not_take_the_place_of_its_model(tmp_path, model):
     assert Path(model).read_bytes() == content
 
 
-def test_no_file_takes_the_place_of_a_pipe(tmp_path, model):
+def test_output_may_not_be_a_pipe(tmp_path, model):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     done = called("compile", model, "-d", "fake_npu", "-o", pipe)
@@ -165,7 +165,7 @@ def test_no_file_takes_the_place_of_a_pipe(tmp_path, model):
 
 
 @pytest.mark.slow
-def test_standard_output_is_the_file_it_was(tmp_path, model):
+def test_output_may_be_redirected_standard_output(tmp_path, model):
     file, log = tmp_path / "m.compiled", tmp_path / "log"
     with file.open("wb") as output, log.open("wb") as errors:
         command = [sys.executable, "-m", "nnadapter", "compile", model, "-d", "fake_npu", "-o", "/dev/stdout"]

@@ -10,7 +10,7 @@ import onnx
 import pytest
 
 
-def test_full_marks(call):
+def test_device_without_failures_gets_full_marks(call):
     out = call("conformance fake_npu -k operations/ADD").stdout
     assert out.startswith("fake_npu: full marks; 4 of 4 cases passed")
     data = json.loads(call("conformance fake_npu -k operations/ADD --json").stdout)
@@ -18,7 +18,7 @@ def test_full_marks(call):
 
 
 @pytest.mark.slow
-def test_failures_are_kept_and_repeat(call, folder):
+def test_failures_are_saved_and_reproducible(call, folder):
     out = call("conformance lying --option lying.lie=wrong_count -k operations/SPLIT --short -o card", 1).stdout
     assert "wrong number of outputs: got" in out
     assert {path.name for path in (folder / "card").iterdir()} == {"failures", "score.txt", "score.json", "score.md"}
@@ -31,18 +31,18 @@ def test_failures_are_kept_and_repeat(call, folder):
 
 
 @pytest.mark.slow
-def test_models_in_onnx_form_are_kept_too(call, folder):
+def test_failing_onnx_models_are_saved_too(call, folder):
     call("conformance cpu -k onnx/test_reduce_max_empty_set_bool -o card", 1)
     onnx.load(folder / "card" / "failures" / "onnx__test_reduce_max_empty_set_bool" / "model.onnx")
 
 
-def test_what_is_claimed_in_vain_is_listed(call):
+def test_supported_operations_that_fail_to_compile_are_listed(call):
     out = call("conformance lying --option lying.lie=claims -k operations/ABS --short --format md", 1).stdout
     assert "## Reported as supported, but not compiled\n\n| case |\n| --- |\n| `operations/ABS/0` |" in out
 
 
 @pytest.mark.slow
-def test_half_precision_needs_to_be_said(call):
+def test_half_precision_requires_the_precision_option(call):
     words = "conformance fake_npu --option fake_npu.precision=float16 -k operations/EXP"
     call(words, 1)
     call(f"{words} --precision float16")
@@ -60,5 +60,5 @@ def test_half_precision_needs_to_be_said(call):
         ("missing", "did not load"),
     ],
 )
-def test_wrong_use(call, words, message):
+def test_invalid_arguments_exit_with_2(call, words, message):
     assert message in " ".join(call(f"conformance {words}", 2).stderr.split())

@@ -18,7 +18,7 @@ def test_devices_lists_good_and_broken_drivers(call):
     assert len(out.splitlines()) == len(nna.devices())
 
 
-def test_devices_of_a_name_has_its_options(call):
+def test_named_device_is_listed_with_its_options(call):
     out = re.sub(r"\s+", " ", call("devices fake_npu").stdout)
     assert out.startswith("fake_npu accelerator") and "openvino" not in out
     assert "precision: With float16" in out and "[float32|float16; default: float32]" in out
@@ -41,7 +41,7 @@ def test_devices_as_json(call):
     assert rows["null"]["memory"] is None
 
 
-def test_ops_is_the_drivers_table(call):
+def test_ops_lists_the_table_of_the_driver(call):
     data = json.loads(call("ops fake_npu --json").stdout)
     capability = next(device.capability for device in nna.devices() if device.name == "fake_npu")
     assert [row["type"] for row in data["operations"]] == [row.type for row in capability.operations]

@@ -18,7 +18,7 @@ def lines(done):
     return re.sub(" +", " ", done.stdout)  # the longest name sets the width of the second column
 
 
-def test_every_device_with_what_to_do(call):
+def test_every_device_is_listed_with_a_remedy(call):
     out = lines(call("doctor", 1))
     assert "+ fake_npu works: first result after" in out
     assert "- missing unavailable: driver 'missing' of trial 1.0 did not load" in out
@@ -26,7 +26,7 @@ def test_every_device_with_what_to_do(call):
     assert out.startswith("python 3.")
 
 
-def test_what_cannot_be_had_here_is_one_line_and_what_can_is_told_how(call):
+def test_devices_for_other_machines_share_a_line(call):
     rows = {device.name: device for device in nna.devices()}
     said = lines(call("doctor", 1)).splitlines()
     (rest,) = [line for line in said if line.startswith("- not for this machine: ")]
@@ -37,7 +37,7 @@ def test_what_cannot_be_had_here_is_one_line_and_what_can_is_told_how(call):
     assert rows["missing"].installable
 
 
-def test_json(call, monkeypatch):
+def test_json_lists_devices_with_health(call, monkeypatch):
     monkeypatch.setenv("NNADAPTER_CACHE_DIR", "kept")
     data = json.loads(call("doctor --json", 1).stdout)
     assert [row["name"] for row in data["devices"]] == [device.name for device in nna.devices()]
@@ -47,7 +47,7 @@ def test_json(call, monkeypatch):
 
 
 @pytest.mark.parametrize(("state", "mark", "code"), [("failed", "!", 1), ("refuses", "+", 0), ("limited", "+", 0)])
-def test_only_a_device_that_does_not_work_is_a_no(call, monkeypatch, state, mark, code):
+def test_only_failing_devices_exit_with_1(call, monkeypatch, state, mark, code):
     monkeypatch.setattr(
         import_module("nnadapter.cli.devices"), "check_health", lambda _: Health(state=state, detail="why")
     )
@@ -55,7 +55,7 @@ def test_only_a_device_that_does_not_work_is_a_no(call, monkeypatch, state, mark
 
 
 @needs("PIL")
-def test_missing_extras_are_told_with_the_command(call, monkeypatch):
+def test_missing_extras_are_listed_with_the_pip_command(call, monkeypatch):
     assert json.loads(call("doctor --json", 1).stdout)["extras"] == {"latency": True, "demo": True}
     monkeypatch.setitem(sys.modules, "scipy", None)
     said = call("doctor", 1).stdout

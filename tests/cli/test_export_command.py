@@ -27,7 +27,7 @@ def weighted():
     return builder.finish(builder.add_operation("FULLY_CONNECTED", (x, weight), outputs=["y"]))
 
 
-def test_a_model_becomes_onnx(call, folder):
+def test_exported_model_runs_in_onnxruntime(call, folder):
     save(weighted(), "small.model")
     assert call("export small.model -o small.onnx").stdout == "small.onnx: 1 nodes for 1 operations, opset 24\n"
     session = onnxruntime.InferenceSession("small.onnx", providers=["CPUExecutionProvider"])
@@ -35,14 +35,14 @@ def test_a_model_becomes_onnx(call, folder):
     np.testing.assert_allclose(y, np.asarray(weighted().operands[1].value).sum(1)[None], rtol=1e-4, atol=1e-5)
 
 
-def test_what_is_no_model_is_an_error(call, folder):
+def test_export_of_another_file_is_an_error(call, folder):
     Path("text").write_text("nothing")
     said = call("export text -o small.onnx", exit_code=2).stderr
     assert said.startswith("Error: 'text' is not an nnadapter model")
     assert not Path("small.onnx").exists()
 
 
-def test_a_model_is_not_written_over_itself(call, folder):
+def test_output_may_not_overwrite_the_model(call, folder):
     save(weighted(), "small.model")
     contents = Path("small.model").read_bytes()
     said = call("export small.model -o ./small.model", exit_code=2).stderr
@@ -50,7 +50,7 @@ def test_a_model_is_not_written_over_itself(call, folder):
     assert Path("small.model").read_bytes() == contents
 
 
-def test_weights_lie_beside_a_model_that_is_too_large(folder):
+def test_weights_of_large_models_get_their_own_file(folder):
     from nnadapter.exporting import to_onnx
 
     model = weighted()
@@ -60,7 +60,7 @@ def test_weights_lie_beside_a_model_that_is_too_large(folder):
     np.testing.assert_array_equal(onnx.numpy_helper.to_array(tensor), model.operands[1].value)
 
 
-def test_each_segment_runs_alone(call, folder):
+def test_saved_segments_run_separately_in_onnxruntime(call, folder):
     onnx.save(parse(CHAIN), "chain.onnx")
     call("report chain.onnx -d fake_npu --option fake_npu.switched_off=Relu --fallback allow --save-segments parts")
     paths = sorted(Path("parts").iterdir())
@@ -76,7 +76,7 @@ def test_each_segment_runs_alone(call, folder):
         np.testing.assert_allclose(values[name], wanted, rtol=1e-6)
 
 
-def test_segments_are_of_one_plan(call, folder):
+def test_saving_segments_requires_a_single_plan(call, folder):
     onnx.save(parse(CHAIN), "chain.onnx")
     assert (
         "--save-segments requires a single plan"
@@ -84,7 +84,7 @@ def test_segments_are_of_one_plan(call, folder):
     )
 
 
-def test_files_of_segments_stay_in_their_folder(call, folder):
+def test_device_names_cannot_escape_the_segment_folder(call, folder):
     onnx.save(parse(CHAIN), "chain.onnx")
     call("report chain.onnx -d trial:/../../x --fallback allow --save-segments parts")
     assert {path.name for path in Path("parts").iterdir()} == {"segment_0_trial__.._.._x.onnx"}

@@ -17,7 +17,7 @@ def row(name):
 
 
 @pytest.mark.parametrize("name", ["cpu", "fake_npu", "reference", "trial"])
-def test_devices_that_work(name):
+def test_working_devices_have_times(name):
     health = check_health(row(name))
     assert (health.state, health.detail) == ("works", "")
     assert health.run_seconds > 0 and health.first_seconds > 0
@@ -31,13 +31,13 @@ def test_devices_that_work(name):
         ("old", "unavailable", "driver interface"),
     ],
 )
-def test_devices_that_do_not(name, state, detail):
+def test_limited_and_unavailable_devices_have_a_reason(name, state, detail):
     health = check_health(row(name))
     assert health.state == state and detail in health.detail
     assert health.first_seconds is None
 
 
-def test_a_device_that_computes_something_else_and_does_not_say_so():
+def test_wrong_results_have_got_and_expected_values():
     found = row("null")
     silent = replace(found, capability=replace(found.capability, operations=()))
     assert check_health(silent).state == "wrong"
@@ -45,7 +45,7 @@ def test_a_device_that_computes_something_else_and_does_not_say_so():
 
 
 @pytest.mark.parametrize(("what", "state"), [("compute", "failed"), ("refuse", "refuses")])
-def test_a_device_that_fails_or_refuses(monkeypatch, what, state):
+def test_failing_and_refusing_devices_are_distinguished(monkeypatch, what, state):
     from nnadapter.drivers import Reason, Unsupported
 
     if what == "refuse":

@@ -16,7 +16,7 @@ class Opened(Exception):  # noqa: N818  not an error
         ("--rules r.toml --plan p.json --policy latency", ("latency", Path("r.toml"), "p.json")),
     ],
 )
-def test_what_decides_placement(call, folder, monkeypatch, arguments, expected):
+def test_placement_options_reach_the_session(call, folder, monkeypatch, arguments, expected):
     def opened(model, devices, options):
         raise Opened(options)
 

@@ -40,30 +40,30 @@ def picture_array(call, monkeypatch):
     return array
 
 
-def test_channels_last_and_batch(picture_array, path):
+def test_picture_fills_a_batch_with_channels_last(picture_array, path):
     found = picture_array(path, "float32", (2, 4, 5, 3))
     np.testing.assert_array_equal(found, np.stack([PIXELS, PIXELS]).astype(np.float32) / 255)
     assert found.flags.c_contiguous and found.dtype == np.float32
 
 
-def test_one_channel_is_gray(picture_array, path):
+def test_picture_for_one_channel_is_gray(picture_array, path):
     found = picture_array(path, "uint8", (1, 1, 4, 5))
     np.testing.assert_array_equal(found[0, 0], np.asarray(Image.open(path).convert("L")))
 
 
-def test_sizes_are_the_inputs(picture_array, path):
+def test_picture_is_resized_to_the_input(picture_array, path):
     found = picture_array(path, "float16", (1, 3, 9, 7))
     expected = np.asarray(Image.open(path).resize((7, 9), Image.Resampling.BILINEAR)).transpose(2, 0, 1)
     np.testing.assert_allclose(found[0], expected / 255, atol=1e-3)
 
 
-def test_transparency_goes(picture_array, tmp_path):
+def test_transparency_is_removed(picture_array, tmp_path):
     Image.new("RGBA", (3, 2), (255, 0, 0, 128)).save(tmp_path / "p.png")
     found = picture_array(tmp_path / "p.png", "float32", (1, 3, 2, 3))
     np.testing.assert_array_equal(found[0, :, 0, 0], [1, 0, 0])
 
 
-def test_pictures_are_turned_upright(picture_array, tmp_path):
+def test_picture_is_rotated_upright(picture_array, tmp_path):
     exif = Image.Exif()
     exif[0x0112] = 6  # upright after rotating clockwise by 90 degrees
     Image.fromarray(PIXELS).save(tmp_path / "p.png", exif=exif)
@@ -80,5 +80,5 @@ def test_pictures_are_turned_upright(picture_array, tmp_path):
         ("float32", (1, 3, 0, 4), "too small for a picture"),
     ],
 )
-def test_inputs_that_take_no_picture(picture_array, path, dtype, shape, text):
+def test_picture_for_another_kind_of_input_is_refused(picture_array, path, dtype, shape, text):
     assert text in picture_array(path, dtype, shape, exit_code=2)

@@ -32,14 +32,14 @@ def process(*words, **settings):
     return subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, timeout=120, **settings)
 
 
-def test_a_process_answers(folder):
+def test_run_prints_only_to_standard_output(folder):
     done = process("run", "chain.onnx", "-d", "fake_npu")
     assert (done.returncode, done.stderr) == (0, "")
     assert "ran on    fake_npu: 1 segment" in done.stdout and "\x1b" not in done.stdout
 
 
 @pytest.mark.slow
-def test_a_process_fails_in_one_line(folder):
+def test_failure_is_one_line_on_stderr(folder):
     (folder / "bad.onnx").write_bytes(b"nothing of the kind")
     done = process("report", "bad.onnx")
     assert (done.returncode, done.stdout) == (2, "")
@@ -47,13 +47,13 @@ def test_a_process_fails_in_one_line(folder):
 
 
 @pytest.mark.slow
-def test_onnxruntime_does_not_talk_over_us(folder):
+def test_onnxruntime_prints_nothing(folder):
     onnx.save(onnx.parser.parse_model(f"{HEAD} g (float[2] x) => (float[2] y) {{ y = NoSuchOperation(x) }}"), "m.onnx")
     done = process("run", "m.onnx", "-d", "cpu")
     assert done.returncode == 2 and done.stderr.count("\n") == 1
 
 
-def test_a_closed_pipe_is_no_error(folder):
+def test_closed_pipe_causes_no_traceback(folder):
     reader, writer = os.pipe()
     os.close(reader)
     command = [sys.executable, "-m", "nnadapter", "ops", "null", "--json"]
@@ -71,7 +71,7 @@ def test_a_closed_pipe_is_no_error(folder):
         (signal.SIGHUP, 129, "terminal closed\n"),
     ],
 )
-def test_a_signal_stops_a_command(folder, number, code, said):
+def test_signal_stops_a_command(folder, number, code, said):
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a suite in the background of a shell ignores it
     os.mkfifo("x.npy")
     command = [sys.executable, "-m", "nnadapter", "run", "chain.onnx", "--input", "x=x.npy", "--save", "outputs"]
@@ -115,7 +115,7 @@ IN_FINALIZER = (
     ],
 )
 @pytest.mark.usefixtures("interruptible")
-def test_a_process_that_does_not_stop_is_ended(body, grace, signals, code, said):
+def test_process_that_ignores_a_signal_is_ended(body, grace, signals, code, said):
     script = BUSY_PROCESS.format(body=body, grace=grace)
     command = [sys.executable, "-c", script]
     child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
@@ -149,7 +149,7 @@ __main__.main()
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
-def test_a_signal_waits_until_an_extension_is_imported():
+def test_signal_is_delayed_during_import_of_an_extension():
     """C++ modules abort if interrupted during import, jaxlib among them."""
     command = [sys.executable, "-c", SIGNAL_IN_EXTENSION]
     done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, timeout=60)
@@ -180,13 +180,13 @@ sys.argv[1:] = {words}
         ("partition_report", "nnadapter.cli.command", []),
     ],
 )
-def test_ctrl_c_while_it_is_imported(command, module, words, raised):
+def test_ctrl_c_during_import_is_reported(command, module, words, raised):
     code = INTERRUPTED_IMPORT.format(command=command, module=module, words=words, raised=raised)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=ENVIRONMENT, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
 
 
-def test_the_installed_commands_import_nothing_before_they_listen():
+def test_entry_points_handle_signals_before_heavy_imports():
     scripts = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]["scripts"]
     assert scripts == {
         "nnadapter": "nnadapter.__main__:main",
@@ -211,7 +211,7 @@ def test_the_installed_commands_import_nothing_before_they_listen():
         ),
     ],
 )
-def test_a_full_standard_output_is_said_in_one_line(folder, monkeypatch, words, unbuffered):
+def test_full_disk_for_output_is_one_line(folder, monkeypatch, words, unbuffered):
     monkeypatch.setitem(ENVIRONMENT, "PYTHONUNBUFFERED", unbuffered)
     with Path("/dev/full").open("w") as full:
         command = [sys.executable, "-m", "nnadapter", *words.split()]
@@ -233,7 +233,7 @@ def test_a_full_standard_output_is_said_in_one_line(folder, monkeypatch, words, 
         ),
     ],
 )
-def test_closed_streams_change_nothing(folder, words, closed):
+def test_closed_streams_do_not_fail_a_command(folder, words, closed):
     command = f"{sys.executable} -m nnadapter {words} {closed}"
     done = subprocess.run(command, shell=True, capture_output=True, text=True, env=ENVIRONMENT, timeout=120)
     assert done.returncode == 0 and "Traceback" not in done.stderr and bool(done.stdout) == (closed == "2>&-")
@@ -262,7 +262,7 @@ def test_version_and_help():
         ("report chain.onnx -d fake_npu --option fake_npu.precision=float61", "got 'float61'; did you mean 'float16'"),
     ],
 )  # fmt: skip
-def test_a_word_that_is_none_is_answered_with_the_near_ones(call, words, said):
+def test_unknown_words_have_suggestions(call, words, said):
     assert said in " ".join(call(words, 2).stderr.split())
 
 
@@ -272,7 +272,7 @@ def test_every_command_has_help(command):
     assert result.exit_code == 0 and result.stdout.startswith(f"Usage: nnadapter {command}")
 
 
-def test_the_version_costs_no_heavy_import():
+def test_version_imports_no_heavy_package():
     code = (
         "import sys; from nnadapter.cli import main; main(['--version'], standalone_mode=False); "
         "print(sorted(sys.modules))"
@@ -302,7 +302,7 @@ class Display:
 
 
 @pytest.mark.parametrize(("patience", "expected"), [(0.01, ["start", "stop"]), (60.0, [])])
-def test_progress_appears_late(monkeypatch, patience, expected):
+def test_progress_appears_after_a_delay(monkeypatch, patience, expected):
     monkeypatch.setattr(progress_module, "PATIENCE_S", patience)
     display = Display()
     with progress_module.delayed_display(display):
@@ -311,7 +311,7 @@ def test_progress_appears_late(monkeypatch, patience, expected):
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_progress_goes_to_a_terminal_only(monkeypatch, capsys, terminal):
+def test_progress_is_shown_only_on_a_terminal(monkeypatch, capsys, terminal):
     monkeypatch.setattr(progress_module, "PATIENCE_S", 0.01)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal, raising=False)
     monkeypatch.setenv("FORCE_COLOR", "1")
@@ -340,7 +340,7 @@ def everything(descriptor):
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("command", few_of(("report", "run", "compare"), "run"))
-def test_results_go_where_they_shall_while_progress_is_shown(folder, command):
+def test_progress_does_not_mix_with_results(folder, command):
     """The progress bar temporarily replaces the standard streams."""
     pty = pytest.importorskip("pty", reason="terminals are simulated with pseudo-terminals, which Windows has not")
     code = (

@@ -17,7 +17,7 @@ from tests.models import parse
 from tests.running.test_choices import FLAG
 
 
-def test_text_is_the_librarys(call):
+def test_text_equals_the_python_report(call):
     options = {"switched_off": "Sin,Cos"}
     expected = str(nna.partition_report("sandwich.onnx", [("fake_npu", options)], {"x": (2, 4)}))
     arguments = "-d fake_npu --option fake_npu.switched_off=Sin,Cos --shape x=2,4"
@@ -26,13 +26,13 @@ def test_text_is_the_librarys(call):
     assert result.stdout == expected + "\n"
 
 
-def test_json(call):
+def test_json_has_devices_and_shapes(call):
     data = json.loads(call("report sandwich.onnx -d fake_npu,null --format json").stdout)
     assert data["devices"] == ["fake_npu", "null", "cpu"]
     assert data["input_shapes"] == {"x": [1, 4]}
 
 
-def test_the_name_of_the_file_decides_the_format(call, folder):
+def test_format_option_overrides_the_file_name(call, folder):
     call("report chain.onnx -d null -o page.html")
     assert Path("page.html").read_text().startswith("<!doctype html>")
     result = call("report chain.onnx -d null -o page.html --format md")
@@ -45,7 +45,7 @@ def test_devices_may_be_repeated_or_come_from_the_environment(call):
     assert "devices    cpu " in call("report chain.onnx").stdout
 
 
-def test_an_idle_device_is_a_note(call):
+def test_idle_device_is_noted_on_stderr(call):
     refusing = "report chain.onnx -d fake_npu --option fake_npu.switched_off=Relu,Neg,Exp,Add"
     result = call(refusing)
     assert result.stderr.startswith("note: device 'fake_npu' took none of the 4 nodes; the first was refused because")
@@ -53,17 +53,17 @@ def test_an_idle_device_is_a_note(call):
     assert not call(f"{refusing} --fallback allow").stderr
 
 
-def test_a_device_that_nothing_is_left_for_is_none(call):
+def test_device_after_one_that_takes_everything_is_unnoted(call):
     assert not call("report sandwich.onnx -d null,fake_npu").stderr
 
 
-def test_forbidden_fallback_is_a_no(call):
+def test_forbidden_fallback_exits_with_1(call):
     result = call("report sandwich.onnx -d fake_npu --option fake_npu.switched_off=Sin --fallback forbid", 1)
     assert result.stderr.startswith("Error: fallback is forbidden") and not result.stdout
     call("report sandwich.onnx -d fake_npu,cpu --option fake_npu.switched_off=Sin --fallback forbid")
 
 
-def test_output_is_written_whole(call, folder):
+def test_output_replaces_the_file_without_leftovers(call, folder):
     (folder / "report.txt").write_text("old")
     result = call("report chain.onnx -d fake_npu -o report.txt")
     assert not result.output
@@ -72,7 +72,7 @@ def test_output_is_written_whole(call, folder):
 
 
 @pytest.mark.parametrize("target", ["nowhere/report.txt", "chain.onnx/report.txt", "."])
-def test_output_that_cannot_be_written(call, folder, target):
+def test_unwritable_output_is_an_error(call, folder, target):
     before = sorted(folder.iterdir())
     result = call(f"report chain.onnx -o {target}", 2)
     assert "cannot be written" in result.stderr and not result.stdout
@@ -105,7 +105,7 @@ def test_help_lists_options_of_devices(call):
         ("model-explorer", '{\n  "name": "device"'),
     ],
 )
-def test_formats(call, form, beginning):
+def test_formats_of_a_report(call, form, beginning):
     out = call(f"report sandwich.onnx -d fake_npu --option fake_npu.switched_off=Sin --format {form}").stdout
     assert out.startswith(beginning) and out.endswith("\n") and not out.endswith("\n\n")
     assert form != "html" or "<title>sandwich.onnx · partition report</title>" in out
@@ -128,13 +128,13 @@ def test_formats(call, form, beginning):
         ("-o page.txt --format md", "###", "note: 'page.txt' is written as md, as --format requires"),
     ],
 )
-def test_the_name_of_the_file_decides_its_format(call, folder, words, beginning, note):
+def test_file_name_decides_the_format(call, folder, words, beginning, note):
     result = call(f"report sandwich.onnx -d fake_npu {words}")
     assert (folder / words.split()[1]).read_text().startswith(beginning)
     assert result.stderr.startswith(note) and bool(result.stderr) == bool(note)
 
 
-def test_the_name_decides_for_what_if_as_well(call, folder):
+def test_file_name_decides_the_what_if_format(call, folder):
     call("report sandwich.onnx -d fake_npu --option fake_npu.switched_off=Sin --what-if -o missing.json")
     assert (folder / "missing.json").read_text().startswith("{")
     assert "no format html" in call("report sandwich.onnx -d fake_npu --what-if -o missing.html", 2).stderr
@@ -154,7 +154,7 @@ def test_gates(call, gates, exit_code, said):
     assert result.stderr == said and result.stdout.startswith("devices")
 
 
-def test_every_broken_gate_has_its_line(call):
+def test_every_broken_gate_is_one_line(call):
     gates = "--min-coverage 1 --max-segments 1"
     result = call(f"report sandwich.onnx -d fake_npu --option fake_npu.switched_off=Sin {gates}", 1)
     assert [line.split()[1] for line in result.stderr.splitlines()] == ["coverage", "the"]
@@ -216,29 +216,29 @@ def test_a_report_with_differences_can_be_compared_again(call):
         ("--fallback never", "not one of"),
     ],
 )
-def test_wrong_use(call, arguments, text):
+def test_wrong_arguments_exit_with_2(call, arguments, text):
     result = call(f"report chain.onnx {arguments}", 2)
     assert text in result.stderr and not result.stdout
     assert "Traceback" not in result.stderr
 
 
-def test_a_dash_is_standard_output(call, folder):
+def test_dash_means_standard_output(call, folder):
     assert call("report chain.onnx -o -").stdout == call("report chain.onnx").stdout
     assert not (folder / "-").exists()
 
 
-def test_help_lists_every_ending_once(call):
+def test_help_lists_every_file_extension_once(call):
     said = " ".join(call("report --help").stdout.split())
     assert "(.txt, .json, .md, .html, .dot), otherwise text" in said
 
 
 @pytest.mark.parametrize(("words", "option"), [("-o w.html", "--output"), ("--format html", "--format")])
-def test_what_if_blames_the_option_that_was_given(call, words, option):
+def test_what_if_error_names_the_given_option(call, words, option):
     said = " ".join(call(f"report chain.onnx --what-if {words}", 2).stderr.split())
     assert f"Invalid value for '{option}': --what-if has no format html" in said
 
 
-def test_an_input_chooses_the_plan(call):
+def test_input_value_chooses_the_branch(call):
     onnx.save(parse(FLAG), "flag.onnx")
     for value in ("true", "false"):
         assert f"where c is {value}" in call(f"report flag.onnx -d fake_npu --input c={value}").stdout

@@ -19,7 +19,7 @@ from tests.optional import needs
 from tests.trace_checks import lanes_of, named
 
 
-def test_text(call):
+def test_text_has_inputs_outputs_and_times(call):
     lines = call("run scores.onnx -d fake_npu --repeat 3").stdout.splitlines()
     assert lines[1:3] == ["devices   fake_npu, cpu", "input     x  float32[1, 8]  random"]
     assert any(line.startswith("output    y  float32[1, 8]  min ") for line in lines)
@@ -30,7 +30,7 @@ def test_text(call):
 
 
 @pytest.mark.parametrize("device", ["cpu", "fake_npu", "fake_npu --option fake_npu.switched_off=Sin"])
-def test_results_are_those_of_the_model(call, folder, device):
+def test_results_equal_onnxruntime(call, folder, device):
     array = numbers(3, 4)
     np.save("x.npy", array)
     data = json.loads(call(f"run sandwich.onnx -d {device} --input x=x.npy --save out --format json").stdout)
@@ -43,7 +43,7 @@ def test_results_are_those_of_the_model(call, folder, device):
     assert data["inputs"] == [{"name": "x", "dtype": "float32", "shape": [3, 4], "source": "x.npy"}]
 
 
-def test_random_inputs_are_the_librarys(call):
+def test_random_inputs_equal_random_feed(call):
     top = json.loads(call("run scores.onnx --format json").stdout)["outputs"][0]["top"]
     scores = run_whole("scores.onnx", random_feed("scores.onnx"))[0][0]
     assert [index for index, _ in top] == list(np.argsort(-scores)[:5])
@@ -51,7 +51,7 @@ def test_random_inputs_are_the_librarys(call):
 
 
 @pytest.mark.parametrize("repeat", [0, 1, 4])
-def test_times(call, repeat):
+def test_repeats_are_timed(call, repeat):
     seconds = json.loads(call(f"run chain.onnx -d null --repeat {repeat} --format json").stdout)["seconds"]
     assert len(seconds["repeats"]) == repeat
     assert (seconds["median"] is None) == (seconds["minimum"] is None) == (repeat == 0)
@@ -59,7 +59,7 @@ def test_times(call, repeat):
 
 
 @pytest.mark.parametrize("policy", ["priority", "latency", "measured"])
-def test_costs(call, policy, tmp_path, monkeypatch):
+def test_costs_are_reported_for_every_policy(call, policy, tmp_path, monkeypatch):
     monkeypatch.setenv("NNADAPTER_CACHE_DIR", str(tmp_path))
     arguments = f"run sandwich.onnx -d fake_npu --option fake_npu.clock=simulated --policy {policy} --shape x=3,4"
     cost = json.loads(call(f"{arguments} --format json").stdout)["cost"]
@@ -78,18 +78,18 @@ def test_costs(call, policy, tmp_path, monkeypatch):
         ) and "chosen    all on cpu, of 2 candidate plans" in text
 
 
-def test_costs_that_nobody_knows_are_not_told(call):
+def test_unknown_costs_are_omitted(call):
     assert "cost " not in call("run scores.onnx -d fake_npu").stdout and "cost " not in call("run scores.onnx").stdout
 
 
-def test_where_it_ran(call):
+def test_steps_name_their_devices(call):
     arguments = "run sandwich.onnx -d fake_npu --option fake_npu.switched_off=Sin,Cos --format json"
     data = json.loads(call(arguments).stdout)
     assert [step["device"] for step in data["steps"]] == ["fake_npu", "cpu"] * 2 + ["fake_npu"]
     assert data["fell_back"] is False
 
 
-def test_a_device_that_fails_is_told(call):
+def test_failing_device_is_noted_on_stderr(call):
     result = call("run chain.onnx -d trial --option trial.fault=compute")
     assert "fell back segment 0 ran on cpu: RuntimeError: the device hung up" in result.stdout
     assert result.stderr.startswith("note: device 'trial' failed while it ran segment 0")
@@ -98,31 +98,31 @@ def test_a_device_that_fails_is_told(call):
 
 
 @pytest.mark.parametrize("fault", ["compute", "compile"])
-def test_a_device_that_fails_where_fallback_is_forbidden(call, fault):
+def test_failing_device_without_fallback_exits_with_1(call, fault):
     result = call(f"run chain.onnx -d trial --option trial.fault={fault} --fallback forbid", 1)
     assert "fallback is forbidden" in result.stderr and not result.stdout
 
 
-def test_open_dimensions_of_one_name_are_one_size(call):
+def test_dimensions_of_one_name_have_one_size(call):
     data = json.loads(call("run shared.onnx --shape x=5,3 --format json").stdout)
     assert [entry["shape"] for entry in data["inputs"]] == [[5, 3], [5]]
 
 
-def test_numbers_that_are_not_finite_are_counted(call):
+def test_nonfinite_numbers_are_counted(call):
     np.save("x.npy", np.array([[np.nan, 1, np.inf, 3], [1, 2, 3, 4]], np.float32))
     output = json.loads(call("run sandwich.onnx --input x=x.npy --format json").stdout)["outputs"][0]
     assert output["not_finite"] == 2
     assert "2 not finite" in call("run sandwich.onnx --input x=x.npy").stdout
 
 
-def test_strings(call, folder):
+def test_strings_are_loaded_and_saved(call, folder):
     np.save("x.npy", np.array(["a", "bc"]))
     assert "output    y  string[2]" in call("run words.onnx --input x=x.npy --save out").stdout
     assert list(np.load(folder / "out" / "y.npy")) == ["a", "bc"]
     assert "feed it" in call("run words.onnx", 2).stderr
 
 
-def test_a_number_is_all_elements(call):
+def test_number_fills_the_input(call):
     assert "min 1  mean 1  max 1" in call("run chain.onnx -d fake_npu --input x=0").stdout
     assert "takes int64, got 1.5" in call("run shared.onnx --shape x=2,3 --input i=1.5", 2).stderr
     assert "which a number cannot fill" in call("run words.onnx --input x=1", 2).stderr
@@ -154,7 +154,7 @@ def test_a_number_is_all_elements(call):
         ("x=good.npy --save chain.onnx", "cannot be created"),
     ],
 )
-def test_bad_inputs(call, folder, device, source, text):
+def test_invalid_inputs_exit_with_2(call, folder, device, source, text):
     good = np.zeros((2, 3), np.float32)
     np.save("good.npy", good)
     np.save("double.npy", good.astype(np.float64))
@@ -169,7 +169,7 @@ def test_bad_inputs(call, folder, device, source, text):
     assert sorted(folder.iterdir()) == before
 
 
-def test_a_picture(call, folder):
+def test_picture_is_an_input(call, folder):
     pixels = np.random.default_rng(0).integers(0, 256, (8, 6, 3), np.uint8)
     pytest.importorskip("PIL.Image").fromarray(pixels).save("picture.png")
     call("run picture.onnx --input x=picture.png --save out")
@@ -178,18 +178,18 @@ def test_a_picture(call, folder):
 
 
 @needs("PIL")
-def test_a_file_that_is_no_picture(call, folder):
+def test_invalid_picture_is_an_error(call, folder):
     (folder / "bad.png").write_text("no picture")
     assert "cannot be read as a picture" in call("run picture.onnx --input x=bad.png", 2).stderr
     assert "does not exist" in call("run picture.onnx --input x=absent.png", 2).stderr
 
 
-def test_pictures_without_pillow(call, monkeypatch):
+def test_picture_without_pillow_names_the_extra(call, monkeypatch):
     monkeypatch.setitem(sys.modules, "PIL", None)  # as if it were not installed
     assert "pip install 'nnadapter[demo]'" in call("run picture.onnx --input x=bad.png", 2).stderr
 
 
-def test_names_of_files_are_harmless(folder):
+def test_saved_file_names_stay_in_the_folder(folder):
     names = ["../up", "a/b:0", "A/B:0", "", "..", "x" * 300]
     paths = save_outputs("deep/out", {name: np.arange(3) for name in names})
     assert [path.name for path in paths[:5]] == ["up.npy", "a_b_0.npy", "A_B_0_2.npy", "output.npy", "output_2.npy"]
@@ -209,14 +209,14 @@ def test_run_agrees_with_a_session(call, folder):
         np.testing.assert_array_equal(np.load(folder / "out" / "y.npy"), session.run(["y"], feed)[0])
 
 
-def test_inputs_that_neither_the_device_nor_the_cpu_takes(call):
+def test_invalid_input_value_is_named(call):
     np.save("i.npy", np.array([7]))
     result = call("run shared.onnx -d fake_npu --input i=i.npy --fallback allow", 2)
     assert "input 'i' holds 7" in result.stderr and "expected values from -1 to 0" in result.stderr
     assert "indices element out of data bounds" in call("run shared.onnx --input i=i.npy", 2).stderr
 
 
-def test_a_type_that_numpy_files_do_not_name(call):
+def test_bfloat16_file_is_read(call):
     text = '<ir_version: 10, opset_import: ["" : 17]> g (bfloat16[3] x) => (float[3] y) { y = Cast<to = 1>(x) }'
     onnx.save(onnx.parser.parse_model(text), "brief.onnx")
     np.save("x.npy", np.array([1, 2, 3], ml_dtypes.bfloat16))
@@ -230,18 +230,18 @@ def test_a_type_that_numpy_files_do_not_name(call):
         ([np.nan, 2.0, -np.inf, np.inf], ((3, np.inf), (1, 2.0), (2, -np.inf))),
     ],
 )
-def test_what_is_no_number_is_no_top_class(row, top):
+def test_nan_is_not_a_top_class(row, top):
     assert describe_output("y", np.array([row], np.float32)).top == top
 
 
-def test_a_close_that_fails_is_a_note(call):
+def test_failing_close_is_noted_on_stderr(call):
     said = call("run chain.onnx -d trial --option trial.fault=close").stderr
     assert "note: TrialProgram.close raised OSError: bus error; report it to the vendor" in said
     assert "DriverWarning" not in said
 
 
 @pytest.mark.parametrize("device", ["cpu", "fake_npu", "fake_npu --option fake_npu.switched_off=Sin"])
-def test_profile(call, folder, device):
+def test_profile_has_every_run(call, folder, device):
     text = call(f"run sandwich.onnx -d {device} --shape x=3,4 --repeat 2 --profile trace.json").stdout
     assert text.splitlines()[-1] == "profile   trace.json; open it in https://ui.perfetto.dev or chrome://tracing"
     lanes = lanes_of("trace.json")
@@ -251,7 +251,7 @@ def test_profile(call, folder, device):
     assert json.loads(call(f"run sandwich.onnx -d {device} --format json").stdout)["profile"] is None
 
 
-def test_a_profile_that_cannot_be_written_is_refused_before_the_run(call, folder):
+def test_unwritable_profile_is_refused_before_the_run(call, folder):
     result = call("run sandwich.onnx --profile gone/trace.json", exit_code=2)
     assert result.output.splitlines() == [
         "Error: 'gone/trace.json' cannot be written: No such file or directory; give another path"

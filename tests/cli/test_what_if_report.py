@@ -12,7 +12,7 @@ OFF = "-d fake_npu --option fake_npu.switched_off=Sin,Cos --option fake_npu.cloc
 DEVICE = ("fake_npu", {"switched_off": "Sin,Cos", "clock": "simulated"})
 
 
-def test_text_is_the_librarys(call):
+def test_text_equals_the_python_result(call):
     expected = str(nna.what_if("sandwich.onnx", DEVICE, {"x": (2, 4)}))
     assert call(f"report sandwich.onnx {OFF} --what-if --shape x=2,4").stdout == f"{expected}\n"
 
@@ -24,7 +24,7 @@ def test_formats(call, folder, form, begins):
     assert (folder / "out").read_text().startswith(begins)
 
 
-def test_a_folder_and_a_model_that_fails(call, folder):
+def test_failing_model_of_a_folder_is_reported(call, folder):
     (folder / "more").mkdir()
     (folder / "more" / "bad.onnx").write_bytes(b"bad")
     result = call(f"report . {OFF} --what-if --format json")
@@ -33,14 +33,14 @@ def test_a_folder_and_a_model_that_fails(call, folder):
     assert result.stderr.startswith("Error: more/bad.onnx: ") and result.stderr.count("\n") == 1
 
 
-def test_a_link_that_leads_nowhere_is_a_model_that_fails(call, folder):
+def test_dangling_link_is_a_failing_model(call, folder):
     (folder / "gone.onnx").symlink_to("/nowhere/at/all.onnx")
     result = call(f"report . {OFF} --what-if --format json")
     assert [each["name"] for each in json.loads(result.stdout)["failed"]] == ["gone.onnx"]
     assert "does not exist; check the path" in result.stderr
 
 
-def test_no_model_can_be_read(call, folder):
+def test_unreadable_models_exit_with_2(call, folder):
     (folder / "bad.onnx").write_bytes(b"bad")
     assert "is not an ONNX model" in call(f"report bad.onnx {OFF} --what-if", 2).stderr
     assert "none of the 2 models" in call(f"report bad.onnx none.onnx {OFF} --what-if", 2).stderr
@@ -57,6 +57,6 @@ def test_no_model_can_be_read(call, folder):
         ("chain.onnx --what-if", "add -d DEVICE"),
     ],
 )
-def test_what_does_not_go_together(call, words, text):
+def test_conflicting_arguments_exit_with_2(call, words, text):
     result = call(f"report {words}", 2)
     assert text in result.stderr and not result.stdout

@@ -26,7 +26,7 @@ def of(text, device="fake_npu", shapes=None, **values):
     return nna.partition_report(parse(text), device, shapes or {"x": (2, 3)}, input_values=values)
 
 
-def test_a_session_tells_of_the_choice_of_its_last_plan():
+def test_session_report_has_the_latest_branch_decisions():
     with nna.InferenceSession(parse(RATE), devices="fake_npu", options=ALLOW) as session:
         assert session.report().branch_decisions_text == SLOW
         for feed, expected in zip(FEEDS[RATE], (SLOW, FAST, OTHER, FAST, OTHER), strict=True):
@@ -38,18 +38,18 @@ def test_a_session_tells_of_the_choice_of_its_last_plan():
     ("values", "expected"),
     [({}, SLOW), ({"rate": 16000}, FAST), ({"rate": np.array(7)}, OTHER), ({"rate": [8000][0]}, SLOW)],
 )
-def test_values_of_inputs_say_which_plan_is_reported(values, expected):
+def test_input_values_select_the_reported_plan(values, expected):
     found = of(RATE, **values)
     assert found.branch_decisions_text == expected and found.coverage.nodes == 1
     assert any("--input rate=VALUE" in note for note in found.notes) is (not values)
 
 
-def test_sizes_choose_what_is_reported():
+def test_input_shapes_select_the_reported_plan():
     assert of(SIZES).branch_decisions_text == "Greater(Gather(Shape(x), 0), 2) is false"
     assert of(SIZES, shapes={"x": (3, 3)}).branch_decisions_text == "Greater(Gather(Shape(x), 0), 2) is true"
 
 
-def test_every_rendering_tells_of_it():
+def test_every_format_has_the_branch_decisions():
     found = of(FLAG, c=False)
     assert "chosen     where c is false" in str(found)
     assert "| chosen | where `c is false` |" in found.to_markdown()
@@ -60,7 +60,7 @@ def test_every_rendering_tells_of_it():
     assert (differs.name, differs.old_value, differs.new_value) == ("choice", "c is false", "c is true")
 
 
-def test_where_nothing_is_gained_the_model_is_told_as_it_was_given():
+def test_report_has_the_original_model_without_delegated_branches():
     found = of(FLAG, ("fake_npu", {"switched_off": "Add,Neg"}))
     assert not found.branch_decisions and "If" in {node.op_type for node in found.nodes}
     assert any("the original model runs" in note for note in found.notes)
@@ -68,12 +68,12 @@ def test_where_nothing_is_gained_the_model_is_told_as_it_was_given():
 
 
 @pytest.mark.parametrize("values", [{"nothing": 1}, {"rate": "fast"}, {"rate": [1, 2]}])
-def test_values_that_no_input_takes(values):
+def test_invalid_input_values_are_refused(values):
     with pytest.raises(InvalidInputError):
         of(RATE, **values)
 
 
-def test_a_file_tells_of_the_choice_of_its_last_plan(tmp_path):
+def test_report_of_a_compiled_file_has_branch_decisions(tmp_path):
     nna.compile(parse(FLAG), tmp_path / "f", devices=["fake_npu"])
     with nna.InferenceSession(tmp_path / "f") as session:
         for value in (True, False):
@@ -85,7 +85,7 @@ def test_a_file_tells_of_the_choice_of_its_last_plan(tmp_path):
         nna.partition_report(tmp_path / "f", input_values={"d": True})
 
 
-def test_a_file_tells_of_the_plan_that_serves_any_choice_where_one_has_none(tmp_path):
+def test_compiled_file_falls_back_to_its_general_plan(tmp_path):
     text = FLAG.replace("q = Neg(a)", "w = Constant<value = float[2, 3] {1, 2, 3, 4, 5, 6}>() q = Add(a, w)")
     shapes = {"x": (4, 3), "c": (1,)}
     nna.compile(parse(text), tmp_path / "f", devices=["fake_npu"], input_shapes=shapes, options=ALLOW)
@@ -93,7 +93,7 @@ def test_a_file_tells_of_the_plan_that_serves_any_choice_where_one_has_none(tmp_
         assert nna.partition_report(tmp_path / "f", input_values={"c": value}).branch_decisions_text == told
 
 
-def test_a_choice_that_a_file_has_no_plan_for_is_an_error(tmp_path):
+def test_branch_decision_without_a_plan_is_an_error(tmp_path):
     nna.compile(parse(FLAG), tmp_path / "f", devices=["fake_npu"])
     changed(tmp_path / "f", lambda message: message.plans.__delitem__(1))
     assert nna.partition_report(tmp_path / "f", input_values={"c": True}).branch_decisions_text == "c is true"

@@ -24,7 +24,7 @@ def real(**options):
     return nna.partition_report(parse(SANDWICH), [("fake_npu", options)], {"x": (2, 4)})
 
 
-def test_a_node_that_moved():
+def test_moved_node_is_listed():
     found = compare_reports(real(), real(switched_off="Sin"))
     (moved,) = found.moved_nodes
     assert (moved.op_type, moved.old_place, moved.new_place) == ("Sin", "fake_npu", "cpu")
@@ -53,7 +53,7 @@ def unlike(**changes):
         ({"cost": {"sources": {"npu": "measured", "cpu": "measured"}}}, "costs", "-> npu: measured, cpu: measured", ""),
     ],
 )  # fmt: skip
-def test_what_differs_in_how_reports_were_made_comes_first(changes, name, said, verdict):
+def test_differing_conditions_come_first(changes, name, said, verdict):
     common = {"model": "m.onnx", "fallback": "warn", "device_options": {"npu": {"off": "", "clock": "real"}}}
     less = {**changes.pop("cost", {}), "seconds": 0.0035}
     found = compare_reports(unlike(**common), unlike(**{**common, **changes}, cost=less))
@@ -64,7 +64,7 @@ def test_what_differs_in_how_reports_were_made_comes_first(changes, name, said, 
     assert next(line for line in lines if "4.00 ms" in line).split()[-1] == (verdict or "changed")
 
 
-def test_reports_of_two_models_are_not_called_better_or_worse():
+def test_reports_of_two_models_are_not_ranked():
     found = compare_reports(made_report(40, every=2), made_report(names=[f"other/{at}" for at in range(9)]))
     assert [each.name for each in found.conditions] == ["another model"] and not {
         each.better for each in found.figures
@@ -72,7 +72,7 @@ def test_reports_of_two_models_are_not_called_better_or_worse():
     assert "40 nodes -> 9 nodes, with no common name" in str(found)
 
 
-def test_reports_say_how_they_were_made(tmp_path):
+def test_reports_have_model_fallback_and_device_options(tmp_path):
     (tmp_path / "m.onnx").write_bytes(parse(SANDWICH).SerializeToString())
     report = nna.partition_report(tmp_path / "m.onnx", [("fake_npu", {"switched_off": "Sin"})], {"x": (2, 4)})
     assert (report.model, report.fallback) == ("m.onnx", "warn")
@@ -81,7 +81,7 @@ def test_reports_say_how_they_were_made(tmp_path):
     assert (condition.name, condition.new_value) == ("options of fake_npu", "switched_off=Sin")
 
 
-def test_nothing_changed():
+def test_equal_reports_have_no_differences():
     found = compare_reports(real(), real())
     assert not (found.moved_nodes or found.added_nodes or found.removed_nodes or found.refusals)
     assert "no node moved" in str(found) and found.to_markdown().startswith("### Nothing changed\n")
@@ -91,7 +91,7 @@ def test_nothing_changed():
     before=st.lists(st.sampled_from("abcde"), min_size=1, max_size=8),
     after=st.lists(st.sampled_from("abcde"), min_size=1, max_size=8),
 )
-def test_nodes_are_matched_by_name_and_turn(before, after):
+def test_nodes_are_matched_by_name_and_order(before, after):
     old, new = made_report(names=before), made_report(names=after, every=2)
     found = compare_reports(old, new)
     assert Counter(found.added_nodes) == Counter(after) - Counter(before)
@@ -103,7 +103,7 @@ def test_nodes_are_matched_by_name_and_turn(before, after):
     assert len(found.moved_nodes) == expected
 
 
-def test_text_and_markdown_say_the_same():
+def test_text_and_markdown_agree():
     found = compare_reports(made_report(60, every=2), priced(made_report(60)))
     for text in (str(found), found.to_markdown()):
         assert "nodes moved" in text and "better" in text and "4.00 ms" in text
@@ -111,25 +111,25 @@ def test_text_and_markdown_say_the_same():
     assert "... and 10 more" in str(found)
 
 
-def test_mappings_do_as_well():
+def test_mappings_are_compared_like_reports():
     old, new = real(), real(switched_off="Sin")
     assert compare_reports(old.to_dict(), new.to_dict()).to_dict() == compare_reports(old, new).to_dict()
 
 
 @pytest.mark.parametrize("report", [real(), priced(made_report()), made_report(1)], ids=["real", "priced", "small"])
-def test_reports_come_back(report, tmp_path):
+def test_reports_round_trip_through_json(report, tmp_path):
     (tmp_path / "old.json").write_text(report.to_json(), encoding="utf-8")
     assert read_report(tmp_path / "old.json") == report
 
 
-def test_a_report_of_a_session_comes_back():
+def test_session_report_round_trips_through_json():
     with nna.InferenceSession(parse(CHAIN), devices="fake_npu") as session:
         session.run(None, {"x": numbers(2, 3)})
         report = session.report()
     assert report_from(json.loads(report.to_json())) == report
 
 
-def test_keys_that_came_later_and_keys_unknown():
+def test_missing_newer_keys_and_unknown_keys_are_accepted():
     data = real().to_dict()
     for key in ("cost", "rules", "plan_file", "weights"):
         del data[key]
@@ -185,7 +185,7 @@ def damaged(change):
         ),
     ],
 )
-def test_what_is_no_report_is_one_clear_error(tmp_path, text, said):
+def test_invalid_report_is_a_short_error(tmp_path, text, said):
     path = tmp_path / "old.json"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(InvalidOptionError) as raised:
@@ -193,7 +193,7 @@ def test_what_is_no_report_is_one_clear_error(tmp_path, text, said):
     assert said in str(raised.value) and "old.json" in str(raised.value) and len(str(raised.value)) < 400
 
 
-def test_a_report_of_version_1_is_read():
+def test_version_1_report_is_read():
     report = read_report(Path(__file__).with_name("version_1.json"))
     written = report.to_dict()
     assert report_from(written) == report and written["schema_version"] == 2
@@ -247,12 +247,12 @@ def test_gates(broken_gates):
     ]
 
 
-def test_a_limit_of_latency_says_whether_it_was_measured(broken_gates):
+def test_latency_gate_names_measured_costs(broken_gates):
     (broken,) = broken_gates(measured(made_report()), "--max-latency 2")
     assert broken.startswith("the measured cost is 2.10 ms")
 
 
-def test_a_limit_of_latency_needs_costs(monkeypatch):
+def test_latency_gate_requires_costs(monkeypatch):
     monkeypatch.setattr(nna, "partition_report", lambda *_, **__: made_report())
     result = CliRunner().invoke(main, ["report", "m.onnx", "--max-latency", "1000"])
     assert result.exit_code == 2 and "latency cannot be checked, because its cost is not known" in result.stderr
@@ -274,7 +274,7 @@ def test_weights_shared_by_segments_count_once():
     assert report.weights.devices == {"fake_npu": 12, "cpu": 12} and report.weights.total == 12
 
 
-def test_facts_that_are_not_finite_come_back_as_unknown():
+def test_nonfinite_facts_are_read_as_null():
     report = made_report(1)
     facts = {"utilization": float("nan"), "cycles": 7}
     changed = dataclasses.replace(report, segments=(dataclasses.replace(report.segments[0], facts=facts),))

@@ -15,11 +15,11 @@ from nnadapter.report import FORMATS, formats_of
     ("path", "forms"),
     [("a/page.HTML", ("html",)), ("p.json", ("json", "model-explorer")), ("p.md", ("md",)), ("p", ()), ("p.zip", ())],
 )  # fmt: skip
-def test_names_of_files_stand_for_formats(path, forms):
+def test_file_extensions_select_formats(path, forms):
     assert formats_of(path) == forms
 
 
-def test_what_if_has_formats_of_reports():
+def test_what_if_formats_are_report_formats():
     refused = CliRunner().invoke(main, ["report", "m.onnx", "--what-if", "--format", "dot"])
     (names,) = re.findall(r"no format dot; use (.*)", refused.output)
     assert set(names.split(", ")) <= FORMATS.keys()

@@ -39,7 +39,7 @@ def embedded(page):
     return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)[1])
 
 
-def test_nothing_is_fetched_and_only_what_is_inside_may_run():
+def test_page_fetches_nothing_and_runs_only_embedded_scripts():
     page = priced(made_report()).to_html("m")
     found = Elements(page)
     assert not [tag for tag, attributes in found.tags if {"src", "srcset", "action"} & attributes.keys()]
@@ -59,20 +59,20 @@ def test_nothing_is_fetched_and_only_what_is_inside_may_run():
     names=st.lists(st.text(st.characters(exclude_categories=["Cs"]), min_size=1), min_size=1, max_size=5),
     title=st.text(st.characters(exclude_categories=["Cs"])),
 )
-def test_names_come_back_and_add_no_element(names, title):
+def test_names_round_trip_and_add_no_element(names, title):
     page = made_report(names=names).to_html(title)
     assert embedded(page)["nodes"]["name"] == names
     plain = Elements(made_report(1).to_html("m"))
     assert [tag for tag, _ in Elements(page).tags] == [tag for tag, _ in plain.tags]
 
 
-def test_hostile_names():
+def test_hostile_names_are_escaped():
     page = made_report(names=HOSTILE).to_html(HOSTILE[0])
     assert page.count("</script>") == 2 and 'onerror=\\"' in page and "<img" not in page
     assert embedded(page)["title"] == HOSTILE[0]
 
 
-def test_the_data_is_the_reports():
+def test_embedded_data_equals_the_report():
     report = priced(made_report(30))
     data = embedded(report.to_html())
     columns = data["nodes"]
@@ -87,7 +87,7 @@ def test_the_data_is_the_reports():
         assert (shown["predicted"], shown["count"]) == (segment.predicted_seconds, len(segment.nodes))
 
 
-def test_a_comparison_brings_both_plans():
+def test_comparison_embeds_both_plans():
     old, new = made_report(30, every=2), made_report(30)
     data = embedded(new.to_html("m", compare_reports(old, new)))
     assert len(data["before"]["segments"]) == len(old.segments) != len(data["segments"])
@@ -95,11 +95,11 @@ def test_a_comparison_brings_both_plans():
 
 
 @pytest.mark.sweep
-def test_twenty_thousand_nodes_stay_small():
+def test_page_of_twenty_thousand_nodes_is_small():
     assert len(made_report(20_000).to_html()) < 4_000_000
 
 
-def test_every_script_is_in_the_page_and_in_the_package():
+def test_page_embeds_every_script_of_the_package():
     folder = resources.files("nnadapter") / "report" / "page"
     scripts = [file for file in folder.iterdir() if file.name.endswith(".js")]
     assert {file.name for file in folder.iterdir()} == {*(file.name for file in scripts), "page.css", "page.html"}

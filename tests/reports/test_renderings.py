@@ -25,7 +25,7 @@ def hostile():
 @pytest.mark.parametrize(
     "report", [made_report(40), hostile(), priced(made_report(9))], ids=["long", "hostile", "priced"]
 )
-def test_dot_keeps_to_the_grammar(report):
+def test_dot_follows_the_grammar(report):
     first, *statements, last = report.to_dot().split("\n")
     assert (first, last) == ("digraph plan {", "}")
     assert [line for line in statements if not STATEMENT.fullmatch(line)] == []
@@ -33,7 +33,7 @@ def test_dot_keeps_to_the_grammar(report):
         subprocess.run(["dot", "-Tplain"], input=report.to_dot().encode(), check=True, capture_output=True)
 
 
-def test_dot_has_every_segment_and_every_crossing():
+def test_dot_has_every_segment_and_edge():
     report = made_report(40)
     text = report.to_dot()
     assert len(re.findall(r"^  s\d+ \[", text, re.MULTILINE)) == len(report.segments)
@@ -41,7 +41,7 @@ def test_dot_has_every_segment_and_every_crossing():
     assert "inputs -> s0" in text and f"s{len(report.segments) - 1} -> outputs" in text
 
 
-def test_crossings_join_makers_and_readers():
+def test_dot_edges_connect_producers_and_readers():
     edges = [line for line in made_report(4).to_dot().splitlines() if " -> " in line]
     assert edges == [
         '  inputs -> s0 [label="t0 16 B"];',
@@ -81,7 +81,7 @@ def test_markdown_is_short_and_folds_details():
     assert "... and 19970 more; the JSON form has them all" in text
 
 
-def test_markdown_says_what_costs_and_rules_say():
+def test_markdown_has_costs_and_rules():
     text = priced(made_report()).to_markdown()
     for words in (
         "the CPU alone is better",
@@ -93,14 +93,14 @@ def test_markdown_says_what_costs_and_rules_say():
         assert words in text, words
 
 
-def test_what_rounding_alone_tells_apart_is_as_good():
+def test_costs_equal_up_to_rounding_are_equal():
     report = priced(made_report())
     cost = dataclasses.replace(report.cost, seconds=report.cost.all_cpu_seconds * (1 + 1e-15))
     assert report.cost.cpu_is_better and cost.seconds > cost.all_cpu_seconds and not cost.cpu_is_better
     assert "CPU alone is better" not in str(dataclasses.replace(report, cost=cost))
 
 
-def test_text_says_what_costs_and_rules_say():
+def test_text_has_costs_and_rules():
     lines = str(priced(made_report())).splitlines()
     text = "\n".join(lines)
     assert "cut), gap 25.0%" in " ".join(text.split())
@@ -118,13 +118,13 @@ def test_text_says_what_costs_and_rules_say():
     assert max(map(len, lines)) <= 100
 
 
-def test_markdown_of_a_measured_plan_says_what_predictions_rest_on():
+def test_markdown_of_a_measured_plan_names_cost_sources():
     text = measured(made_report()).to_markdown()
     assert "| cost | 2.10 ms measured (" in text and "| all on the CPU | 2.10 ms measured |" in text
     assert "predictions use other costs, of npu: simulated, cpu: modeled" in text
 
 
-def test_predicted_time_stands_beside_measured():
+def test_text_shows_predicted_next_to_measured_time():
     lines = str(priced(made_report(4))).splitlines()
     head = next(line for line in lines if line.startswith("segment "))
     assert head.split()[-3:] == ["predicted", "last", "run"]
@@ -137,7 +137,7 @@ def calibrated(report):
     return dataclasses.replace(report, cost=cost)
 
 
-def test_a_guess_is_called_so_beside_each_number():
+def test_every_guessed_number_is_marked():
     guessed = priced(made_report(4))
     text = str(guessed)
     assert "4.00 ms guessed" in text and "3.00 ms guessed" in text and "predicted," not in text
@@ -157,7 +157,7 @@ def test_a_guess_is_called_so_beside_each_number():
     [(2.5, "the last run took 10.00 ms, 2.5 times the 4.00 ms predicted"), (1.9, ""), (0.6, ""),
      (0.25, "the last run took 1.00 ms, less than the 4.00 ms predicted by a factor of 4.0")],
 )  # fmt: skip
-def test_a_run_that_is_far_from_its_prediction_is_said(factor, words):
+def test_run_far_from_its_prediction_is_reported(factor, words):
     report = calibrated(priced(made_report(4)))
     segments = tuple(dataclasses.replace(each, seconds=factor * each.predicted_seconds) for each in report.segments)
     report = dataclasses.replace(report, segments=segments)
@@ -166,7 +166,7 @@ def test_a_run_that_is_far_from_its_prediction_is_said(factor, words):
         assert words or "the last run took" not in text
 
 
-def test_of_several_runs_the_best_counts():
+def test_best_run_is_compared_with_the_prediction():
     report = calibrated(priced(made_report(4)))
     segments = tuple(dataclasses.replace(each, seconds=3 * each.predicted_seconds) for each in report.segments)
     report = dataclasses.replace(report, segments=segments)
@@ -174,7 +174,7 @@ def test_of_several_runs_the_best_counts():
     assert "the best run took 9.00 ms, 2.2 times the 4.00 ms predicted" in run_costs(report, 0.009).sentences
 
 
-def test_the_cpu_is_not_better_where_it_is_not():
+def test_slower_cpu_is_not_called_better():
     assert "CPU alone" not in str(priced(made_report(), all_cpu=0.005))
 
 
@@ -182,11 +182,11 @@ def test_the_cpu_is_not_better_where_it_is_not():
     ("seconds", "expected"),
     [(2, "2.00 s"), (0.0125, "12.50 ms"), (4.2e-5, "42.0 µs"), (3e-8, "30 ns"), (0, "0.0 µs"), (-0.002, "-2.00 ms")],
 )
-def test_durations(seconds, expected):
+def test_durations_have_units(seconds, expected):
     assert duration(seconds) == expected
 
 
-def test_ops_of_two_domains_have_a_row_each():
+def test_ops_of_two_domains_have_separate_rows():
     plain = made_report(14)
     nodes = [dataclasses.replace(node, domain="com.acme" * (at == 7)) for at, node in enumerate(plain.nodes)]
     told = dataclasses.replace(plain, nodes=tuple(nodes))

@@ -28,7 +28,7 @@ def sandwich():
     return nna.partition_report(parse(SANDWICH), [("fake_npu", {"switched_off": "Sin"})], {"x": (2, 4)})
 
 
-def test_keys_are_those_documented():
+def test_keys_are_documented():
     data = sandwich().to_dict()
     assert list(data) == KEYS[""].split()
     assert list(data["coverage"]) == KEYS["coverage"].split()
@@ -38,7 +38,7 @@ def test_keys_are_those_documented():
     assert all(f"`{key}`" in page for keys in KEYS.values() for key in keys.split())
 
 
-def test_json_comes_back_whole():
+def test_json_round_trip():
     found = sandwich()
     assert json.loads(found.to_json()) == found.to_dict()
 
@@ -53,7 +53,7 @@ def test_nodes_and_segments_agree():
     assert data["nodes"][1]["refusals"][0]["reason"] == "switched_off"
 
 
-def test_nodes_read_and_make_bytes_once():
+def test_bytes_of_a_node_count_every_value_once():
     text = f"""{HEAD} g (float[2, 3] x, int8[N] i) => (float[2, 3] y, int8[N] j, float16[2, 3] h)
         <float[3] w = {{1, 2, 3}}> {{
         a = Add(x, w) b = Mul(a, a) y, m = Dropout(b) j = Identity(i) h = Cast<to = 10>(y) z = NonZero(a) k = Size(z)
@@ -63,7 +63,7 @@ def test_nodes_read_and_make_bytes_once():
     assert sizes == {"Add": 24 + 12 + 24, "Mul": 24 + 24, "Dropout": 24 + 24 + 6, "Identity": 10, "Cast": 24 + 12}
 
 
-def test_numbers_that_json_does_not_know_become_null():
+def test_nonfinite_numbers_become_null():
     found = sandwich()
     facts = {"utilization": float("nan"), "cycles": np.int64(7), "peak": np.float32("inf")}
     segments = (dataclasses.replace(found.segments[0], facts=facts), *found.segments[1:])

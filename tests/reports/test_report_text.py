@@ -39,7 +39,7 @@ DECIDED = """ g (float[2, 3] x, float[3, 3] w) => (float y) {
 }"""
 
 
-def test_flops_that_are_not_known_are_said_to_be_left_out():
+def test_unknown_flops_are_excluded_and_reported():
     """Relu has a formula, but its input size is known only at run time."""
     made = nna.partition_report(parse(HEAD + DECIDED), devices="fake_npu")
     text = str(made)
@@ -54,7 +54,7 @@ def test_flops_that_are_not_known_are_said_to_be_left_out():
     assert "4 nodes, ?" in made.to_dot()
 
 
-def test_where_no_flops_are_known_no_share_is_told():
+def test_flop_share_is_omitted_without_known_flops():
     looped = """ g (float[2] x, int64 n) => (float[2] y) <bool c = {1}> {
         r = Transpose(x)
         y = Loop <body = b (int64 i, bool d, float[2] s) => (bool e, float[2] t) {
@@ -91,7 +91,7 @@ def found(devices, exact):
         ("abba", False, "a segment was cut in two, because its device refuses it as a whole"),
     ],
 )
-def test_how_segments_were_found(devices, exact, words):
+def test_search_method_is_reported(devices, exact, words):
     assert _search(found(devices, exact)) == words
     shown = dataclasses.replace(report(SANDWICH), exact=exact, search=words)
     fewest = "the fewest possible" if exact else "not proved to be the fewest"
@@ -99,7 +99,7 @@ def test_how_segments_were_found(devices, exact, words):
     assert f"({fewest}: {words})" in shown.to_markdown() and f"{fewest}: {words}" in shown.to_html()
 
 
-def test_op_types_say_where_their_nodes_run():
+def test_op_type_rows_count_nodes_per_device():
     rows = {line.split()[0]: line.split() for line in str(report(SANDWICH, switched_off="Sin")).splitlines() if line}
     assert rows["op"] == ["op", "type", "nodes", "fake_npu", "cpu", "FLOPs"]
     assert rows["Sin"][1:4] == ["1", "-", "1"]
@@ -108,7 +108,7 @@ def test_op_types_say_where_their_nodes_run():
     assert rows["FLOPs"] == ["FLOPs", "80.0%", "20.0%"]
 
 
-def test_folded_nodes_have_their_column():
+def test_folded_nodes_have_a_column():
     rows = {line.split()[0]: line.split() for line in str(report(FOLDING)).splitlines() if line}
     assert rows["op"][2:] == ["nodes", "fake_npu", "cpu", "folded", "FLOPs"]
     assert rows["Neg"] == ["Neg", "1", "-", "-", "1", "-"]
@@ -122,7 +122,7 @@ def test_long_texts_are_wrapped():
     assert text.splitlines()[-1].startswith("  ")
 
 
-def test_a_long_report_says_what_it_leaves_out():
+def test_long_report_counts_omitted_entries():
     body = "\n".join(f"v{i + 1} = {'Sin' if i % 2 else 'Neg'}(v{i})" for i in range(60))
     model = f"{HEAD} long (float[2] v0) => (float[2] v60) {{ {body} }}"
     text = str(report(model, switched_off="Sin"))
@@ -130,7 +130,7 @@ def test_a_long_report_says_what_it_leaves_out():
     assert "fake_npu: Sin x30  switched_off" in text
 
 
-def test_entries_of_a_plan_that_are_lost_for_one_reason_share_a_line():
+def test_unmatched_entries_are_grouped_by_reason():
     lost = tuple(UnmatchedEntry(name=f"node/{at}", device="npu", reason=f"why {at // 79}") for at in range(79 * 30))
     plan = PlanFileFacts(path="plan.json", matched_nodes=0, unmatched_entries=lost)
     found = dataclasses.replace(report(SANDWICH), plan_file=plan)
@@ -150,9 +150,9 @@ def test_entries_of_a_plan_that_are_lost_for_one_reason_share_a_line():
         (2.5e9, "FLOP", "2.5 GFLOP"),
     ],
 )
-def test_quantities(number, unit, expected):
+def test_quantities_have_units(number, unit, expected):
     assert quantity(number, unit) == expected
 
 
-def test_counts():
+def test_counts_have_plurals():
     assert [count(1, "node"), count(2, "node"), count(0, "switch", "switches")] == ["1 node", "2 nodes", "0 switches"]

@@ -15,7 +15,7 @@ def between(report):
 
 
 @pytest.mark.parametrize("kinds", CHAINS)
-def test_it_is_what_a_device_that_takes_them_would_save(kinds):
+def test_refusal_cost_equals_the_saving_without_the_refusal(kinds):
     model, off = chain(kinds), sorted(set(kinds))
     report = real(model, *off)
     assert {each.op_type for each in report.refusal_costs} == set(off)
@@ -26,7 +26,7 @@ def test_it_is_what_a_device_that_takes_them_would_save(kinds):
 
 
 @pytest.mark.parametrize("kinds", CHAINS)
-def test_what_if_knows_as_much(kinds):
+def test_what_if_predicts_the_same_switches(kinds):
     """If nodes take equally long on both devices, the saving is the transfers; segments decrease with switches."""
     off = sorted(set(kinds))
     report = real(chain(kinds), *off)
@@ -44,6 +44,6 @@ def test_without_costs_switches_are_counted():
     assert f"switched_off  causes {report.switches} switches" in str(report)
 
 
-def test_a_device_that_comes_later_causes_nothing():
+def test_refusals_of_lower_priority_devices_cost_nothing():
     report = nna.partition_report(chain(("Sin",)), ["null", ("fake_npu", {"switched_off": "Sin"})])
     assert report.refusals() and not report.refusal_costs

@@ -20,19 +20,19 @@ from tests.reports.made import made_report, priced
         (0.0041, "open", "is as fast as on the CPU alone"),
     ],
 )
-def test_the_plan_is_weighed_against_the_cpu_alone(all_cpu, kind, words):
+def test_verdict_compares_the_plan_with_the_cpu(all_cpu, kind, words):
     found = verdict(priced(made_report(12), all_cpu=all_cpu))
     assert (found.kind, words in found.headline) == (kind, True) and found.headline.startswith("With npu the model ")
     assert any("costs of cpu are not measured" in line for line in found.more)
 
 
-def test_what_is_not_known_is_said_with_what_to_do():
+def test_verdict_without_costs_suggests_calibration():
     found = verdict(nna.partition_report(parse(SANDWICH), ("fake_npu", {"switched_off": "Sin"}), {"x": (2, 4)}))
     assert found.kind == "open" and "`nnadapter calibrate fake_npu`" in found.headline
     assert "Refused: Sin (switched_off; 1 node, 8 FLOP, causes 2 switches)." in found.more[0]
 
 
-def test_what_costs_most_with_its_switches_stands_in_the_way_first():
+def test_most_costly_refusal_comes_first():
     device = ("fake_npu", {"clock": "simulated", "switched_off": "Sin,Cos"})
     report = nna.partition_report(parse(SANDWICH), device, {"x": (2, 4)})
     cheaper = tuple(
@@ -42,5 +42,5 @@ def test_what_costs_most_with_its_switches_stands_in_the_way_first():
     assert first.index("Cos (") < first.index("Sin (")
 
 
-def test_a_plan_on_the_cpu_alone():
+def test_verdict_of_a_cpu_plan():
     assert verdict(nna.partition_report(parse(CHAIN), "cpu")).headline == "Nothing runs off the CPU."

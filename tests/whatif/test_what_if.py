@@ -51,7 +51,7 @@ def chain(kinds, side=32):
     return parse(f"{HEAD} chain (float[{side}, {side}] x) => (float[{side}, {side}] {last}) {{ {body} }}")
 
 
-def test_the_cpu_alone_is_said_to_be_better_where_it_is():
+def test_faster_cpu_is_reported():
     found = nna.what_if(parse(PAIR), without("Sin", "Cos"))
     alone = nna.partition_report(parse(PAIR), "cpu").cost.seconds
     assert found.all_cpu_seconds == pytest.approx(alone) and alone < found.current_totals.seconds
@@ -61,7 +61,7 @@ def test_the_cpu_alone_is_said_to_be_better_where_it_is():
         assert "even the entire road map does not change that" in words
 
 
-def test_the_first_step_that_is_better_than_the_cpu_alone_is_named():
+def test_first_step_faster_than_the_cpu_is_named():
     found = nna.what_if(parse(PAIR), without("Sin", "Cos"))
     last = len(found.road_map)
     between = (found.current_totals.seconds + found.road_map[-1].resulting_totals.seconds) / 2
@@ -78,7 +78,7 @@ def test_the_first_step_that_is_better_than_the_cpu_alone_is_named():
 @pytest.mark.parametrize("policy", ["priority", "latency"])
 @settings(max_examples=15, deadline=None)
 @given(kinds=st.lists(st.sampled_from(KINDS), min_size=2, max_size=12))
-def test_every_feature_predicts_the_report_with_it(policy, kinds):
+def test_predictions_equal_reports_with_the_feature(policy, kinds):
     """Nothing is fused in these chains, so predictions are exact."""
     model, off = chain(kinds), sorted(set(kinds))
     found = nna.what_if(model, without(*off), options={"policy": policy})
@@ -104,14 +104,14 @@ def test_every_feature_predicts_the_report_with_it(policy, kinds):
         pytest.param("rec", REC_OFF, "latency", marks=pytest.mark.sweep),
     ],
 )
-def test_the_ranking_predicts_the_order_that_switching_on_gives(policy, kind, off):
+def test_ranking_equals_the_order_of_real_costs(policy, kind, off):
     model = ocr_model(kind)
     found = nna.what_if(model, without(*off), options={"policy": policy})
     costs = {name: real(model, *(set(off) - {name}), policy=policy).cost.seconds for name in off}
     assert [feature.op_type for feature in found.features] == sorted(off, key=costs.__getitem__)
 
 
-def test_shares_of_flops_are_of_those_that_are_known():
+def test_flop_shares_are_relative_to_known_flops():
     """Data-dependent shapes make the FLOPs of Relu unknown."""
     decided = f"""{HEAD} g (float[4] x, bool[4] c) => (float[N] y) {{
         a = Sin(x)  b = Compress(a, c)  s = Relu(b)  y = Exp(s)
@@ -122,7 +122,7 @@ def test_shares_of_flops_are_of_those_that_are_known():
         assert "known FLOPs" in text and not re.search(r"(?<!known )FLOPs(?!, as| and segments)", text)
 
 
-def test_features_are_ranked_and_told():
+def test_features_are_ranked_and_described():
     found = nna.what_if(parse(SANDWICH), without("Sin", "Cos"), {"x": (2, 4)})
     gains = [feature.seconds_saved for feature in found.features]
     assert gains == sorted(gains, reverse=True) and found.ranked_by[0] == "seconds_saved"
@@ -134,7 +134,7 @@ def test_features_are_ranked_and_told():
 
 @settings(max_examples=15, deadline=None)
 @given(kinds=st.lists(st.sampled_from(KINDS), min_size=3, max_size=10))
-def test_the_road_map_ends_where_no_set_it_tried_is_better(kinds):
+def test_road_map_ends_if_no_pair_improves_it(kinds):
     model, off = chain(kinds), sorted(set(kinds))
     found = nna.what_if(model, without(*off))
     taken = {label for step in found.road_map for label in step.labels}
@@ -154,7 +154,7 @@ def situation(model, *off):
     return situation_of("model", planner.settle(planner.judge(default_shapes(prepared))), setting.devices[0])
 
 
-def test_the_road_map_takes_two_where_one_alone_is_worth_nothing():
+def test_road_map_step_may_combine_two_features():
     """Judged by segments only, moving Sin or Cos alone moves a node but no boundary."""
     found = what_if.rank([situation(PAIR, "Sin", "Cos")], lambda gain: (gain.segments, 0, 0))
     assert [worth.gain.segments for worth in found.features] == [0, 0]
@@ -162,7 +162,7 @@ def test_the_road_map_takes_two_where_one_alone_is_worth_nothing():
     assert {feature.op_type for feature in step.features} == {"Sin", "Cos"} and step.outcome.segments == 1
 
 
-def test_an_atom_that_lacks_two_features_needs_both():
+def test_atom_lacking_two_features_needs_both():
     known = situation(SANDWICH, "Sin", "Cos")
     both = frozenset(known.features)
     assert len(both) == 2
@@ -173,7 +173,7 @@ def test_an_atom_that_lacks_two_features_needs_both():
     assert [step.features for step in found.road_map] == [both] and known.frequency == dict.fromkeys(both, 2)
 
 
-def test_data_types_are_told_from_input_to_output():
+def test_cast_features_name_both_data_types():
     model = parse(f"""{HEAD} two (float[4, 8] x, int64 n) => (float[4, 8] y, int16[4, 8] z) {{
         a = Relu(x)
         y = Sin(a)
@@ -184,7 +184,7 @@ def test_data_types_are_told_from_input_to_output():
     assert found["Cast of float32 -> int16"].reason == "unsupported_dtype"
 
 
-def test_what_refuses_is_named():
+def test_refusing_converter_is_named():
     model = parse(f"""{HEAD} kinds (float[1,1,1,1,1,2] x, float[2] v) => (float[1,1,1,1,1,2] y, int64[2,N] i) {{
         y = Neg(x)
         i = NonZero(v)
@@ -223,7 +223,7 @@ RESIDUAL = parse(f"""{HEAD} residual (float[1, 16, 16, 16] x) => (float[1, 16, 1
 """Conv has nearly all FLOPs; the nodes between need two ops together."""
 
 
-def test_a_driver_that_begins_is_told_of_flops_and_not_of_times_that_nobody_knows():
+def test_uncalibrated_driver_is_ranked_by_flops_without_times():
     found = nna.what_if(RESIDUAL, ("trial", {"only": "ASSIGN,SUM,RESHAPE"}))
     assert found.ranked_by == ("flops", "segments_saved")
     assert found.features[0].label == "Conv"
@@ -242,7 +242,7 @@ def test_a_driver_that_begins_is_told_of_flops_and_not_of_times_that_nobody_know
         assert not re.search(r"predicted|guessed|faster|slower|[0-9] (ms|µs|ns|s)\b", text)
 
 
-def test_a_guess_is_called_so_beside_each_number():
+def test_every_guessed_number_is_marked():
     found = nna.what_if(parse(SANDWICH), without("Sin", "Cos"), {"x": (2, 4)})
     assert found.sources["cpu"] == "modeled"
     calibrated = replace(found, sources=dict.fromkeys(found.sources, "calibrated"))
@@ -267,7 +267,7 @@ def test_several_models_are_added_up(tmp_path):
     assert sin.models == 2 and sin.nodes == 3 and sin.seconds_saved == pytest.approx(sum(saved))
 
 
-def test_a_model_that_fails_stops_nobody(tmp_path):
+def test_failing_model_does_not_stop_the_others(tmp_path):
     onnx.save(chain(("Sin",)), tmp_path / "good.onnx")
     (tmp_path / "bad.onnx").write_bytes(b"bad")
     seen = []
@@ -288,20 +288,20 @@ def test_a_model_that_fails_stops_nobody(tmp_path):
         ("none.onnx", "fake_npu", {"plan": "plan.json"}, nna.errors.InvalidOptionError, "without a plan"),
     ],
 )
-def test_wrong_questions(tmp_path, monkeypatch, models, devices, options, error, text):
+def test_invalid_arguments_are_refused(tmp_path, monkeypatch, models, devices, options, error, text):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(error, match=text):
         nna.what_if(models, devices, options=options)
 
 
-def test_one_device_of_several_may_be_asked_about():
+def test_one_of_several_devices_may_be_selected():
     devices = [without("Sin", "Cos"), "null"]
     assert nna.what_if(parse(SANDWICH), devices, {"x": (2, 4)}, device="null").features == ()
     with pytest.raises(nna.errors.DeviceNotFoundError, match="'npu' is not one of"):
         nna.what_if(parse(SANDWICH), devices, {"x": (2, 4)}, device="npu")
 
 
-def test_what_is_fused_is_priced_as_one():
+def test_fused_nodes_are_priced_together():
     """A convolution and its activation run as one; the current prediction equals the report's."""
     weights = onnx.numpy_helper.from_array(np.ones((8, 8, 3, 3), np.float32), "w")
     model = parse(f"""{HEAD} conv (float[1, 8, 16, 16] x, float[8, 8, 3, 3] w) => (float[1, 8, 16, 16] y) {{
@@ -338,7 +338,7 @@ ACTIVATED = f"""{HEAD} gates (float[1, 8, 16, 16] x) => (float[1, 8, 16, 16] y)
 
 @pytest.mark.parametrize("policy", ["priority", "latency"])
 @pytest.mark.parametrize("off", [("Relu", "HardSigmoid", "Erf"), ("HardSigmoid",), ("Erf", "Sin"), ("Relu", "Sin")])
-def test_a_feature_that_completes_what_runs_as_one_is_worth_the_whole(policy, off):
+def test_feature_that_completes_a_fusion_gets_its_saving(policy, off):
     model = parse(ACTIVATED)
     found = nna.what_if(model, without(*off), options={"policy": policy})
     whole = real(model, *off, policy=policy).cost.seconds
@@ -348,7 +348,7 @@ def test_a_feature_that_completes_what_runs_as_one_is_worth_the_whole(policy, of
         assert feature.resulting_totals.seconds == pytest.approx(then, abs=0.01 * whole)
 
 
-def test_json_holds_everything():
+def test_json_equals_to_dict():
     found = nna.what_if(parse(SANDWICH), without("Sin", "Cos"), {"x": (2, 4)})
     data = json.loads(found.to_json())
     assert data == found.to_dict() and data["schema_version"] == 2
@@ -358,7 +358,7 @@ def test_json_holds_everything():
     ]
 
 
-def test_nothing_missing():
+def test_device_without_refusals_lacks_nothing():
     found = nna.what_if(parse(SANDWICH), ("fake_npu", SIMULATED), {"x": (2, 4)})
     assert not found.features and "lacks nothing" in str(found) and "lacks nothing" in found.to_markdown()
 
@@ -370,5 +370,5 @@ def test_the_number_of_features_is_bounded(monkeypatch):
     assert found.untried_features == 1 and any("1 less frequent" in note for note in found.notes)
 
 
-def test_what_is_inside_of_a_branch_that_an_input_chooses_counts():
+def test_nodes_inside_of_branches_count():
     assert [feature.label for feature in nna.what_if(parse(FLAG), without("Add", "Neg")).features] == ["Add"]

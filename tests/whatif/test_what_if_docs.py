@@ -13,7 +13,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "reports.md").read_text(encoding="u
 
 
 @pytest.mark.sweep
-def test_the_example_is_real():
+def test_documented_example_equals_the_real_output():
     import rapidocr
 
     models = Path(rapidocr.__file__).parent / "models"
