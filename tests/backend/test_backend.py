@@ -29,11 +29,11 @@ def test_module_and_class_are_backends():
         ('<ir_version: 10, opset_import: ["": 17]> g (float[2] x) => (float[2] y) { y = Sin(x, x) }', "CPU", False),
     ],
 )
-def test_models_that_are_compatible(text, device, known):
+def test_unknown_devices_and_invalid_models_are_incompatible(text, device, known):
     assert nna.backend.is_compatible(onnx.parser.parse_model(text), device) is known
 
 
-def test_what_has_to_fall_back_is_not_compatible_where_that_is_forbidden():
+def test_model_is_incompatible_if_fallback_is_forbidden():
     devices = ("fake_npu", {"switched_off": "EXP"})
     assert nna.backend.is_compatible(parse(CHAIN), devices=devices)
     assert not nna.backend.is_compatible(parse(CHAIN), devices=devices, options={"fallback": "forbid"})
@@ -65,34 +65,34 @@ def test_cpu_is_the_default_of_the_process(monkeypatch):
     ("device", "known"),
     [("CPU", True), ("CPU:0", True), ("fake_npu,cpu", True), ("CUDA", False), ("missing", False), (3, False)],
 )
-def test_devices_that_are_supported(device, known):
+def test_supports_device_for_known_names(device, known):
     assert nna.backend.supports_device(device) is known
 
 
-def test_a_device_that_does_not_exist():
+def test_unknown_device_is_an_error():
     with pytest.raises(DeviceNotFoundError, match="CUDA"):
         nna.backend.prepare(parse(CHAIN), "CUDA")
 
 
 @pytest.mark.parametrize("device", [3, None, ["cpu"]])
-def test_a_device_is_a_text(device):
+def test_device_must_be_a_string(device):
     with pytest.raises(InvalidOptionError, match="selected by its name, got"):
         nna.backend.prepare(parse(CHAIN), device)
 
 
 @pytest.mark.parametrize("inputs", [[X], (X,), X, {"x": X}])
-def test_ways_to_give_inputs(inputs):
+def test_inputs_as_list_tuple_array_or_mapping(inputs):
     expected = run_whole(parse(CHAIN), {"x": X})[0]
     np.testing.assert_array_equal(nna.backend.run_model(parse(CHAIN), inputs)[0], expected)
 
 
-def test_too_many_inputs():
+def test_too_many_inputs_are_an_error():
     with pytest.raises(InvalidInputError, match="1 inputs, got 2"):
         nna.backend.prepare(parse(CHAIN)).run([X, X])
 
 
 @pytest.mark.parametrize("device", ["CPU", "fake_npu"])
-def test_one_node(device):
+def test_run_node_with_an_absent_input(device):
     node = onnx.helper.make_node("Clip", ["x", "", "high"], ["y"])
     high = np.array(0.5, np.float32)
     (result,) = nna.backend.run_node(node, [X, high], device)
@@ -102,20 +102,20 @@ def test_one_node(device):
     np.testing.assert_array_equal(same, result)
 
 
-def test_a_node_of_texts():
+def test_run_node_with_strings():
     node = onnx.helper.make_node("StringConcat", ["a", "b"], ["c"])
     given = [np.array(["x", "y"], object), np.array(["1", "2"], object)]
     assert nna.backend.run_node(node, given)[0].tolist() == ["x1", "y2"]
 
 
-def test_a_node_of_another_domain():
+def test_run_node_of_another_domain():
     node = onnx.helper.make_node(
         "LabelEncoder", ["x"], ["y"], domain="ai.onnx.ml", keys_int64s=[1, 2], values_floats=[0.5, 0.75]
     )
     np.testing.assert_array_equal(nna.backend.run_node(node, [np.array([2, 1])])[0], np.float32([0.75, 0.5]))
 
 
-def test_a_node_of_the_newest_version_of_another_domain():
+def test_run_node_of_the_newest_ml_version():
     leaf = onnx.numpy_helper.from_array(np.float32([1.5, 2.5]), "leaves")
     node = onnx.helper.make_node(
         "TreeEnsemble",
@@ -139,17 +139,17 @@ def test_a_node_of_the_newest_version_of_another_domain():
 
 
 @pytest.mark.parametrize("given", [[3.0], 3.0, [np.float64(3)], {"x": 3.0}])
-def test_a_node_takes_what_numpy_makes_arrays_of(given):
+def test_run_node_converts_numbers_to_arrays(given):
     (result,) = nna.backend.run_node(onnx.helper.make_node("Neg", ["x"], ["y"]), given)
     assert result == -3 and result.dtype == np.float64
 
 
-def test_a_node_that_reads_a_sequence():
+def test_run_node_with_a_sequence():
     node = onnx.helper.make_node("ConcatFromSequence", ["x"], ["y"], axis=0)
     np.testing.assert_array_equal(nna.backend.run_node(node, [[X, X[:1]]])[0], np.concatenate([X, X[:1]]))
 
 
-def test_a_node_that_reads_one_value_twice():
+def test_run_node_with_a_repeated_input():
     (result,) = nna.backend.run_node(onnx.helper.make_node("Add", ["x", "x"], ["y"]), [X, X.copy()])
     np.testing.assert_array_equal(result, X + X)
 
@@ -166,18 +166,18 @@ def test_a_node_that_reads_one_value_twice():
         ("ab", [X, [[1.0], [2.0, 3.0]]], "'b' is not an array"),
     ],
 )
-def test_values_that_do_not_fit_a_node(reads, given, why):
+def test_inputs_that_do_not_match_are_refused(reads, given, why):
     with pytest.raises(InvalidInputError, match=why):
         nna.backend.run_node(onnx.helper.make_node("Add", [*reads], ["y"]), given)
 
 
 @pytest.mark.parametrize("info", [[], [(X.dtype, X.shape)] * 2])
-def test_outputs_that_are_not_those_of_the_node(info):
+def test_wrong_number_of_outputs_info_is_refused(info):
     with pytest.raises(InvalidInputError, match=r"outputs \['y'\]"):
         nna.backend.run_node(onnx.helper.make_node("Neg", ["x"], ["y"]), [X], outputs_info=info)
 
 
 @pytest.mark.parametrize("node", [("Nope", ["x"], ["y"], ""), ("Neg", ["x"], ["y"], "other.domain")])
-def test_a_node_that_nobody_knows(node):
+def test_unknown_node_is_an_error(node):
     with pytest.raises(NNAdapterError):
         nna.backend.run_node(onnx.helper.make_node(node[0], node[1], node[2], domain=node[3]), [X])

@@ -17,7 +17,7 @@ KEYS = {"right": "\ue014", "left": "\ue012", "down": "\ue015", "enter": "\ue007"
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (1280, "dark"), (400, "light")])
-def test_it_opens_without_a_complaint_or_a_request(show, width, scheme):
+def test_page_opens_without_errors_or_requests(show, width, scheme):
     old = made_report(30, every=2)
     new = priced(made_report(30))
     page = show(new, difference=compare_reports(old, new), width=width, scheme=scheme)
@@ -30,7 +30,7 @@ def test_it_opens_without_a_complaint_or_a_request(show, width, scheme):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("width", "scheme"), [(400, "light"), (400, "dark"), (1400, "light"), (1400, "dark")])
-def test_long_names_stay_in_their_places(show, width, scheme):
+def test_long_names_do_not_overflow(show, width, scheme):
     report = renamed(measured(made_report(12)), {"npu": "openvino:CPU_with_a_long_name"})
     title = "ch_ppocr_mobile_v2.0_cls_mobile_with_everything_that_exporters_write_into_names.onnx"
     page = show(report, title=title, width=width, scheme=scheme, difference=compare_reports(report, report))
@@ -53,7 +53,7 @@ def renamed(report, names):
     return report_from(json.loads(text))
 
 
-def test_the_policy_of_the_page_forbids_what_it_does_not_need(show):
+def test_content_security_policy_blocks_images_and_scripts(show):
     page = show(made_report())
     page.run("(document.body.append(Object.assign(new Image(), {src: 'https://example.invalid/x.png'})), 1)")
     page.run("(document.body.append(Object.assign(document.createElement('script'), {text: 'window.broken = 1'})), 1)")
@@ -79,7 +79,7 @@ def test_search_narrows_the_table(show):
     assert page.one("#nodes .empty").is_displayed()
 
 
-def test_sorting(show):
+def test_table_is_sorted_by_column(show):
     page = show(made_report(20))
     head = page.all("#nodes [role=columnheader]")[0]
     for order, first in (("ascending", "node/0"), ("descending", "node/19")):
@@ -89,7 +89,7 @@ def test_sorting(show):
         assert page.texts(NAMES)[0] == first
 
 
-def test_a_row_tells_why(show):
+def test_row_shows_the_refusal(show):
     page = show(made_report(9))
     page.one("#nodes .body").send_keys(KEYS["down"] * 3 + KEYS["enter"])
     page.settle()
@@ -97,7 +97,7 @@ def test_a_row_tells_why(show):
     assert "node/2" in panel and "refused by npu" in panel and "node/2 is int64" in panel
 
 
-def test_the_lanes_show_every_segment(show):
+def test_lanes_show_every_segment(show):
     report = made_report(12)
     page = show(report)
     view = page.one("#plan .lane-view")
@@ -119,7 +119,7 @@ def test_the_lanes_show_every_segment(show):
     assert {"156,199,240", "207,213,221"} <= set(drawn)
 
 
-def test_pointing_at_a_segment_tells_of_it_and_a_click_keeps_it(show):
+def test_hovering_shows_a_segment_and_clicking_selects_it(show):
     from selenium.webdriver import ActionChains
 
     page = show(made_report(4))
@@ -138,7 +138,7 @@ def test_pointing_at_a_segment_tells_of_it_and_a_click_keeps_it(show):
     assert page.one("#search").get_attribute("value") == "segment:0" and page.one("#found").text == "2 of 4 nodes"
 
 
-def test_zooming_keeps_the_chart_in_its_frame(show):
+def test_zoomed_chart_scrolls_in_its_frame(show):
     page = show(made_report(300))
     view = page.one("#plan .lane-view")
     view.send_keys("+++++")
@@ -164,7 +164,7 @@ def test_hostile_names_are_text(show):
 
 
 @pytest.mark.sweep
-def test_twenty_thousand_nodes(show):
+def test_twenty_thousand_nodes_are_searchable(show):
     page = show(made_report(20_000, every=2))
     assert page.one("#found").text == "20,000 of 20,000 nodes"
     assert len(page.all(ROWS)) < 60
@@ -192,7 +192,7 @@ def test_refusals_and_op_types_lead_to_their_nodes(show):
     assert len(set(page.texts(f"{ROWS} .cell:nth-child(2)"))) == 1
 
 
-def test_costs_rules_and_plan_file(show):
+def test_costs_rules_and_plan_file_are_shown(show):
     page = show(priced(made_report(12)))
     text = page.one("main").text
     for words in (
@@ -212,7 +212,7 @@ def test_a_measured_time_is_called_measured(show):
     assert "use other costs, of npu: simulated, cpu: modeled" in text
 
 
-def test_before_and_after(show):
+def test_comparison_shows_both_plans(show):
     old, new = made_report(30, every=2), made_report(30)
     page = show(new, difference=compare_reports(old, new))
     page.picture("compared")
@@ -224,13 +224,13 @@ def test_before_and_after(show):
     assert f"Segment {len(old.segments) - 1} on cpu" in page.one("#compared .panel h3").text
 
 
-def test_reports_that_were_not_made_alike(show):
+def test_differing_conditions_are_shown(show):
     old, new = made_report(30), dataclasses.replace(made_report(30), policy="latency")
     text = show(new, difference=compare_reports(old, new)).one("#compared .callout").text
     assert "made under different conditions" in text and "policy priority latency" in " ".join(text.split())
 
 
-def test_the_verdict_stands_on_top(show):
+def test_verdict_is_at_the_top(show):
     page = show(priced(made_report(12)))
     assert "takes 1.3 times as long as on the CPU alone: 4.00 ms against 3.00 ms, guessed" in page.one(".verdict").text
     assert page.run("document.querySelector('.verdict').getBoundingClientRect().top < 300")
@@ -250,7 +250,7 @@ def test_sentences_show_code_and_no_backticks(show):
     ]
 
 
-def test_it_says_how_it_was_made(show):
+def test_page_shows_versions_options_and_machine(show):
     report = dataclasses.replace(
         made_report(12), device_options={"npu": {"clock": "simulated"}}, machine="a machine",
         versions={"nnadapter": "0.1", "onnx": "1.20", "npu": "7.1"},
@@ -260,7 +260,7 @@ def test_it_says_how_it_was_made(show):
         assert words in text
 
 
-def test_widths_that_are_times_have_an_axis_of_time(show):
+def test_time_axis_is_shown_only_for_times(show):
     page = show(priced(made_report(12)))
     heights = "document.querySelector('.lane-view canvas').height"
     high = page.run(heights)
@@ -270,7 +270,7 @@ def test_widths_that_are_times_have_an_axis_of_time(show):
     assert high > page.run(heights) > 0
 
 
-def test_the_theme_can_be_chosen(show):
+def test_theme_can_be_changed(show):
     page = show(made_report())
     grounds = []
     for _ in range(3):
@@ -279,7 +279,7 @@ def test_the_theme_can_be_chosen(show):
     assert grounds[0] == grounds[1] != grounds[2]
 
 
-def test_everything_can_be_reached_and_has_a_name(show):
+def test_controls_have_accessible_names(show):
     page = show(priced(made_report(12)))
     nameless = page.run(
         """[...document.querySelectorAll("button, input, select, [role=grid], [role=application]")].filter((one) =>

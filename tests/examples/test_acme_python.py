@@ -28,12 +28,12 @@ def installed(tmp_path_factory):
     registry.refresh()
 
 
-def test_a_driver_is_small():
+def test_driver_is_at_most_60_lines():
     assert sum(len(path.read_text().splitlines()) for path in (DRIVER / "acme_python").glob("*.py")) <= 60
 
 
 @pytest.mark.parametrize("attributes", CONVOLUTIONS)
-def test_convolutions(attributes):
+def test_convolutions_equal_onnxruntime(attributes):
     group = 2 if "group" in attributes else 1
     model = parse(f"{HEAD} g (float[2, 4, 7, 6] x, float[6, {4 // group}, 3, 2] w, float[6] b) => (float[n, c, h, l] y)"
                   f" {{ y = Conv {attributes} (x, w, b) }}")  # fmt: skip
@@ -43,7 +43,7 @@ def test_convolutions(attributes):
         np.testing.assert_allclose(session.run(None, feed)[0], expected[0], rtol=1e-4, atol=1e-5)
 
 
-def test_what_it_lacks_runs_on_the_cpu():
+def test_missing_kernels_run_on_the_cpu():
     model = parse(f"{HEAD} g (float[2, 3] x, float[4, 3] w, float[4] c) => (float[2, 4] y)"
                   " { a = Gemm <transB = 1> (x, w, c) b = Sin (a) d = Relu (b) y = Sub (d, c) }")  # fmt: skip
     feed = {"x": numbers(2, 3), "w": numbers(4, 3, seed=1), "c": numbers(4, seed=2)}

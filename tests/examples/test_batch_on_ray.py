@@ -21,7 +21,7 @@ class SlowReader:
         self.text_rec = "there"
 
 
-def test_threads_of_a_process_get_a_reader_whose_models_are_there(monkeypatch):
+def test_threads_share_a_reader_with_loaded_models(monkeypatch):
     monkeypatch.setitem(sys.modules, "rapidocr", SimpleNamespace(RapidOCR=SlowReader))
     reader = runpy.run_path(str(PROGRAM))["reader"]
     with ThreadPoolExecutor(4) as pool:

@@ -20,7 +20,7 @@ DEVICES = [
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("limit", [4, pytest.param(40, marks=pytest.mark.sweep)])
-def test_full_marks(device, limit, tmp_path, monkeypatch):
+def test_example_drivers_pass_all_cases(device, limit, tmp_path, monkeypatch):
     if device == "acme_python":
         acme_python_site(tmp_path, monkeypatch)
     if device == "acme_c":

@@ -19,7 +19,7 @@ def test_the_example_runs_both_ops_by_kernel():
     assert float(text.split()[-1]) < 1e-6
 
 
-def test_the_page_on_tensors_says_what_happens():
+def test_documented_tensor_session_equals_the_real_output():
     try:
         found = doctest.testfile(str(ROOT / "docs" / "extending.md"), module_relative=False, globs={"nna": nna})
     finally:

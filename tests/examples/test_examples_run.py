@@ -49,11 +49,11 @@ def classes(*arguments):
 
 
 @pytest.mark.sweep
-def test_classify_prints_what_onnxruntime_computes():
+def test_classify_prints_the_results_of_onnxruntime():
     np.testing.assert_allclose(classes("-d", "fake_npu"), classes("-d", "cpu"), rtol=1e-3)
 
 
-def test_classify_refuses_a_device_that_does_not_exist():
+def test_classify_refuses_an_unknown_device():
     done = start("classify.py", "-d", "fake_npo")
     assert done.returncode == 1
     assert "fake_npu" in done.stderr
@@ -77,7 +77,7 @@ def test_read_text_compares_with_onnxruntime(tmp_path):
 
 @needs("rapidocr")
 @pytest.mark.sweep
-def test_read_text_reads_the_same_on_a_driver_in_c(acme_c, tmp_path):
+def test_read_text_agrees_on_the_c_driver(acme_c, tmp_path):
     picture = EXAMPLES / "pictures" / "turned.png"
     done = start("read_text.py", picture, "-d", acme_c, "--check", "-o", tmp_path)
     assert done.returncode == 0, done.stderr
@@ -87,7 +87,7 @@ def test_read_text_reads_the_same_on_a_driver_in_c(acme_c, tmp_path):
     assert len(coverage) == 3 and min(coverage) > 80
 
 
-def test_pictures_are_drawn_again(tmp_path):
+def test_pictures_are_reproduced(tmp_path):
     done = start("pictures/make.py", "-o", tmp_path)
     assert done.returncode == 0, done.stderr
     shipped = {path.name: path for path in (EXAMPLES / "pictures").glob("*.png")}
@@ -97,7 +97,7 @@ def test_pictures_are_drawn_again(tmp_path):
 
 
 @pytest.mark.parametrize("device", ["fake_npu", "openvino"])
-def test_build_by_hand_agrees_with_numpy_and_shows_the_errors(device):
+def test_build_by_hand_agrees_with_numpy(device):
     done = start("build_by_hand.py", "-d", device)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
@@ -108,7 +108,7 @@ def test_build_by_hand_agrees_with_numpy_and_shows_the_errors(device):
 
 
 @pytest.mark.parametrize("device", ["fake_npu", "cpu"])
-def test_generate_says_the_same_as_onnxruntime_and_keeps_its_cache(device):
+def test_generate_agrees_with_onnxruntime_and_returns_its_cache(device):
     done = start("generate.py", "-d", device, "--tokens", 6, "--width", 32)
     assert done.returncode == 0, done.stderr
     assert re.search(r"^ONNX Runtime: \d+ tokens per second, 100% of the same letters$", done.stdout, re.MULTILINE)
@@ -124,7 +124,7 @@ def test_generate_says_the_same_as_onnxruntime_and_keeps_its_cache(device):
         ("paddle_ocr.py", ("--text", "12a"), "--text is '12a', expected digits from 0 to 9"),
     ],
 )
-def test_what_cannot_be_asked_for_is_said(program, arguments, said):
+def test_invalid_arguments_exit_with_2(program, arguments, said):
     done = start(program, *arguments)
     assert done.returncode == 2
     assert said in done.stderr
@@ -167,7 +167,7 @@ def test_digits_are_trained_and_read_on_a_device(trained, tmp_path, epochs, read
 
 @pytest.mark.sweep
 @pytest.mark.filterwarnings("default")
-def test_digits_are_trained_partly_on_a_driver_in_c(trained, acme_c):
+def test_digits_are_trained_partly_on_the_c_driver(trained, acme_c):
     told = trained("-d", acme_c, "--epochs", 1, "--compare")
     for graph in ("forward", "backward"):
         assert 0.3 < float(re.search(rf"^{graph}: (\S+)% of FLOPs off the CPU$", told, re.MULTILINE)[1]) / 100 < 1
@@ -176,7 +176,7 @@ def test_digits_are_trained_partly_on_a_driver_in_c(trained, acme_c):
 
 @pytest.mark.sweep
 @needs("paddle2onnx")
-def test_paddle_ocr_reads_what_it_drew():
+def test_paddle_ocr_reads_its_own_drawing():
     done = start("paddle_ocr.py", "--text", "31415926")
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [

@@ -39,7 +39,7 @@ def runs(graph, device_of, turn_of):
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_no_schedule_is_shorter(seed):
+def test_fewest_segments_equals_exhaustive_search(seed):
     random = np.random.default_rng(seed)
     graph, device_of = random_graph(random), random.integers(0, 2, NODES).tolist()
     lengths = [len(set(turns)) for turns in product(range(NODES + 1), repeat=NODES) if runs(graph, device_of, turns)]

@@ -52,7 +52,7 @@ def test_every_picture_shows_text(expected):
 
 
 @pytest.mark.sweep
-def test_what_the_pictures_say(expected):
+def test_pictures_have_the_known_text(expected):
     assert all(words in "".join(expected[picture]) for picture, words in SAID.items())
 
 
@@ -74,20 +74,20 @@ def test_text_is_the_same_with_operations_switched_off(expected, switched_off):
 
 
 @pytest.mark.sweep
-def test_every_refusal_has_its_reason(switched_off):
+def test_only_switched_off_operations_are_refused(switched_off):
     refused = [key for session in switched_off[1] for key in session.report().refusals()]
     assert {(device, reason) for device, _, reason in refused} == {("fake_npu", "switched_off")}
     assert {op_type for _, op_type, _ in refused} == SWITCHED_OFF
 
 
-def test_every_node_that_was_switched_off_runs_on_the_cpu(switched_off):
+def test_switched_off_nodes_run_on_the_cpu(switched_off):
     for session in switched_off[1]:
         running = [node for node in session.report().nodes if node.state == "runs"]
         assert {node.device for node in running if node.op_type in SWITCHED_OFF} == {"cpu"}
         assert {node.device for node in running if node.op_type not in SWITCHED_OFF} == {"fake_npu"}
 
 
-def test_segments_are_the_fewest(switched_off):
+def test_number_of_segments_is_minimal(switched_off):
     for session in switched_off[1]:
         report = session.report()
         graph = specialize(prepare(onnx.load(session.path)), report.input_shapes).graph

@@ -37,7 +37,7 @@ def test_every_operation_has_an_exporter():
     assert set(exporters()) == set(SCHEMAS)
 
 
-def test_names_are_kept_and_nodes_are_named_for_their_origins():
+def test_nodes_are_named_after_their_origins():
     builder = nna.ModelBuilder()
     x = builder.add_input("x", FLOATS)
     (root,) = builder.add_operation("RSQRT", (x,), outputs=["root"], origins=["norm"])
@@ -48,7 +48,7 @@ def test_names_are_kept_and_nodes_are_named_for_their_origins():
     assert len({node.name for node in written.graph.node}) == 3
 
 
-def test_outputs_are_made_by_nodes_and_none_twice():
+def test_every_output_is_produced_by_a_separate_node():
     builder = nna.ModelBuilder()
     x = builder.add_input("x", FLOATS)
     constant = builder.add_constant("c", np.ones(2, np.float32))
@@ -56,7 +56,7 @@ def test_outputs_are_made_by_nodes_and_none_twice():
     agree(builder.finish([y, x, y, constant]), np.ones((2, 3), np.float32))
 
 
-def test_pictures_with_channels_last_are_transposed():
+def test_images_with_channels_last_are_transposed():
     builder = nna.ModelBuilder()
     x = builder.add_input("x", OperandType(DataType.FLOAT32, (1, 5, 5, 2), Layout.NHWC))
     weight = builder.add_constant("w", np.random.default_rng(0).random((3, 2, 3, 3), np.float32))
@@ -66,7 +66,7 @@ def test_pictures_with_channels_last_are_transposed():
     assert op_types(written) == ["Transpose", "Conv", "Clip", "Transpose"]
 
 
-def test_quantized_operations_compute_with_reals_between_quantize_and_dequantize():
+def test_quantized_operations_become_float_operations_between_qdq():
     builder = nna.ModelBuilder()
     x = builder.add_input(
         "x", OperandType(DataType.UINT8, (2, 3), quantization=Quantization(scale=(0.1,), zero_point=(7,)))
@@ -82,7 +82,7 @@ def test_quantized_operations_compute_with_reals_between_quantize_and_dequantize
     assert "MatMulInteger" in op_types(sums)
 
 
-def test_a_custom_operation_is_its_node():
+def test_custom_operation_becomes_its_original_node():
     call = CustomCall(
         domain="acme", op_type="Blend", since_version=3, attributes={"share": 0.5}, present=(0, 2), outputs=(FLOATS,)
     )
@@ -95,7 +95,7 @@ def test_a_custom_operation_is_its_node():
     assert {entry.domain: entry.version for entry in written.opset_import}["acme"] == 3
 
 
-def test_what_onnx_cannot_say_is_a_hole_or_an_error():
+def test_inexpressible_operation_is_omitted_or_an_error():
     builder = nna.ModelBuilder()
     x = builder.add_input("x", OperandType(DataType.UINT16, (2, 3)))
     (y,) = builder.add_operation("RELU", (x,), outputs=["y"])
@@ -109,7 +109,7 @@ def test_what_onnx_cannot_say_is_a_hole_or_an_error():
         to_onnx(model)
 
 
-def test_large_weights_are_referred_to():
+def test_large_weights_are_references():
     builder = nna.ModelBuilder()
     x = builder.add_input("x", OperandType(DataType.FLOAT32, (1, 256)))
     weight = builder.add_constant("w", np.ones((256, 256), np.float32))
@@ -117,7 +117,7 @@ def test_large_weights_are_referred_to():
     assert [is_reference(tensor) for tensor in to_onnx(model).graph.initializer] == [True]
 
 
-def test_an_op_of_onnxruntimes_own_runs_as_a_custom_operation():
+def test_contrib_op_runs_as_a_custom_operation():
     call = CustomCall(
         domain="com.microsoft",
         op_type="QuickGelu",
@@ -135,7 +135,7 @@ def test_an_op_of_onnxruntimes_own_runs_as_a_custom_operation():
         np.testing.assert_allclose(execution.compute()[0], feed / (1 + np.exp(-feed)), rtol=1e-5)
 
 
-def test_open_sizes_are_named_dimensions_and_no_attributes():
+def test_dynamic_sizes_become_dimension_names_but_not_attributes():
     trace = SymbolicTrace()
     size = trace.variable(5)
     builder = nna.ModelBuilder()
@@ -151,7 +151,7 @@ def test_open_sizes_are_named_dimensions_and_no_attributes():
 
 
 @pytest.mark.parametrize("mask", [None, DataType.BOOL, DataType.FLOAT32])
-def test_a_wide_band_is_held_by_the_model_alone(mask):
+def test_large_attention_masks_are_stored_in_the_model(mask):
     size = OperandType(DataType.FLOAT32, (1, 1, 300, 2))  # 300 x 300 booleans exceed the smallest reference
     builder = nna.ModelBuilder()
     inputs = [builder.add_input(name, size) for name in "qkv"]
@@ -162,13 +162,13 @@ def test_a_wide_band_is_held_by_the_model_alone(mask):
     agree(model, *np.random.default_rng(0).random((3, 1, 1, 300, 2), np.float32))
 
 
-def test_bands_of_any_length_are_written():
+def test_attention_window_of_any_length_is_compact():
     size = OperandType(DataType.FLOAT32, (1, 1, 1 << 40, 2))
     written = to_onnx(one("ATTENTION", size, size, size, scale=1.0, left_window=4))
     assert written.ByteSize() < 2000
 
 
-def test_an_equation_that_names_nothing_is_written_out():
+def test_empty_equation_is_written_out():
     builder = nna.ModelBuilder()
     scalar = builder.add_input("x", OperandType(DataType.FLOAT32, ()))
     (made,) = builder.add_operation("EINSUM", (scalar,), {"equation": ""})
@@ -178,7 +178,7 @@ def test_an_equation_that_names_nothing_is_written_out():
     assert [value.type.tensor_type.HasField("shape") for value in inferred] == [True]
 
 
-def test_nodes_of_copies_have_names_of_their_own():
+def test_nodes_of_copies_have_unique_names():
     builder = nna.ModelBuilder()
     x = builder.add_input("x", FLOATS)
     (y,) = builder.add_operation("NEG", (x,), outputs=["y"], origins=["y/1/2"])
@@ -186,7 +186,7 @@ def test_nodes_of_copies_have_names_of_their_own():
     assert len({node.name for node in written.graph.node}) == 2
 
 
-def test_long_constants_of_an_exporter_are_held_by_the_model():
+def test_long_exporter_constants_are_stored_in_the_model():
     builder = nna.ModelBuilder()
     zero_point = (3,) * 20000
     scales = Quantization(scale=tuple(np.linspace(0.1, 1, 20000).tolist()), zero_point=zero_point, axis=0)
@@ -202,13 +202,13 @@ def one(type_, *types, **attributes):
     return builder.finish(builder.add_operation(type_, inputs, attributes))
 
 
-def test_means_and_variances_of_other_data_types_are_spelled_out():
+def test_float64_mean_variance_normalization_is_decomposed():
     wide = OperandType(DataType.FLOAT64, (2, 3))
     model = one("MEAN_VARIANCE_NORMALIZATION", wide, axes=(1,), epsilon=1e-9)
     agree(model, np.array([[1.0, 2, 4], [0, 5, 6]]))
 
 
-def test_a_scale_of_another_data_type_makes_a_result_of_it():
+def test_result_has_the_data_type_of_the_scale():
     half = OperandType(DataType.FLOAT16, (2, 3))
     model = one("RMS_NORMALIZATION", half, OperandType(DataType.FLOAT32, (3,)), axis=1, epsilon=1e-5)
     agree(model, np.array([[1, 2, 4], [0, 5, 6]], np.float16), np.array([1, 0.5, 3], np.float32), tolerance=1e-3)

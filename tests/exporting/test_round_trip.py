@@ -42,7 +42,7 @@ def trip(type_, seeds):
 
 
 @pytest.mark.parametrize("type_", [type_ for type_ in SCHEMAS if type_ != "CUSTOM"])
-def test_an_operation_goes_out_and_comes_back(type_):
+def test_operation_survives_export_and_import(type_):
     seeds = range(6)
     came_back, held = trip(type_, seeds)
     if not came_back or not (held or type_ in UNCOMPUTED):  # a rare form: draw more

@@ -5,7 +5,7 @@ from nnadapter.drivers.arenas import ALIGNMENT, Arenas
 from nnadapter.errors import OutOfMemoryError
 
 
-def test_an_arena_is_lent_again() -> None:
+def test_released_arena_is_reused() -> None:
     arenas = Arenas()
     with arenas.acquire(1000) as first:
         assert first.bytes.size >= 1000
@@ -14,13 +14,13 @@ def test_an_arena_is_lent_again() -> None:
         assert second is first
 
 
-def test_an_arena_is_lent_to_one_at_a_time() -> None:
+def test_arena_has_one_user_at_a_time() -> None:
     arenas = Arenas()
     with arenas.acquire(1000) as first, arenas.acquire(1000) as second:
         assert not np.shares_memory(first.bytes, second.bytes)
 
 
-def test_an_arena_that_was_given_back_is_lent_to_one_at_a_time_too() -> None:
+def test_reused_arena_has_one_user_at_a_time() -> None:
     arenas = Arenas()
     with arenas.acquire(1000) as first:
         pass
@@ -30,7 +30,7 @@ def test_an_arena_that_was_given_back_is_lent_to_one_at_a_time_too() -> None:
         assert arenas.used_bytes == 0
 
 
-def test_a_larger_arena_takes_the_place_of_a_smaller_one() -> None:
+def test_larger_arena_replaces_a_smaller_one() -> None:
     arenas = Arenas()
     with arenas.acquire(1000) as small:
         pass
@@ -41,7 +41,7 @@ def test_a_larger_arena_takes_the_place_of_a_smaller_one() -> None:
 
 
 @pytest.mark.parametrize("nbytes", [1 << 52, 1 << 62, 1 << 70])
-def test_more_than_there_is_is_an_error_that_says_so(nbytes: int) -> None:
+def test_excessive_size_is_an_out_of_memory_error(nbytes: int) -> None:
     arenas = Arenas()
     with pytest.raises(OutOfMemoryError, match=r"bytes of working memory.*use smaller inputs"), arenas.acquire(nbytes):
         pass

@@ -84,7 +84,7 @@ def test_buffers_alive_together_do_not_overlap(buffers):
 
 
 @given(lives(40))
-def test_placing_by_time_is_right_too(buffers):
+def test_buffers_placed_by_time_do_not_overlap(buffers):
     check(buffers, place_by_time(buffers, padded_sizes(buffers)))
 
 
@@ -99,7 +99,7 @@ def test_placing_by_time_is_right_too(buffers):
     ],
     ids=["turns", "grown", "split and joined", "joined with the next", "tightest"],
 )
-def test_placing_by_time_uses_again_what_is_free(rows):
+def test_placing_by_time_reuses_free_memory(rows):
     """For these rows, an allocator that reuses free memory reaches the lower bound."""
     buffers = [Buffer(64 * size, first, last) for size, first, last in rows]
     offsets = place_by_time(buffers, padded_sizes(buffers))
@@ -119,12 +119,12 @@ def test_neighbors_are_those_alive_together(buffers):
 
 
 @given(lives(5, 500))
-def test_nothing_is_better_than_the_best(buffers):
+def test_arena_is_between_optimum_and_lower_bound(buffers):
     placement = place(buffers)
     assert placement.lower_bound_bytes <= smallest_arena(buffers) <= placement.arena_bytes
 
 
-def test_the_best_is_nearly_always_found():
+def test_optimum_is_nearly_always_found():
     generator = np.random.default_rng(0)
     found = 0
     for _ in range(200):
@@ -139,14 +139,14 @@ def test_a_chain_needs_two_buffers():
     assert placement.arena_bytes == placement.lower_bound_bytes == 2048
 
 
-def test_more_buffers_alive_at_once_than_orders_are_tried_for_all_lie_in_the_arena():
+def test_1200_overlapping_buffers_lie_in_the_arena():
     buffers = [Buffer(64 * (1 + index % 3), 0, 1) for index in range(1200)]
     placement = place(buffers)
     ends = [offset + buffer.nbytes for offset, buffer in zip(placement.offsets, buffers, strict=True)]
     assert max(ends) == placement.arena_bytes == placement.lower_bound_bytes == 64 * 2400
 
 
-def test_an_order_is_repaired_from_its_top():
+def test_gaps_of_heuristic_orders_are_repaired():
     rows = [(2, 5, 5), (4, 2, 3), (3, 4, 7), (3, 3, 5)]  # the first three heuristic orders all leave a gap
     buffers = [Buffer(64 * size, first, last) for size, first, last in rows]
     sizes = padded_sizes(buffers)
@@ -185,5 +185,5 @@ def test_networks_stay_near_the_lower_bound(path):
 
 
 @pytest.mark.parametrize(("arena", "bound", "percent"), [(110, 100, 10), (100, 100, 0), (0, 0, 0)])
-def test_the_percentage(arena, bound, percent):
+def test_percentage_above_the_bound(arena, bound, percent):
     assert memory.MemoryPlan((), arena, bound).arena_over_bound_percent == percent

@@ -20,7 +20,7 @@ def beyond_the_end(array: np.ndarray, nbytes: int) -> np.ndarray:
     return np.frombuffer((ctypes.c_byte * (2 * nbytes)).from_address(address), np.uint8)
 
 
-def test_every_array_in_a_block_has_its_place() -> None:
+def test_place_of_an_array_within_a_block() -> None:
     first, second = shared_bytes(1000), shared_bytes(3 * mmap.PAGESIZE)
     for whole in (first, second):
         start = place_of(whole)
@@ -29,13 +29,13 @@ def test_every_array_in_a_block_has_its_place() -> None:
             assert place_of(part) == (start.block, part.ctypes.data - whole.ctypes.data)
 
 
-def test_no_place_has_what_is_not_within_a_block_or_has_gaps() -> None:
+def test_noncontiguous_and_foreign_arrays_have_no_place() -> None:
     whole = shared_bytes(mmap.PAGESIZE)
     for array in (np.zeros(4), whole[::2], beyond_the_end(whole, 8)):
         assert place_of(array) is None
 
 
-def test_a_block_that_nobody_holds_is_found_no_more() -> None:
+def test_unreferenced_block_is_closed() -> None:
     whole = shared_bytes(1000)
     place = place_of(whole)
     assert place is not None
@@ -46,7 +46,7 @@ def test_a_block_that_nobody_holds_is_found_no_more() -> None:
 
 
 @pytest.mark.parametrize("system", ["its own", "without memfd"])
-def test_what_one_writes_the_other_reads(system: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_writes_are_visible_in_another_mapping(system: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if system == "without memfd":
         monkeypatch.delattr(os, "memfd_create", raising=False)
     with Arenas(shared=True).acquire(1000) as arena:
@@ -61,7 +61,7 @@ def test_what_one_writes_the_other_reads(system: str, monkeypatch: pytest.Monkey
         assert arena.bytes[:3].tolist() == [7, 8, 3]
 
 
-def test_what_has_fewer_bytes_than_it_says_is_not_mapped() -> None:
+def test_descriptor_with_too_few_bytes_is_not_mapped() -> None:
     place = place_of(shared_bytes(mmap.PAGESIZE))
     assert place is not None
     descriptor = os.dup(place.block.descriptor)
@@ -72,7 +72,7 @@ def test_what_has_fewer_bytes_than_it_says_is_not_mapped() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_process_that_is_forked_has_none_of_it() -> None:
+def test_forked_process_does_not_share_the_memory() -> None:
     whole = shared_bytes(1000)
     whole[:] = 5
     with warnings.catch_warnings():

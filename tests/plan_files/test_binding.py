@@ -26,7 +26,7 @@ def test_the_same_model_gets_the_same_placement(nodes, data):
 
 @pytest.mark.slow
 @given(models(), st.data())
-def test_what_was_not_touched_binds_after_edits(nodes, data):
+def test_unchanged_nodes_bind_after_edits(nodes, data):
     after = data.draw(edited(nodes))
     assume(after)
     known, changed = Known(model_of(nodes)), Known(model_of(after))
@@ -43,7 +43,7 @@ def test_what_was_not_touched_binds_after_edits(nodes, data):
 
 @pytest.mark.slow
 @given(models(), st.randoms(use_true_random=False))
-def test_renamed_nodes_and_values_bind_in_their_order(nodes, random):
+def test_renamed_nodes_and_values_bind_in_order(nodes, random):
     names = {f"v{index}": f"w{index}" for index in range(len(nodes))}
     renamed = [
         helper.make_node(node.op_type, [names.get(name, name) for name in node.input], [names[node.output[0]]], "")
@@ -62,14 +62,14 @@ def numbered(layers, before=()):
     return [helper.make_node(op, [str(at) if at else "x"], [str(at + 1)], "") for at, op in enumerate(ops)]
 
 
-def test_a_node_in_front_of_layers_that_are_alike_takes_few_entries():
+def test_node_before_identical_layers_loses_no_entry():
     known, changed = Known(model_of(numbered(6))), Known(model_of(numbered(6, before=["Sin"])))
     placement = [DEVICES[at // 4 % len(DEVICES)] for at in range(24)]
     bound = changed.bind(known.plan(placement))
     assert bound.unmatched_entries == () and [bound.placement.get(at) for at in range(25)] == [None, *placement]
 
 
-def test_what_is_ambiguous_is_said_to_be_so():
+def test_ambiguous_entries_have_a_reason():
     known, changed = Known(model_of(numbered(6))), Known(model_of(numbered(6, before=["Exp"])))
     bound = changed.bind(known.plan(["a"] * 24))
     exps = sum(entry.op_type == "Exp" for entry in known.plan(["a"] * 24).entries)
@@ -93,7 +93,7 @@ def lost(nodes=NODES, devices=DEVICES, **refused):
     return {entry.name: (entry.device, entry.reason) for entry in bound.unmatched_entries}
 
 
-def test_why_entries_are_lost():
+def test_unmatched_entries_have_a_reason():
     assert lost() == {}
     assert lost(NODES[:2]) == {"third": ("cpu", "the node is gone")}
     assert lost(devices=("a", "cpu")) == {"second": ("b", "device 'b' is none of the devices a, cpu")}
@@ -106,7 +106,7 @@ def test_why_entries_are_lost():
     assert lost([NODES[0], other, NODES[2]]) == {"second": ("b", "the node is Sin now and was LeakyRelu")}
 
 
-def test_a_node_that_is_folded_now_is_said():
+def test_folded_node_is_reported():
     text = f"{HEAD} m (float[2] x, float[2] z) => (float[2] y) {{ [n] a = Neg(z)  [s] y = Add(x, a) }}"
     fixed = parse(text.replace(", float[2] z) => (float[2] y)", ") => (float[2] y) <float[2] z = {1, 2}>"))
     before, after = prepare(parse(text)), prepare(fixed)
@@ -119,7 +119,7 @@ def test_a_node_that_is_folded_now_is_said():
     assert bound.placement == {0: "a"}
 
 
-def test_a_name_that_is_a_position_is_no_name():
+def test_positional_names_are_not_matched():
     nodes = [helper.make_node("Relu", ["x"], ["p"]), helper.make_node("Relu", ["p"], ["q"])]
     plan = Known(model_of(nodes)).plan(["a", "b"])
     assert [entry.name for entry in plan.entries] == ["Relu_0", "Relu_1"]
@@ -139,7 +139,7 @@ GELU = f"""{HEAD} g (float[2, 6] x) => (float[2, 6] y) {{
 }}"""
 
 
-def test_nodes_that_are_placed_as_one():
+def test_nodes_fused_into_one_atom_are_placed_together():
     prepared = prepare(parse(GELU))
     apart = specialize(prepared, {})
     hashes = structure_of(prepared.graph, prepared.nodes, prepared.constants)

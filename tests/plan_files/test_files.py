@@ -28,7 +28,7 @@ def written(tmp_path, contents):
     return path
 
 
-def test_written_and_read(tmp_path):
+def test_plan_file_round_trip(tmp_path):
     path = tmp_path / "plan.json"
     write_plan(path, PLAN)
     found = read_plan(path)
@@ -59,7 +59,7 @@ plans = st.builds(
 
 
 @given(plans, st.sampled_from([None, 3]))
-def test_every_plan_comes_back_whatever_its_layout(tmp_path_factory, plan, indent):
+def test_plans_round_trip_in_any_json_layout(tmp_path_factory, plan, indent):
     folder = tmp_path_factory.mktemp("plan")
     text = json.dumps(json.loads(plan_text(plan)), indent=indent, ensure_ascii=indent is None)
     assert read_plan(written(folder, text)) == plan
@@ -67,7 +67,7 @@ def test_every_plan_comes_back_whatever_its_layout(tmp_path_factory, plan, inden
 
 
 @pytest.mark.slow
-def test_files_that_are_cut_off_anywhere_are_said(tmp_path):
+def test_truncated_files_are_an_error(tmp_path):
     contents = plan_text(PLAN).encode()
     for length in range(len(contents) - 1):
         path = written(tmp_path, contents[:length])
@@ -118,7 +118,7 @@ GOOD = plan_text(PLAN)
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
-def test_what_is_wrong_is_said_with_its_place(tmp_path, old, new, entry, key, said, end):
+def test_errors_name_file_entry_and_key(tmp_path, old, new, entry, key, said, end):
     assert old in GOOD
     path = written(tmp_path, GOOD.replace(old, new, 1).replace("\n", end))
     with pytest.raises(PlanFileError, match=said) as caught:
@@ -130,12 +130,12 @@ def test_what_is_wrong_is_said_with_its_place(tmp_path, old, new, entry, key, sa
 
 
 @pytest.mark.parametrize("contents", ["", "[]", "3", "null", '"nnadapter plan"', "{}", "\x00"])
-def test_what_is_no_plan(tmp_path, contents):
+def test_other_contents_are_refused(tmp_path, contents):
     with pytest.raises(InvalidOptionError, match="not a plan file|does not parse"):
         read_plan(written(tmp_path, contents))
 
 
-def test_files_that_cannot_be_read_or_written(tmp_path):
+def test_unreadable_and_unwritable_files_are_errors(tmp_path):
     with pytest.raises(PlanFileError, match="nope': it cannot be read: No such file"):
         read_plan(tmp_path / "nope")
     with pytest.raises(PlanFileError, match="not UTF-8 at byte 0"):

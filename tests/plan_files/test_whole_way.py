@@ -41,7 +41,7 @@ def test_rules_move_nodes(planner):
     assert [effect.nodes for effect in applied.effects] == [1, 1]
 
 
-def test_a_pin_to_a_device_that_refuses_it(planner):
+def test_pin_to_a_refusing_device_is_an_error(planner):
     rules = read_rules('[[pin]]\ndevice = "fake_npu"\nop_type = "Sin"\n')
     with pytest.raises(
         RulesError, match=r"pin 1 in .* pins node 'Sin_1' to 'fake_npu', which refuses it: switched_off: "
@@ -49,7 +49,7 @@ def test_a_pin_to_a_device_that_refuses_it(planner):
         under(planner.judge(SHAPES), rules)
 
 
-def test_a_plan_saved_and_read_for_other_shapes(planner, tmp_path):
+def test_saved_plan_applies_to_other_shapes(planner, tmp_path):
     structure = planner.prepared.structure
     found = planner.settle(planner.judge(SHAPES))
     entries = plan_entries(found.model.specialized, structure, found.plan.placement)

@@ -29,11 +29,11 @@ def _holds(law: Law, examples: int, derandomize: bool) -> None:
 
 
 @pytest.mark.parametrize("law", LAWS, ids=lambda law: law.__name__)
-def test_law(law: Law) -> None:
+def test_laws_hold_for_a_few_models(law: Law) -> None:
     _holds(law, _FEW, derandomize=True)
 
 
 @pytest.mark.fuzz
 @pytest.mark.parametrize("law", LAWS, ids=lambda law: law.__name__)
-def test_law_at_length(law: Law) -> None:
+def test_laws_hold_for_many_models(law: Law) -> None:
     _holds(law, _MANY, derandomize=False)

@@ -56,16 +56,16 @@ def _hold(family: str, examples: int, derandomize: bool) -> None:
 
 
 @pytest.mark.parametrize("family", MUTATIONS)
-def test_mutation_is_refused(family: str) -> None:
+def test_mutations_are_refused(family: str) -> None:
     _hold(family, _FEW, derandomize=True)
 
 
 @pytest.mark.fuzz
 @pytest.mark.parametrize("family", MUTATIONS)
-def test_mutation_is_refused_at_length(family: str) -> None:
+def test_many_mutations_are_refused(family: str) -> None:
     _hold(family, _MANY, derandomize=False)
 
 
-def test_every_family_finds_something_to_spoil() -> None:
+def test_every_mutation_applies_to_some_model() -> None:
     for family in MUTATIONS.values():
         assert any(family(Random(seed), varied(Random(seed))) for seed in range(8)), family.__name__

@@ -17,7 +17,7 @@ ATTRIBUTES = {
 
 
 @pytest.mark.parametrize("type_", ATTRIBUTES)
-def test_a_transform_is_off_by_a_share_of_all_that_it_adds(type_):
+def test_tolerance_of_transforms_scales_with_their_sums(type_):
     # ONNX Runtime transforms three numbers as part of eight and back, which turns 0 into 0.1.
     builder = ModelBuilder()
     signal = builder.add_input("signal", OperandType(DataType.FLOAT32, (2, 5 if type_ == "STFT" else 3, 1)))
@@ -33,7 +33,7 @@ def test_a_transform_is_off_by_a_share_of_all_that_it_adds(type_):
 
 
 @pytest.mark.parametrize("precision", [DataType.FLOAT16, DataType.BFLOAT16])
-def test_a_device_that_computes_more_coarsely_is_held_to_that_alone(precision):
+def test_tolerance_depends_on_the_precision_of_the_device(precision):
     builder = ModelBuilder()
     x = builder.add_input("x", OperandType(DataType.FLOAT32, (64,)))
     model = builder.finish(builder.add_operation("MUL", [x, x], {}))

@@ -16,7 +16,7 @@ _ATTEMPTS = 400
 
 
 @for_every(type_=SCHEMAS)
-def test_operation_is_reached(type_: str) -> None:
+def test_random_models_reach_every_operation(type_: str) -> None:
     if type_ in UNREACHED:
         return
     accept = taken if type_ in OPERATIONS else anything

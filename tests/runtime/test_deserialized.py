@@ -10,7 +10,7 @@ from nnadapter.errors import DriverError, InputTypeError
 from tests.runtime.small import X, Y, small, trial
 
 
-def test_a_deserialized_program_computes_the_same(context):
+def test_deserialized_program_computes_the_same(context):
     compilation = nna.Compilation(context, small())
     deserialized = nna.Compilation.deserialize(context, compilation.serialize())
     assert [operand.type for operand in deserialized.inputs] == [operand.type for operand in compilation.inputs]
@@ -22,16 +22,16 @@ def test_a_deserialized_program_computes_the_same(context):
     np.testing.assert_allclose(execution.compute()[1], X + Y, rtol=1e-6)
 
 
-def test_it_can_be_written_again(context):
+def test_deserialized_program_serializes_to_the_same_bytes(context):
     blob = nna.Compilation(context, small()).serialize()
     assert nna.Compilation.deserialize(context, blob).serialize() == blob
 
 
-def test_a_driver_need_not():
+def test_driver_without_serialization_returns_none():
     assert nna.Compilation(trial(), small()).serialize() is None
 
 
-def test_other_bytes_are_refused(context):
+def test_damaged_bytes_are_refused(context):
     blob = nna.Compilation(context, small()).serialize()
     others = [
         b"",
@@ -47,7 +47,7 @@ def test_other_bytes_are_refused(context):
             nna.Compilation.deserialize(context, other)
 
 
-def test_another_device_is_refused(context):
+def test_program_of_another_device_is_refused(context):
     blob = nna.Compilation(context, small()).serialize()
     with pytest.raises(nna.errors.IncompatibleProgramError, match="for device 'fake_npu', got a context of 'trial'"):
         nna.Compilation.deserialize(trial(), blob)
@@ -61,14 +61,14 @@ def test_another_device_is_refused(context):
         ({"switched_off": "Exp"}, "has EXP, got a context with it in switched_off"),
     ],
 )
-def test_a_context_that_would_not_have_compiled_it_is_refused(context, options, message):
+def test_context_with_incompatible_options_is_refused(context, options, message):
     blob = nna.Compilation(context, small()).serialize()
     other = nna.Context(context.device, **options)
     with pytest.raises(nna.errors.IncompatibleProgramError, match=f"the program {message}"):
         nna.Compilation.deserialize(other, blob)
 
 
-def test_a_context_with_the_same_options_is_taken(context):
+def test_context_with_the_same_options_is_accepted(context):
     half = nna.Context(context.device, precision="float16", memory_bytes=1000, switched_off="Conv")
     compilation = nna.Compilation(half, small())
     results = []
@@ -81,7 +81,7 @@ def test_a_context_with_the_same_options_is_taken(context):
         nna.Compilation.deserialize(context, compilation.serialize())
 
 
-def test_as_much_memory_as_it_was_admitted_with_is_enough(context):
+def test_deserialization_needs_the_admitted_memory(context):
     blob = nna.Compilation(context, small()).serialize()
     admitted = []
     for memory_bytes in range(0, 400, 8):
@@ -96,7 +96,7 @@ def test_as_much_memory_as_it_was_admitted_with_is_enough(context):
     assert admitted and admitted[0] > 0
 
 
-def test_a_driver_that_fails_is_blamed():
+def test_error_names_the_failing_driver():
     context = trial("deserialize")
     blob = nna.Compilation(context, small()).serialize()
     with pytest.raises(nna.errors.IncompatibleProgramError, match="'trial' did not deserialize .* OSError: no such"):

@@ -36,7 +36,7 @@ from tests.trial_driver import COUNTS
 @pytest.mark.parametrize(
     "name", ["fake_npu", "fake_npu:0", "trial", "cpu", pytest.param("openvino", marks=needs("openvino")), "reference"]
 )
-def test_a_model_runs_as_the_definition_says(name):
+def test_results_equal_the_definition(name):
     with nna.Device.acquire(name) as device, nna.Context(device) as context:
         assert device.name == name.removesuffix(":0")
         compilation = nna.Compilation(context, small())
@@ -74,7 +74,7 @@ print(sorted({name.split(".")[0] for name in sys.modules} & {"onnx", "onnxruntim
     assert done.stdout == "[0.0, 2.0]\n[]\n"
 
 
-def test_inputs_stay_set_and_results_are_the_callers(execution):
+def test_inputs_stay_set_and_results_are_not_overwritten(execution):
     execution.set_inputs({"x": X, "y": Y})
     first = execution.compute()
     kept = [result.copy() for result in first]
@@ -84,7 +84,7 @@ def test_inputs_stay_set_and_results_are_the_callers(execution):
     np.testing.assert_allclose(second[1], X - Y, rtol=1e-6)
 
 
-def test_inputs_and_constants_that_are_outputs_are_copies(context):
+def test_inputs_and_constants_as_outputs_are_copied(context):
     builder = nna.ModelBuilder()
     x = builder.add_input("x", OperandType(DataType.FLOAT32, (2, 3)))
     constant = builder.add_constant("c", np.ones(3, np.float32))
@@ -98,7 +98,7 @@ def test_inputs_and_constants_that_are_outputs_are_copies(context):
     np.testing.assert_array_equal(execution.compute()[1], np.ones(3))
 
 
-def test_arrays_that_are_not_contiguous_are_taken(execution):
+def test_noncontiguous_arrays_are_accepted(execution):
     execution.set_inputs([X.T.copy().T, np.repeat(Y, 2, axis=1)[:, ::2]])
     np.testing.assert_allclose(execution.compute()[1], X + Y, rtol=1e-6)
 
@@ -116,13 +116,13 @@ _INPUTS = {
 
 
 @pytest.mark.parametrize("case", _INPUTS)
-def test_inputs_that_do_not_fit(execution, case):
+def test_invalid_inputs_are_refused(execution, case):
     which, array, kind, message = _INPUTS[case]
     with pytest.raises(kind, match=message):
         execution.set_input(which, array)
 
 
-def test_what_is_missing_is_said(execution):
+def test_missing_inputs_and_outputs_are_named(execution):
     with pytest.raises(InvalidInputError, match=r"got 1 inputs, expected 2 \(x, y\)"):
         execution.set_inputs([X])
     execution.set_input("x", X)
@@ -156,7 +156,7 @@ def test_devices_and_options_are_checked():
         trial("context")
 
 
-def test_verdicts_come_before_the_compilation():
+def test_refused_operations_are_not_compiled():
     COUNTS.clear()
     compilation = nna.Compilation(trial(only=["ADD"]), small())
     assert [bool(verdict) for verdict in compilation.verdicts] == [True, False, False]
@@ -169,7 +169,7 @@ def test_verdicts_come_before_the_compilation():
     assert "compile" not in COUNTS
 
 
-def test_a_model_may_be_refused_as_a_whole():
+def test_admission_may_refuse_the_entire_model():
     compilation = nna.Compilation(trial(max_operations=2), small())
     assert all(compilation.verdicts)
     with pytest.raises(NotDelegatedError, match="does not support the model: memory_limit: 3 operations, room for 2"):
@@ -181,20 +181,20 @@ def test_a_model_may_be_refused_as_a_whole():
 
 
 @pytest.mark.parametrize("fault", ["supported", "supported_short", "supported_type", "admit", "admit_none"])
-def test_a_driver_that_fails_when_asked_has_refused(fault):
+def test_driver_that_fails_in_supported_refuses(fault):
     with pytest.raises(NotDelegatedError, match="driver_error"):
         nna.Compilation(trial(fault), small()).compile()
 
 
 @pytest.mark.parametrize("fault", ["compile", "compile_none", "memory"])
-def test_a_driver_that_fails_to_compile(fault):
+def test_failing_compile_names_the_device(fault):
     with pytest.raises(CompilationError, match="'trial' accepted the model and failed to compile it") as caught:
         nna.Compilation(trial(fault), small()).compile()
     assert caught.value.device == "trial"
 
 
 @pytest.mark.parametrize("fault", ["execution", "compute", "compute_invalid", "count", "shape", "dtype"])
-def test_a_driver_that_fails_to_run(fault):
+def test_failing_run_names_the_device(fault):
     with pytest.raises(
         ExecutionError, match="^device 'trial' (failed while computing|failed to create an execution): "
     ):
@@ -208,7 +208,7 @@ def test_only_models_are_compiled(context):
         nna.Compilation(context, nna.ModelBuilder())
 
 
-def test_contexts_and_compilations_are_what_they_must_be(context):
+def test_wrong_argument_types_are_refused(context):
     blob = nna.Compilation(context, small()).serialize()
     for use in (lambda: nna.Compilation("fake_npu", small()), lambda: nna.Compilation.deserialize("fake_npu", blob)):
         with pytest.raises(
@@ -219,7 +219,7 @@ def test_contexts_and_compilations_are_what_they_must_be(context):
         nna.Execution(small())
 
 
-def test_closing_goes_from_the_last_to_the_first():
+def test_closing_a_device_closes_its_dependents():
     COUNTS.clear()
     device = nna.Device.acquire("trial")
     context = nna.Context(device)
@@ -244,20 +244,20 @@ def test_closing_goes_from_the_last_to_the_first():
             use()
 
 
-def test_what_was_dropped_is_not_held(context):
+def test_dropped_executions_are_freed(context):
     compilation = nna.Compilation(context, small())
     for _ in range(5):
         nna.Execution(compilation)
     assert len(compilation._children) == 0
 
 
-def test_a_close_that_fails_is_a_warning():
+def test_failing_close_is_a_warning():
     compilation = nna.Compilation(trial("close"), small()).compile()
     with pytest.warns(DriverWarning, match="bus error"):
         compilation.close()
 
 
-def test_executions_compute_side_by_side(context):
+def test_executions_compute_concurrently(context):
     compilation = nna.Compilation(context, small()).compile()
     arrays = [(X * scale, Y + scale) for scale in range(8)]
 
@@ -272,7 +272,7 @@ def test_executions_compute_side_by_side(context):
                 np.testing.assert_allclose(result, x + y, rtol=1e-6)
 
 
-def test_closing_waits_for_a_run(execution):
+def test_close_waits_for_a_run(execution):
     execution.set_inputs([X, Y])
     started, errors = threading.Event(), []
 
@@ -297,7 +297,7 @@ def test_closing_waits_for_a_run(execution):
 @pytest.mark.parametrize(
     ("where", "error"), [("compile", nna.errors.CompilationError), ("compute", nna.errors.ExecutionError)]
 )
-def test_a_driver_that_ends_the_process_is_one_that_fails(where, error):
+def test_system_exit_of_a_driver_is_an_error(where, error):
     with trial(ends=where) as context, pytest.raises(error, match="SystemExit: 3"):
         execution = nna.Execution(nna.Compilation(context, small()))
         execution.set_inputs([X, Y])

@@ -22,35 +22,35 @@ def test_one_thread_has_one_row():
     assert shown([event(6, 9), event(0, 5), event(1, 2), event(2, 5)]) == {"npu": ["1:0-5", "1:1-2", "1:2-5", "1:6-9"]}
 
 
-def test_threads_that_take_turns_share_a_row():
+def test_threads_without_overlap_share_a_row():
     assert list(shown([event(0, 5), event(5, 9, 2), event(9, 10), event(10, 12, 3)])) == ["npu"]
 
 
-def test_threads_at_once_have_a_row_each_and_stay_there():
+def test_concurrent_threads_have_separate_rows():
     rows = shown([event(0, 5), event(1, 7, 2), event(6, 9), event(8, 12, 2)])
     assert rows == {"npu": ["1:0-5", "1:6-9"], "npu (2)": ["2:1-7", "2:8-12"]}
 
 
-def test_lanes_come_as_they_were_used_and_the_session_first():
+def test_lanes_are_in_order_of_use_after_session():
     lanes = [event(0, 1, lane=lane) for lane in ("gpu", "cpu", SESSION)]
     assert list(shown(lanes)) == [SESSION, "gpu", "cpu"]
 
 
-def test_an_instant_lies_where_it_came_to_pass():
+def test_instant_is_in_the_row_of_its_thread():
     assert shown([event(0, 5), event(3, None), event(3, 4, 2), event(3, None, 2)]) == {
         "npu": ["1:0-5", "1:3-None"],
         "npu (2)": ["2:3-4", "2:3-None"],
     }
 
 
-def test_what_sticks_out_by_less_than_clocks_do_is_cut_off():
+def test_overlap_within_clock_error_is_cut_off():
     (row,) = rows_of([event(0, 10_000), event(9_000, 11_000)])
     assert [each.end for each in row.events] == [10_000, 10_000]
     assert len(rows_of([event(0, 10_000), event(9_000, 12_001)])) == 2
 
 
 @given(st.lists(st.tuples(st.integers(0, 40_000), st.integers(0, 9_000), st.integers(1, 3), st.sampled_from("ab"))))
-def test_law(drawn):
+def test_rows_have_every_event_and_events_nest(drawn):
     events = [event(start, start + taken, thread, lane) for start, taken, thread, lane in drawn]
     rows = rows_of(events)
     placed = [each for row in rows for each in row.events]

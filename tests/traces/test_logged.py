@@ -63,31 +63,31 @@ def told(device, level):
     return [(record.levelname, record.name, record.getMessage()) for record in records]
 
 
-def test_what_devices_compile():
+def test_compilation_is_logged_at_info():
     ((level, logger, message),) = told("fake_npu", logging.INFO)
     assert (level, logger) == ("INFO", "nnadapter.compile")
     assert message.startswith("fake_npu: compile segment 0: ") and message.endswith("node_count: 4)")
 
 
-def test_what_is_done_before():
+def test_planning_is_logged_at_debug():
     lines = told("fake_npu", logging.DEBUG)
     assert {logger for _, logger, _ in lines} == {"nnadapter.plan", "nnadapter.compile"}
     assert any(message.startswith("session: judge: ") for _, _, message in lines)
 
 
-def test_every_fallback():
+def test_every_fallback_is_logged():
     """Warnings appear once, log records each time."""
     lines = [line for line in told(("trial", {"fault": "compute"}), logging.INFO) if line[0] == "WARNING"]
     assert [logger for _, logger, _ in lines] == ["nnadapter.fallback"] * 2
     assert "the device hung up" in lines[0][2] and "it runs on the CPU instead" in lines[0][2]
 
 
-def test_nothing_is_told_where_nobody_reads():
+def test_nothing_is_logged_without_a_handler():
     assert trace_for(None, None) is SILENT
     assert not told("fake_npu", logging.WARNING)
 
 
-def test_runs_are_not_told():
+def test_runs_are_not_logged():
     with Kept(logging.DEBUG) as records:
         with LogTrace().span("npu", RUN, "run"):
             pass
@@ -97,13 +97,13 @@ def test_runs_are_not_told():
     assert record.getMessage().startswith("npu: bind: ") and record.getMessage().endswith(", failed: ValueError: no")
 
 
-def test_an_unknown_level(monkeypatch):
+def test_unknown_level_is_an_error(monkeypatch):
     monkeypatch.setenv("NNADAPTER_LOG", "inof")
     with pytest.raises(InvalidOptionError, match="NNADAPTER_LOG is 'inof', expected .*; did you mean 'info'"):
         nna.InferenceSession(parse(CHAIN), devices="fake_npu")
 
 
-def test_the_environment_asks_for_lines_on_standard_error():
+def test_environment_variable_enables_logging_to_stderr():
     code = (
         "from nnadapter.traces.selection import trace_for\n"
         "for _ in range(2): trace_for(None, None).mark('npu', 'fallback', 'fall back', reason='hung up')\n"
@@ -116,13 +116,13 @@ def test_the_environment_asks_for_lines_on_standard_error():
     assert lines[0].endswith("WARNING nnadapter.fallback: npu: fall back (reason: hung up)")
 
 
-def test_a_level_that_changes_writes_no_line_twice(program, monkeypatch):
+def test_changed_level_duplicates_no_line(program, monkeypatch):
     for level in ("info", "debug", "info", "error"):
         tell(level, monkeypatch)
     assert len(program()) == 3
 
 
-def test_sessions_that_are_made_at_once_write_no_line_twice(program, monkeypatch):
+def test_concurrent_sessions_duplicate_no_line(program, monkeypatch):
     monkeypatch.setenv("NNADAPTER_LOG", "info")
     usual, barrier = sys.getswitchinterval(), Barrier(8)
     threads = [Thread(target=lambda: (barrier.wait(), trace_for(None, None))) for _ in range(8)]
@@ -138,7 +138,7 @@ def test_sessions_that_are_made_at_once_write_no_line_twice(program, monkeypatch
     assert len(program()) == 1
 
 
-def test_what_a_program_set_up_stays(program, monkeypatch):
+def test_logging_configuration_of_the_program_is_preserved(program, monkeypatch):
     of_program, file = logging.getLogger(), StringIO()
     of_program.addHandler(logging.StreamHandler(file))
     of_program.setLevel(logging.DEBUG)
@@ -151,13 +151,13 @@ def test_what_a_program_set_up_stays(program, monkeypatch):
     assert program() == ["npu: fall back"]
 
 
-def test_a_name_begins_no_line(program, monkeypatch):
+def test_line_breaks_in_names_are_escaped(program, monkeypatch):
     tell("warning", monkeypatch, "node\nWARNING nnadapter.fallback: another\x1b[2J")
     (line,) = program()
     assert line.endswith(r"npu: node\nWARNING nnadapter.fallback: another\x1b[2J")
 
 
-def test_a_standard_error_that_is_gone(program, monkeypatch):
+def test_closed_standard_error_does_not_fail(program, monkeypatch):
     closed = StringIO()
     closed.close()
     monkeypatch.setattr(sys, "stderr", closed)
@@ -174,7 +174,7 @@ class NoFlush:
         self.lines.append(text)
 
 
-def test_a_standard_error_that_cannot_be_flushed_ends_nothing(program, monkeypatch):
+def test_standard_error_without_flush_does_not_fail(program, monkeypatch):
     stream = NoFlush()
     monkeypatch.setenv(VARIABLE, "info")
     monkeypatch.setattr(sys, "stderr", stream)
@@ -183,7 +183,7 @@ def test_a_standard_error_that_cannot_be_flushed_ends_nothing(program, monkeypat
     assert "compiled" in stream.lines[0]
 
 
-def test_nothing_is_written_when_nobody_asks_any_more(program, monkeypatch):
+def test_unset_variable_disables_logging(program, monkeypatch):
     level = logging.getLogger("nnadapter").level
     monkeypatch.setenv(VARIABLE, "info")
     assert is_enabled()

@@ -19,7 +19,7 @@ def recorder(tmp_path):
     return Recorder(tmp_path / "trace.json")
 
 
-def test_a_block_is_an_event_with_facts(recorder, tmp_path):
+def test_span_is_an_event_with_facts(recorder, tmp_path):
     with recorder.span("npu", COMPILE, "compile", segment=3) as facts:
         facts["bytes"] = 7
     with pytest.raises(ValueError, match="no"), recorder.span("npu", COMPILE, "bind"):
@@ -31,14 +31,14 @@ def test_a_block_is_an_event_with_facts(recorder, tmp_path):
     assert bound["args"] == {"error": "ValueError: no"} and mark["ph"] == "i"
 
 
-def test_a_transfer_tells_its_bytes_on_the_lane_of_its_target(recorder, tmp_path):
+def test_transfer_with_bytes_is_in_its_target_lane(recorder, tmp_path):
     recorder.transfer("cpu", "npu", 4096, recorder.timestamp(), values=["x"])
     recorder.finish()
     (event,) = lanes_of(tmp_path / "trace.json")["npu"]
     assert (event["name"], event["cat"], event["args"]) == ("cpu to npu", "transfer", {"bytes": 4096, "values": ["x"]})
 
 
-def test_the_first_events_are_kept_and_the_others_counted(tmp_path):
+def test_events_beyond_the_limit_are_counted(tmp_path):
     recorder = Recorder(tmp_path / "trace.json", limit=10)
     for _ in range(25):
         recorder.add("npu", STEP, "step", recorder.timestamp(), {})
@@ -49,7 +49,7 @@ def test_the_first_events_are_kept_and_the_others_counted(tmp_path):
     assert len(named(events, "step")) == 10 and len(named(events, "what is rare")) == 1
 
 
-def test_what_engines_below_have_no_room_for_is_counted(tmp_path):
+def test_unreserved_engine_events_are_counted(tmp_path):
     recorder = Recorder(tmp_path / "trace.json")
     lost = sum(not recorder.reserve_events(1_000) for _ in range(60)) * 1_000
     recorder.finish()
@@ -57,7 +57,7 @@ def test_what_engines_below_have_no_room_for_is_counted(tmp_path):
     assert json.loads((tmp_path / "trace.json").read_text())["otherData"]["dropped_events"] == lost
 
 
-def test_it_is_written_once_and_nothing_is_kept_after_it(recorder, tmp_path):
+def test_trace_is_written_once(recorder, tmp_path):
     recorder.mark("npu", RUN, "before")
     assert recorder.finish()
     recorder.mark("npu", RUN, "after")
@@ -65,20 +65,20 @@ def test_it_is_written_once_and_nothing_is_kept_after_it(recorder, tmp_path):
     assert [event["name"] for event in lanes_of(tmp_path / "trace.json")["npu"]] == ["before"]
 
 
-def test_what_json_does_not_know_is_written_as_text(recorder, tmp_path):
+def test_values_unknown_to_json_are_written_as_text(recorder, tmp_path):
     recorder.mark("npu", RUN, "odd \ud800", number=float("nan"), path=tmp_path)
     recorder.finish()
     (event,) = lanes_of(tmp_path / "trace.json")["npu"]
     assert event["args"] == {"number": "nan", "path": str(tmp_path)}
 
 
-def test_a_file_that_cannot_be_written_is_one_sentence(tmp_path):
+def test_unwritable_file_is_an_error(tmp_path):
     recorder = Recorder(tmp_path / "gone" / "trace.json")
     with pytest.raises(InvalidOptionError, match=r"^trace '.*trace\.json' cannot be written: No such file .*; give"):
         recorder.finish()
 
 
-def test_nothing_half_written_is_left(tmp_path):
+def test_failed_write_leaves_the_old_file(tmp_path):
     (tmp_path / "trace.json").write_text("of before")
     recorder = Recorder(tmp_path / "trace.json")
     recorder.mark("npu", RUN, "what cannot be written", a=Unwritable())
@@ -93,7 +93,7 @@ class Unwritable:
         raise RuntimeError("not this")
 
 
-def test_the_folder_for_what_is_read_at_the_end_goes(tmp_path):
+def test_temporary_folders_are_removed(tmp_path):
     kept, lost = Recorder(tmp_path / "kept.json"), Recorder(tmp_path / "lost.json")
     folders = [kept.folder(), lost.folder()]
     assert kept.folder() == folders[0] and all(map(os.path.isdir, folders))
@@ -102,7 +102,7 @@ def test_the_folder_for_what_is_read_at_the_end_goes(tmp_path):
     assert not any(map(os.path.isdir, folders))
 
 
-def test_a_process_that_was_forked_off_leaves_the_file_to_its_parent(recorder, tmp_path):
+def test_forked_process_does_not_write_the_trace(recorder, tmp_path):
     recorder.mark("npu", RUN, "run")
     child = os.fork()
     if child == 0:
@@ -112,7 +112,7 @@ def test_a_process_that_was_forked_off_leaves_the_file_to_its_parent(recorder, t
     assert recorder.finish()
 
 
-def test_threads_at_once_lose_nothing(recorder, tmp_path):
+def test_concurrent_threads_lose_no_events(recorder, tmp_path):
     start = threading.Barrier(4)
 
     def work():
@@ -130,7 +130,7 @@ def test_threads_at_once_lose_nothing(recorder, tmp_path):
     assert sum(map(len, lanes_of(tmp_path / "trace.json").values())) == 2_000
 
 
-def test_the_silent_trace_keeps_nothing():
+def test_silent_trace_accepts_events_and_records_nothing():
     with SILENT.span("npu", RUN, "run", a=1) as facts:
         facts["b"] = 2
     assert SILENT.timestamp() == 0 and not SILENT.is_recording
@@ -139,6 +139,6 @@ def test_the_silent_trace_keeps_nothing():
     SILENT.transfer("npu", "cpu", 1, 0)
 
 
-def test_a_recorder_takes_whatever_a_trace_takes():
+def test_recorder_has_every_method_of_trace():
     taken = {name for name in vars(Trace) if not name.startswith("_")}
     assert taken <= vars(Recorder).keys()
