@@ -112,7 +112,7 @@ def test_the_index_is_complete(capsys):
         assert f"| `{name}` | {benchmark.question} | {benchmark.duration} |" in page, name
 
 
-def test_a_name_that_is_not_in_the_index_is_an_error(capsys):
+def test_unknown_benchmark_is_an_error(capsys):
     assert main(["nothing"]) == 2
     assert "there is no benchmark 'nothing'" in capsys.readouterr().err
 
@@ -128,7 +128,7 @@ def check(printed, file):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PLAIN)
-def test_a_benchmark_prints_a_table_and_writes_json(name, tmp_path, capsys):
+def test_benchmark_prints_a_table_and_writes_json(name, tmp_path, capsys):
     assert main([name, "--quick", "--json", str(tmp_path / "results.json")]) == 0
     check(capsys.readouterr().out, tmp_path / "results.json")
 

@@ -38,7 +38,7 @@ def _outcome(source, feed, device="fake_npu"):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in MODELS if not any(word in name for word in _LONG)])
-def test_models(name, tmp_path):
+def test_oversized_models_raise_only_our_errors(name, tmp_path):
     source, feed = MODELS[name](tmp_path)
     size = max((array.nbytes for array in feed.values()), default=0)
     if size > 1 << 30:
@@ -47,7 +47,7 @@ def test_models(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", [name for name in FEEDS if not any(word in name for word in _VIEWS)])
-def test_feeds(name):
+def test_oversized_feeds_raise_only_our_errors(name):
     model = parse(f"{HEAD} g (float[n, 3] x) => (float[n, 3] y) {{ y = Relu(x) }}")
     for device in ("fake_npu", "cpu"):
         _outcome(model, FEEDS[name](), device)
@@ -55,7 +55,7 @@ def test_feeds(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in TEXTS if "MB" not in name])
-def test_texts(name, tmp_path):
+def test_oversized_files_raise_only_our_errors(name, tmp_path):
     kind, contents = TEXTS[name]
     try:
         told = read(kind, contents, tmp_path)
@@ -72,13 +72,13 @@ def test_external_data_stays_in_its_folder(name, tmp_path):
         assert error is not None and "external data file" in str(error), device
 
 
-def test_values_that_nothing_holds():
+def test_value_too_large_for_any_memory_is_named():
     model = parse(f"{HEAD} g (float[65536, 1] x, float[1, 65536] y) => (float[n, m] z) {{ a = Add(x, y) z = Relu(a) }}")
     with pytest.raises(InvalidModelError, match=r"node 'Add_0' \(Add\) produces 'a' of shape \[65536, 65536\]"):
         nna.InferenceSession(model, devices="null")
 
 
-def test_what_folding_makes_follows_from_what_there_is(monkeypatch):
+def test_folding_is_limited_relative_to_the_model(monkeypatch):
     monkeypatch.setattr(limits, "FREELY_FOLDED_BYTES", 1 << 10)
     text = "<float[1, 1] w = {{1}}, int64[2] s = {{{}, 1}}> {{ c = Expand(w, s) d = Neg(c) y = Add(x, d) }}"
     for rows, folded in ((64, True), (1024, False)):

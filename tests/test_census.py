@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.census import figures, limits, mannerisms, tokens
 
 
-def test_figures_are_within_their_limits():
+def test_figures_are_within_limits():
     found, most = figures(), limits()
     assert found.keys() == most.keys()
     exceeded = {name: f"{figure}, at most {most[name]}" for name, figure in found.items() if figure > most[name]}

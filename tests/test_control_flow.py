@@ -95,7 +95,7 @@ def agree(got, expected):
 
 @pytest.mark.parametrize("devices", [["fake_npu", "cpu"], ["null", "cpu"], ["fake_npu", "reference"]])
 @pytest.mark.parametrize("name", CASES)
-def test_results_are_those_of_onnx_runtime(name, devices):
+def test_results_equal_onnx_runtime(name, devices):
     text, feed = CASES[name]
     if devices[0] == "null":
         devices = [("null", {}), "cpu"] if name == "texts" else ["cpu"]
@@ -108,7 +108,7 @@ def test_results_are_those_of_onnx_runtime(name, devices):
 
 
 @pytest.mark.parametrize("name", ["if", "loop", "scan"])
-def test_bodies_are_reported_and_what_is_around_them_is_delegated(name):
+def test_nodes_around_control_flow_are_delegated(name):
     text = CASES[name][0].replace("b = If(c)", "m = ReduceMax<keepdims = 0>(x) d = Cast<to = 9>(m) b = If(d)")
     report = nna.partition_report(model(text), "fake_npu")
     node = next(node for node in report.nodes if node.op_type in ("If", "Loop", "Scan"))
@@ -121,7 +121,7 @@ def test_bodies_are_reported_and_what_is_around_them_is_delegated(name):
     assert all(not other.bodies for other in report.nodes if other is not node)
 
 
-def test_an_optional_that_is_not_fed_is_empty():
+def test_unfed_optional_is_empty():
     text = "(optional(float[2]) o) => (bool h) { h = OptionalHasElement(o) }"
     for devices in ("fake_npu", "reference"):
         with nna.InferenceSession(model(text), devices=devices, options=nna.Options(fallback="allow")) as session:

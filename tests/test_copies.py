@@ -36,14 +36,14 @@ def run(text, feed, devices=TURNS):
 
 
 @pytest.mark.slow
-def test_a_device_is_handed_the_callers_own_memory(handed):
+def test_device_reads_the_memory_of_the_caller(handed):
     x = numbers(3, 4)
     run(SANDWICH, {"x": x})
     ((given, *_), *_) = [inputs for inputs, _ in handed]
     assert address(given) == address(x) and np.shares_memory(given, x)
 
 
-def test_results_go_to_the_next_step_and_to_the_caller_as_they_are(handed):
+def test_results_reach_steps_and_caller_without_copies(handed):
     (y,) = run(SANDWICH, {"x": numbers(3, 4)})
     assert len(handed) == 5
     made = {address(result) for _, results in handed for result in results}
@@ -52,7 +52,7 @@ def test_results_go_to_the_next_step_and_to_the_caller_as_they_are(handed):
     assert y is handed[-1][1][0]
 
 
-def test_what_the_cpu_makes_goes_on_as_it_is(handed):
+def test_results_of_the_cpu_are_not_copied(handed):
     a, b, c, y = run(INSIDE, {"x": numbers(3, 4)}, devices=TURNS[:1])
     relu, neg, add = handed
     assert address(relu[1][0]) == address(a)
@@ -70,12 +70,12 @@ def test_what_the_cpu_makes_goes_on_as_it_is(handed):
         (numbers(3, 4)[::-1], True),
     ],
 )
-def test_only_what_is_not_contiguous_is_copied(handed, given, copied):
+def test_only_noncontiguous_inputs_are_copied(handed, given, copied):
     run(SANDWICH, {"x": given})
     assert np.shares_memory(handed[0][0][0], given) is not copied
 
 
-def test_an_input_that_is_an_output_is_copied_once_for_the_caller(handed):
+def test_input_as_output_is_copied_once(handed):
     x = numbers(2)
     text = f"{HEAD} g (float[2] x) => (float[2] x, float[2] y) {{ y = Neg(x) }}"
     z, y = run(text, {"x": x}, devices=("trial", RECORDED))

@@ -11,7 +11,7 @@ PROTOS = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "nnadapter").rgl
 
 
 @pytest.mark.parametrize("proto", PROTOS)
-def test_the_descriptor_is_that_of_the_proto(proto):
+def test_descriptor_equals_the_proto_file(proto):
     pytest.importorskip("grpc_tools")
     maker = _loaded("docs/make_descriptor.py")
     made, kept = maker.descriptor(proto), _loaded(maker.MODULES[proto]).DESCRIPTOR

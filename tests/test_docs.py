@@ -42,7 +42,7 @@ def blocks(text, language):
 
 
 @for_every(path=[*PAGES, *OPERATIONS, *REFERENCE])
-def test_links_lead_somewhere(path):
+def test_link_targets_exist(path):
     prose = re.sub(r"^```.*?^```", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
     for target in re.findall(r"\]\(([^)]+)\)", prose):
         file, _, anchor = target.partition("#")
@@ -53,7 +53,7 @@ def test_links_lead_somewhere(path):
 
 
 @for_every(path=PAGES)
-def test_files_that_are_named_exist(path):
+def test_named_files_exist(path):
     named = re.findall(
         r"`((?:nnadapter|partition|tests|docs|examples|benchmarks)/[\w./]*)`", path.read_text(encoding="utf-8")
     )
@@ -79,7 +79,7 @@ def commands(path):
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
-def test_commands_have_the_options_that_are_named(path):
+def test_documented_commands_parse(path):
     for name, *arguments in commands(path):
         command = main.get_command(None, name)
         while isinstance(command, click.Group):
@@ -88,7 +88,7 @@ def test_commands_have_the_options_that_are_named(path):
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
-def test_what_examples_import_is_there(path):
+def test_imports_of_examples_exist(path):
     for block in blocks(path.read_text(encoding="utf-8"), "python"):
         for node in ast.walk(ast.parse(block)):
             if isinstance(node, ast.ImportFrom) and node.module.split(".")[0] in ("nnadapter", "partition"):
@@ -97,12 +97,12 @@ def test_what_examples_import_is_there(path):
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
-def test_options_that_are_named_exist(path):
+def test_named_options_exist(path):
     named = re.findall(r"\bOptions\((\w+)=", path.read_text(encoding="utf-8"))
     assert set(named) <= {field.name for field in dataclasses.fields(nna.Options)}
 
 
-def test_the_glossary_says_each_word_once_and_is_linked():
+def test_glossary_has_each_term_once_and_is_linked():
     rows = re.findall(r"^\| ([\w, -]+) \| .+ \|$", page("glossary.md"), re.MULTILINE)
     words = [word for row in rows for word in row.split(", ") if row != "term"]
     assert len(words) == len(set(words))
@@ -111,7 +111,7 @@ def test_the_glossary_says_each_word_once_and_is_linked():
     assert "](glossary.md)" in page("architecture.md")
 
 
-def test_every_room_is_in_the_table():
+def test_every_package_is_in_the_table():
     rooms = {file.parent.name for file in (ROOT / "nnadapter").glob("*/*.py")}
     text = page("architecture.md")
     assert [
@@ -120,7 +120,7 @@ def test_every_room_is_in_the_table():
     assert "| `partition/` |" in text
 
 
-def test_files_to_begin_with_are_in_their_rooms():
+def test_files_to_start_with_are_in_their_packages():
     rows = re.findall(r"^\| (`(?:nnadapter|partition).+?) \| .+ \| (`.+`) \|$", page("architecture.md"), re.MULTILINE)
     assert len(rows) > 30
     for rooms, files in rows:
@@ -130,7 +130,7 @@ def test_files_to_begin_with_are_in_their_rooms():
 
 
 @pytest.mark.slow
-def test_the_reference_is_fresh():
+def test_reference_is_up_to_date():
     for name in ("openvino", "jax", "onnxruntime_qnn"):
         pytest.importorskip(name, reason="the reference describes its options")
     generated = program("make_reference").pages()
@@ -138,13 +138,13 @@ def test_the_reference_is_fresh():
     assert kept == generated, "run: python docs/make_reference.py"
 
 
-def test_the_layers_are_those_of_the_test():
+def test_documented_layers_equal_the_tested_ones():
     rows = re.findall(r"^\| \d+ \| (.+) \|$", page("architecture.md"), re.MULTILINE)
     assert [tuple(re.findall(r"`([\w.]+)`", row)) for row in rows] == test_layers.RANKS
 
 
 @pytest.mark.parametrize(("package", "rooms"), [("onnx", test_layers.ONNX), ("onnxruntime", test_layers.ONNXRUNTIME)])
-def test_the_importers_are_those_of_the_test(package, rooms):
+def test_documented_importers_equal_the_tested_ones(package, rooms):
     (line,) = re.findall(rf"^`{package}` may be imported by: (.+)$", page("architecture.md"), re.MULTILINE)
     assert tuple(re.findall(r"`([\w.]+)`", line)) == rooms
 
@@ -158,7 +158,7 @@ def program(name):
 
 
 @pytest.mark.slow
-def test_the_tables_of_operators_are_fresh():
+def test_operator_tables_are_up_to_date():
     operators = program("make_operators")
     kept, made = page("reference/operators.md"), operators.page()
     if f"Made with onnx {onnx.__version__}," in kept:
@@ -168,7 +168,7 @@ def test_the_tables_of_operators_are_fresh():
         assert converted_versions(kept) == converted_versions(made)
 
 
-def test_the_reference_of_operations_is_fresh():
+def test_operation_reference_is_up_to_date():
     made = program("make_operations").pages()
     assert {path.name: path.read_text(encoding="utf-8") for path in OPERATIONS} == made, (
         "run: python docs/make_operations.py"
@@ -180,7 +180,7 @@ def converted_versions(text):
 
 
 @pytest.mark.slow
-def test_the_figures_of_memory_are_real():
+def test_memory_figures_equal_the_real_report():
     import rapidocr
 
     model = Path(rapidocr.__file__).parent / "models" / "PP-OCRv6_det_small.onnx"
@@ -190,7 +190,7 @@ def test_the_figures_of_memory_are_real():
     assert blocks(page("performance.md"), "text")[0] in f"{real}\n"
 
 
-def test_the_packages_are_those_of_pyproject():
+def test_documented_packages_are_in_pyproject():
     known = re.findall(
         r'^ {4}"([a-z-]+)>=|"([a-z-]+)(?:\[[a-z,]+\])?>=', (ROOT / "pyproject.toml").read_text(), re.MULTILINE
     )
@@ -199,14 +199,14 @@ def test_the_packages_are_those_of_pyproject():
     assert packages <= {first or second for first, second in known}
 
 
-def test_the_oldest_versions_are_those_of_pyproject():
+def test_oldest_tested_versions_equal_pyproject():
     allowed = dict(re.findall(r'^ {4}"([a-z-]+)>=([\d.]+)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE))
     pinned = dict(re.findall(r"^([a-z-]+)==([\d.]+)$", (ROOT / "tests" / "oldest.txt").read_text(), re.MULTILINE))
     core = ("numpy", "onnx", "onnxruntime", "ml-dtypes", "protobuf", "click", "rich", "msgspec", "platformdirs")
     assert {name for name in core if not pinned[name].startswith(allowed[name])} == set()
 
 
-def test_passes_that_a_driver_lists_exist_and_the_table_is_on_one_page():
+def test_passes_of_the_driver_page_exist():
     text = page("write-a-driver.md").split("## Passes")[1]
     (listed,) = re.findall(r"run_passes\(model, \[(.+)\]\)", text)
     assert set(re.findall(r'"(\w+)"', listed)) <= PASSES.keys()
@@ -214,7 +214,7 @@ def test_passes_that_a_driver_lists_exist_and_the_table_is_on_one_page():
 
 
 @pytest.mark.parametrize(("package", "rooms"), [("onnx", test_layers.ONNX), ("onnxruntime", test_layers.ONNXRUNTIME)])
-def test_the_dependencies_name_the_importers(package, rooms):
+def test_dependency_page_names_the_importers(package, rooms):
     (row,) = re.findall(rf"^\| {package} \| .+ \| (.+) \|$", page("dependencies.md"), re.MULTILINE)
     files = re.findall(r"`([\w./]+)`", row)
     assert tuple(file.removesuffix(".py").strip("/").replace("/", ".") for file in files) == rooms
@@ -237,7 +237,7 @@ def tiny_npu(tmp_path_factory):
     registry.refresh()
 
 
-def test_the_driver_of_the_page_works(tiny_npu, capsys):
+def test_documented_driver_works(tiny_npu, capsys):
     names = {}
     exec(blocks(page("write-a-driver.md"), "python")[1], names)
     expected = -np.sin(1.0) + 1.0
@@ -247,7 +247,7 @@ def test_the_driver_of_the_page_works(tiny_npu, capsys):
     assert "segments   3 (2 off the CPU" in printed
 
 
-def test_the_driver_of_the_page_is_split_where_it_has_no_room(tiny_npu):
+def test_segment_too_large_for_documented_driver_is_split(tiny_npu):
     model = parser.parse_model(
         '<ir_version: 10, opset_import: ["" : 17]> g (float[2] x) => (float[2] y) { a = Neg(x)  y = Add(a, a) }'
     )
@@ -257,7 +257,7 @@ def test_the_driver_of_the_page_is_split_where_it_has_no_room(tiny_npu):
         assert [segment.device for segment in session.report().segments] == [tiny_npu] * 2
 
 
-def test_the_profile_of_the_page_is_right():
+def test_documented_profile_is_valid():
     from nnadapter.drivers.capability import flaw
 
     (block,) = blocks(page("write-a-driver.md").split("## How fast it is")[1].split("\n## ")[0], "python")
@@ -266,7 +266,7 @@ def test_the_profile_of_the_page_is_right():
     assert flaw(made["PROFILE"]) == ""
 
 
-def test_the_passes_of_the_page_work():
+def test_documented_passes_work():
     from nnadapter.ir import DataType, ModelBuilder, OperandType
 
     passes = blocks(page("write-a-driver.md").split("## Passes")[1], "python")
@@ -283,29 +283,29 @@ def test_the_passes_of_the_page_work():
     assert [operation.type for operation in rewrite.remove_double_negation(model).operations] == ["ASSIGN", "RELU"]
 
 
-def test_the_stand_in_of_the_page_replaces_onnxruntime():
+def test_documented_replacement_replaces_onnxruntime():
     command = [sys.executable, "-W", "error", "-c", blocks(page("onnxruntime.md"), "python")[0]]
     assert subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout == "True\n"
 
 
-def test_the_model_built_by_hand_on_the_page_runs():
+def test_documented_hand_built_model_runs():
     code = blocks(page("notes/comparison.md"), "python")[0]
     names = {}
     exec(code, names)
     assert names["result"].tolist() == [[0, 0, 2, 4]]
 
 
-def test_the_model_of_the_page_is_saved_and_loaded(capsys):
+def test_documented_model_is_saved_and_loaded(capsys):
     exec(blocks(page("reference/formats.md"), "python")[0], {})
     assert capsys.readouterr().out == "['.model', '.weights']\n"
 
 
-def test_the_rules_of_the_page_are_the_same_in_both_forms():
+def test_documented_rules_are_equal_in_both_forms():
     names = {}
     exec(blocks(page("rules.md"), "python")[0], names)
     assert read_rules(blocks(page("rules.md"), "toml")[0]) == names["rules"]
 
 
-def test_the_plan_of_the_page_is_one(tmp_path):
+def test_documented_plan_is_valid(tmp_path):
     (tmp_path / "plan.json").write_text(blocks(page("rules.md"), "json")[0])
     assert [entry.device for entry in read_plan(tmp_path / "plan.json").entries] == ["fake_npu", "cpu"]

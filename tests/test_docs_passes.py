@@ -34,25 +34,25 @@ def model():
     return program.finish(program("PRELU", one, random(1, 3)))
 
 
-def test_the_table_is_that_of_the_code():
+def test_table_equals_the_passes_in_code():
     rows = re.findall(
         r"^\| `(\w+)` \| (.+) \|$", page(PAGE).split("## The passes")[1].split("\nWhat vendors")[0], re.MULTILINE
     )
     assert rows == [(name, each.__doc__.splitlines()[0]) for name, each in PASSES.items()]
 
 
-def test_passes_that_are_named_exist():
+def test_named_passes_exist():
     wanted = page(PAGE).split("What vendors")[1].split("Two passes")[0]
     assert set(re.findall(r"`(\w+)`", wanted)) <= PASSES.keys()
 
 
-def test_the_list_of_the_page_is_run(names):
+def test_documented_list_of_passes_runs(names):
     program = Program(x=(2, 2, 2, 2, 2, 2))
     after = names["prepare"](program.finish(program("RELU", program("NEG", program.x))))
     assert [each for each in types(after) if each != "RESHAPE"] == ["NEG", "RELU"]
 
 
-def test_the_pass_of_the_page_does_what_it_says(names):
+def test_documented_pass_works(names):
     function = names["prelu_to_leaky_relu"]
     after = check(function, model())
     assert types(after) == ["ASSIGN", "LEAKY_RELU", "PRELU"]
@@ -61,7 +61,7 @@ def test_the_pass_of_the_page_does_what_it_says(names):
     assert len([line for line in source.splitlines() if line.strip()]) <= 25
 
 
-def test_what_is_dumped_is_what_the_page_shows(names, tmp_path, monkeypatch):
+def test_documented_dump_equals_the_real_one(names, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names["watched"](model())
     files = sorted((tmp_path / "steps").iterdir())
@@ -72,7 +72,7 @@ def test_what_is_dumped_is_what_the_page_shows(names, tmp_path, monkeypatch):
     assert text.splitlines()[1:] == shown
 
 
-def test_the_error_of_the_page_is_real(names):
+def test_documented_error_equals_the_real_one(names):
     def prelu_to_leaky_relu(given):
         after = names["prelu_to_leaky_relu"](given)
         for operation in after.operations:
@@ -88,5 +88,5 @@ def test_the_error_of_the_page_is_real(names):
     assert f"{caught.value}\n" in blocks(page(PAGE), "text")
 
 
-def test_the_options_of_the_page_exist():
+def test_documented_options_exist():
     assert set(re.findall(r"fake_npu\.(\w+)=", page(PAGE))) <= {option.name for option in OPTIONS}

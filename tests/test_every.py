@@ -7,7 +7,7 @@ import pytest
 from tests.every import for_every, for_every_pair, pairwise, valuewise
 
 
-def test_all_that_fail_are_told_each_with_its_arguments():
+def test_every_failing_case_is_reported_with_its_arguments():
     tried = []
 
     @for_every(number=range(3), word=["a", "b"])
@@ -25,12 +25,12 @@ def test_all_that_fail_are_told_each_with_its_arguments():
     assert of_even_numbers.__doc__ == "Record the case; fail for even numbers."
 
 
-def test_a_table_without_a_case_checks_nothing_and_is_told():
+def test_empty_table_is_an_error():
     with pytest.raises(AssertionError):
         for_every(number=[])
 
 
-def test_a_case_that_fails_by_pytest_is_one_of_them_and_a_skipped_one_hides_nothing():
+def test_pytest_failures_count_and_skips_hide_none():
     @for_every(number=range(3))
     def of_many(number):
         if number == 2:
@@ -42,7 +42,7 @@ def test_a_case_that_fails_by_pytest_is_one_of_them_and_a_skipped_one_hides_noth
         of_many()
 
 
-def test_where_all_cases_are_skipped_so_is_the_test():
+def test_skipped_if_all_cases_are_skipped():
     @for_every(number=range(2))
     def of_none(number):
         pytest.skip("not here")

@@ -25,13 +25,13 @@ def shown(cell):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("cell", [cell for cell in CELLS if cell.policy != "allow"], ids=shown)
-def test_a_session_in_this_process(cell):
+def test_faults_in_process_are_handled(cell):
     seen = try_cell(cell)
     assert verdict(cell, seen) in GOOD, seen
 
 
 @pytest.mark.slow
-def test_a_crash_says_where():
+def test_crash_names_the_device_and_call():
     cell = Cell(kind=Kind.CRASH, phase=Phase.RUN, device="fake_npu", form="in process", policy="warn")
     seen = try_anywhere(cell)
     assert verdict(cell, seen) == "ends the process, said where"
@@ -40,7 +40,7 @@ def test_a_crash_says_where():
 
 @needs_compiler
 @pytest.mark.sweep
-def test_all_that_can_be_tried_in_this_process(tmp_path):
+def test_all_faults_in_process_are_handled(tmp_path):
     with acme_among_devices(tmp_path):
         for cell in cells(("fake_npu", "acme_c"), ("in process",)):
             if cell.kind not in FATAL and cell.phase is not Phase.OPEN:
@@ -48,7 +48,7 @@ def test_all_that_can_be_tried_in_this_process(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_crash_elsewhere_costs_a_warning():
+def test_crash_of_an_isolated_device_is_a_warning():
     cell = Cell(kind=Kind.CRASH, phase=Phase.RUN, device="fake_npu", form="isolated", policy="warn")
     seen = try_cell(cell)
     assert verdict(cell, seen) == "as promised", seen

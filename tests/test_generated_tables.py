@@ -43,7 +43,7 @@ def folded(request, monkeypatch):
     return request.param
 
 
-def test_tables(folded):
+def test_tables_are_right_folded_or_not(folded):
     model = parse(_TABLES)
     session = nna.InferenceSession(model, devices="fake_npu", options=nna.Options(fallback="forbid"))
     for rows in (20, 30, 30, 41):
@@ -55,7 +55,7 @@ def test_tables(folded):
 
 
 @pytest.mark.parametrize("op_type", ["Shape", "Size"])
-def test_what_is_known_of_an_input_needs_no_device(op_type):
+def test_shape_of_a_static_input_is_folded(op_type):
     model = parse(f"{HEAD} g (float[2, 3] x) => (int64[n] y) {{ y = Shape(x) }}".replace("Shape", op_type))
     model.graph.output[0].type.tensor_type.ClearField("shape")
     session = nna.InferenceSession(model, devices="fake_npu", options=nna.Options(fallback="forbid"))
@@ -63,7 +63,7 @@ def test_what_is_known_of_an_input_needs_no_device(op_type):
     np.testing.assert_array_equal(got, run_whole(model, {"x": numbers(2, 3)})[0])
 
 
-def test_a_table_that_fills_memory_is_not_made():
+def test_table_that_exceeds_memory_is_refused():
     node = OnnxNode("window", "HannWindow", "", 17, ("size",), ("y",))
     values = {"y": Value("y", "float32", (10**12,))}
     verdict = convert_graph([node], values, {"size": np.array(10**12)}, ["y"]).verdicts[0]

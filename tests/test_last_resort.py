@@ -39,7 +39,7 @@ def is_right(results, feed=FEED):
 
 
 @pytest.mark.parametrize("devices", ["cpu", ["fake_npu", "cpu"], "fake_npu", ["cpu", "reference"], "reference"])
-def test_the_result_is_right_for_every_shape(devices):
+def test_results_are_right_for_every_shape(devices):
     with nna.InferenceSession(parse(MIXED), devices=devices, options=QUIET) as session:
         is_right(session.run(None, FEED))
         other = {"x": numbers(4, 3), "i": np.arange(5, dtype=np.int16), "j": np.zeros(5, np.int16)}
@@ -47,7 +47,7 @@ def test_the_result_is_right_for_every_shape(devices):
         assert "reference" in {step.device for step in session.provenance.steps}
 
 
-def test_the_report_names_it_and_the_reason():
+def test_report_names_reference_device_and_reason():
     with nna.InferenceSession(parse(MIXED), devices="cpu", options=QUIET) as session:
         session.run(None, FEED)
         report = session.report()
@@ -59,7 +59,7 @@ def test_the_report_names_it_and_the_reason():
     assert report.coverage.nodes == report.coverage.bytes == 0 and "reference" in str(report)
 
 
-def test_accelerated_nodes_alone_count_as_covered():
+def test_only_accelerated_nodes_count_as_covered():
     with nna.InferenceSession(parse(MIXED), devices="fake_npu", options=QUIET) as session:
         session.run(None, FEED)
         report = session.report()
@@ -68,21 +68,21 @@ def test_accelerated_nodes_alone_count_as_covered():
     assert report.coverage.nodes == len(away) / 5 < 1
 
 
-def test_models_that_load_do_not_see_it():
+def test_reference_device_is_unused_for_supported_models():
     with nna.InferenceSession(parse(CHAIN), devices="cpu") as session:
         feed = {"x": numbers(2, 3)}
         np.testing.assert_array_equal(session.run(None, feed)[0], run_whole(parse(CHAIN), feed)[0])
         assert session.report().devices == ("cpu",)
 
 
-def test_it_is_warned_of():
+def test_use_of_the_reference_evaluator_warns():
     session = nna.InferenceSession(parse(MIXED), devices="cpu")
     with session, pytest.warns(FallbackWarning, match=r"1 of 5 nodes run on onnx's reference evaluator.*'Max_1'"):
         session.run(None, FEED)
 
 
 @pytest.mark.parametrize("devices", ["cpu", ["fake_npu", "cpu"]])
-def test_forbidden_fallback_takes_it_only_if_named(devices):
+def test_forbidden_fallback_uses_reference_only_if_named(devices):
     forbid = nna.Options(fallback="forbid")
     session = nna.InferenceSession(parse(MIXED), devices=devices, options=forbid)
     with session, pytest.raises(NotDelegatedError, match="name 'reference' as a device"):
@@ -92,7 +92,7 @@ def test_forbidden_fallback_takes_it_only_if_named(devices):
         is_right(session.run(None, FEED))
 
 
-def test_a_model_newer_than_onnx_runtime_runs():
+def test_model_newer_than_onnx_runtime_runs():
     newest = onnx.defs.onnx_opset_version()
     text = MIXED.replace('"" : 17', f'"" : {newest}').replace("ir_version: 10", f"ir_version: {onnx.IR_VERSION}")
     with nna.InferenceSession(parse(text), devices="cpu", options=QUIET) as session:
@@ -115,7 +115,7 @@ TENSORS = ", float[5, 1, 4] x3, float[1, 12, 4] w, float[1, 12, 3] r"
         ('y = LSTM<hidden_size = 3, activations = ["Tanh", "Erf", "Tanh"]>(x3, w, r)', "Erf"),
     ],
 )
-def test_a_wrong_model_stays_wrong(node, words):
+def test_invalid_model_stays_an_error(node, words):
     text = f'<ir_version: 10, opset_import: ["" : 17, "other" : 1]> bad (float[2] x{TENSORS}) => (y) {{ {node} }}'
     with pytest.raises(InvalidModelError, match=words):
         nna.InferenceSession(onnx.parser.parse_model(text), devices="cpu", options=QUIET)
@@ -125,7 +125,7 @@ def test_a_wrong_model_stays_wrong(node, words):
 @pytest.mark.parametrize(
     "node", ["Add<broadcast = 1, axis = 0>(x, b)", "Pow<broadcast = 1>(x, b)", 'Cast<to = "FLOAT">(x)']
 )
-def test_an_old_form_that_the_evaluator_computes_as_a_newer_one_is_refused(node, devices):
+def test_old_form_that_the_evaluator_misinterprets_is_refused(node, devices):
     model = onnx.parser.parse_model(
         f'<ir_version: 3, opset_import: ["" : 5]> old (float[2,2] x, float[2] b) => (float[2,2] y) {{ y = {node} }}'
     )
@@ -137,7 +137,7 @@ def test_an_old_form_that_the_evaluator_computes_as_a_newer_one_is_refused(node,
     ("attributes", "shape", "aligned"),
     [("broadcast = 1", "3", (3,)), ("broadcast = 1, axis = 1", "3", (3,)), ("broadcast = 1", "1", (1,))],
 )
-def test_an_old_form_that_broadcasts_as_numpy_does_is_computed(attributes, shape, aligned):
+def test_old_form_with_numpy_broadcasting_is_computed(attributes, shape, aligned):
     head = '<ir_version: 3, opset_import: ["" : 6]>'
     model = parse(f"{head} old (float[2,3] x, float[{shape}] b) => (float[2,3] y) {{ y = Add<{attributes}>(x, b) }}")
     x, b = numbers(2, 3), numbers(*aligned)
@@ -146,7 +146,7 @@ def test_an_old_form_that_broadcasts_as_numpy_does_is_computed(attributes, shape
 
 
 @pytest.mark.parametrize("devices", ["cpu", "fake_npu"])
-def test_a_value_of_unknown_rank_is_computed(devices):
+def test_value_of_unknown_rank_is_computed(devices):
     model = parse(f"{HEAD} g (double[3,4] x, int64[r] s) => (double[3,4] y) {{ a = Reshape(x, s) y = Softplus(a) }}")
     x = numbers(3, 4).astype(np.float64)
     with nna.InferenceSession(model, devices=devices, options=QUIET) as session:
@@ -154,7 +154,7 @@ def test_a_value_of_unknown_rank_is_computed(devices):
     np.testing.assert_allclose(found, np.log1p(np.exp(x)), rtol=1e-6)
 
 
-def test_a_failing_device_is_replaced_by_what_takes_the_nodes():
+def test_failing_device_falls_back_to_reference():
     text = f"{HEAD} g (uint16[2] i, uint16[2] j) => (uint16[2] k) {{ k = Max(i, j) }}"
     feed = {"i": np.array([1, 9], np.uint16), "j": np.array([3, 4], np.uint16)}
     with nna.InferenceSession(parse(text), devices=("trial", {"fault": "compute"}), options=QUIET) as session:
@@ -182,7 +182,7 @@ NO_NODES_OF_ONNX = {
 @pytest.mark.slow
 @pytest.mark.parametrize("devices", [["fake_npu", "reference"], "reference", "fake_npu", "cpu"])
 @pytest.mark.parametrize("body", NO_NODES_OF_ONNX)
-def test_a_node_that_is_no_onnx_runs_nowhere(body, devices):
+def test_invalid_node_is_refused_on_every_device(body, devices):
     model = onnx.parser.parse_model(f"{HEAD} g ({NO_NODES_OF_ONNX[body]}) => (float[n] y) {{ {body} }}")
     model.graph.output[0].type.tensor_type.ClearField("shape")
     with pytest.raises(
@@ -191,7 +191,7 @@ def test_a_node_that_is_no_onnx_runs_nowhere(body, devices):
         nna.InferenceSession(model, devices=devices, options=QUIET)
 
 
-def test_a_value_of_an_attribute_that_means_nothing_is_left_to_onnx_runtime():
+def test_meaningless_attribute_value_is_refused_by_onnx_runtime():
     text = '<ir_version: 10, opset_import: ["" : 21]> g (float[2] x) => (float[2] y) { y = Gelu<approximate = "?">(x) }'
     for devices in (["fake_npu", "reference"], "reference"):
         with nna.InferenceSession(onnx.parser.parse_model(text), devices=devices, options=QUIET) as session:
@@ -202,7 +202,7 @@ def test_a_value_of_an_attribute_that_means_nothing_is_left_to_onnx_runtime():
 
 
 @pytest.mark.parametrize("devices", [["fake_npu", "reference"], "fake_npu", "cpu"])
-def test_what_onnx_runtime_takes_of_invalid_nodes_runs_there_as_it_does_by_itself(devices):
+def test_invalid_nodes_that_onnx_runtime_accepts_run_there(devices):
     model = parse(f"{HEAD} g (float[2, 4] x) => (float[2, 4] y) {{ y = Celu<alpha = 0.0>(x) }}")
     feed = {"x": numbers(2, 4)}
     with nna.InferenceSession(model, devices=devices, options=QUIET) as session:
@@ -214,7 +214,7 @@ def test_what_onnx_runtime_takes_of_invalid_nodes_runs_there_as_it_does_by_itsel
     onnxruntime_limits()[0][""] >= onnx.defs.onnx_opset_version(), reason="ONNX Runtime knows every opset of onnx"
 )
 @pytest.mark.parametrize("devices", ["fake_npu", ["fake_npu", "reference"], "reference"])
-def test_a_node_that_is_no_onnx_and_too_new_for_onnx_runtime_is_told(devices):
+def test_invalid_node_newer_than_onnx_runtime_is_named(devices):
     newest = f'<ir_version: {onnx.IR_VERSION}, opset_import: ["" : {onnx.defs.onnx_opset_version()}]>'
     text = f'{newest} g (uint8[4] x) => (uint8[4] y) {{ y = BitShift<direction = "SIDEWAYS">(x, x) }}'
     with pytest.raises(

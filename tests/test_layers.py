@@ -119,7 +119,7 @@ def row(name: str) -> tuple[int, str]:
 
 
 @for_every(name=[name for name in modules() if name not in PUBLIC])
-def test_imports_go_one_way(name):
+def test_imports_follow_the_layers(name):
     rank, room = row(name)
     known = modules()
     for imported in imports(modules()[name]) & known.keys() - set(PUBLIC):
@@ -149,25 +149,25 @@ RAY = ("nnadapter.ray",)
         ("ray", RAY),
     ],
 )
-def test_foreign_packages_stay_at_their_border(package, allowed):
+def test_external_packages_have_allowed_importers(package, allowed):
     names = (package, f"nnadapter.process.real_{package}")
     for name, path in modules().items():
         uses = any(within(imported, each) for imported in imports(path) for each in names)
         assert not uses or any(within(name, room) for room in allowed), f"{name} imports {package}"
 
 
-def test_onnx_runtime_is_not_imported_by_the_name_that_another_may_bear():
+def test_only_one_module_imports_onnxruntime_by_name():
     importing = [name for name, path in modules().items() if "onnxruntime" in imports(path)]
     assert importing == ["nnadapter.process.real_onnxruntime"]
 
 
-def test_partition_knows_no_device():
+def test_partition_does_not_import_nnadapter():
     for name, path in modules().items():
         if within(name, "partition"):
             assert not any(within(imported, "nnadapter") for imported in imports(path, typing_too=True)), name
 
 
-def test_there_are_no_circles_even_of_types():
+def test_there_are_no_import_cycles():
     known = modules()
     edges = {name: (imports(path, typing_too=True) & known.keys()) - {name} for name, path in known.items()}
     state: dict[str, int] = {}
@@ -185,18 +185,18 @@ def test_there_are_no_circles_even_of_types():
         visit(name, ())
 
 
-def test_there_are_no_drawers():
+def test_there_are_no_utility_modules():
     assert not [name for name in modules() if name.rsplit(".", 1)[-1] in ("utils", "helpers", "common", "misc")]
 
 
-def test_the_core_imports_no_optional_part():
+def test_core_imports_no_optional_part():
     for name, path in modules().items():
         if not name.startswith((*OPTIONAL, *COMMANDS_OF_PARTS)):
             found = [other for other in imports(path) if other.startswith(OPTIONAL)]
             assert found == [], f"{name} imports {found}; give it an entry in nnadapter.optional_parts"
 
 
-def test_the_table_of_optional_parts_names_what_is_there():
+def test_targets_of_optional_parts_exist():
     for target in (*optional_parts.DRIVERS.values(), *optional_parts.ENTRIES.values()):
         module, _, attribute = target.partition(":")
         assert module.startswith(OPTIONAL)

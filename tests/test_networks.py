@@ -71,7 +71,7 @@ def without_softmax(path):
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("net", NETS)
-def test_reference_outputs_and_their_ties(net):
+def test_networks_equal_reference_outputs(net):
     """Compare scores before the softmax: equal weights make classes tie, so a rounding error would pick a winner."""
     model = without_softmax(LIGHT / f"{net}.onnx")
     feed = feed_of(model, random=False)
@@ -123,7 +123,7 @@ def test_seeded_weights_equal_onnxruntime(net):
 
 @needs("rapidocr")
 @pytest.mark.parametrize("path", OCR, ids=lambda path: path.stem)
-def test_ocr_models_run_wholly_on_the_device(path):
+def test_ocr_models_run_entirely_on_the_device(path):
     kind = next(kind for kind in OCR_SHAPES if kind in path.stem)
     for shape in OCR_SHAPES[kind]:
         feed = {"x": np.random.default_rng(0).standard_normal(shape).astype(np.float32)}
@@ -139,7 +139,7 @@ def test_ocr_models_run_wholly_on_the_device(path):
     ],
     ids=lambda path: path.stem,
 )
-def test_the_cpu_alone_is_bit_equal_to_onnxruntime(path):
+def test_cpu_results_are_bit_equal_to_onnxruntime(path):
     model = onnx.load(path)
     kind = next((kind for kind in OCR_SHAPES if kind in path.stem), None)
     feed = (

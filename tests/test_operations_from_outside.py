@@ -141,13 +141,13 @@ def said(folder, *words, site=True):
 
 @needs("openvino")
 @pytest.mark.slow
-def test_the_op_runs_wholly_on_its_device(folder):
+def test_external_op_runs_entirely_on_its_device(folder):
     done = run(folder, "-W", "error", "-c", KNOWN)
     assert not done.returncode, done.stderr
 
 
 @pytest.mark.sweep
-def test_the_commands_say_what_the_page_says(folder):
+def test_documented_commands_work(folder):
     """Run all commands but the doctor in one process; the doctor belongs to a broken package."""
     words = [shlex.split(command)[1:] for command in COMMANDS[3:]]
     calls = "".join(f"main({each!r}, standalone_mode=False); print('NEXT')\n" for each in words)
@@ -160,7 +160,7 @@ def test_the_commands_say_what_the_page_says(folder):
     assert "full marks; 4 of 4 cases" in conformance
 
 
-def test_without_the_package_it_is_told_what_is_missing(folder):
+def test_error_without_the_package_names_the_op(folder):
     without = said(folder, "report", "swish.onnx", "-d", "fake_npu", "--shape", "x=2,3", site=False)
     assert "(Swish) is taken by no device" in without and "install the package that provides com.acme::Swish" in without
     assert len(without.splitlines()) == 1
@@ -169,14 +169,14 @@ def test_without_the_package_it_is_told_what_is_missing(folder):
 
 
 @pytest.mark.parametrize("devices", ["cpu", "fake_npu,cpu"])
-def test_without_its_device_it_is_told_who_has_one(folder, devices):
+def test_error_without_the_device_names_it(folder, devices):
     assert "acme-swish 1.0 provides com.acme::Swish for 'acme_swish'" in said(
         folder, "run", "swish.onnx", "-d", devices, "--shape", "x=2,3"
     )
 
 
 @pytest.mark.sweep
-def test_what_is_broken_is_blamed_and_spoils_nothing_else(folder):
+def test_broken_package_is_named_and_affects_no_other(folder):
     second = folder / "site" / "other-2.0.dist-info"
     second.mkdir()
     (second / "METADATA").write_text("Metadata-Version: 2.1\nName: other\nVersion: 2.0\n")
@@ -205,7 +205,7 @@ def test_what_is_broken_is_blamed_and_spoils_nothing_else(folder):
     assert "ACME_SWISH" in device
 
 
-def test_sessions_that_know_all_ops_look_for_none(folder):
+def test_entry_points_are_read_only_for_unknown_ops(folder):
     known, unknown = run(folder, "-c", LOOKED_AT).stdout.splitlines()
     assert known == "Relu" and unknown == "com.acme.Swish nnadapter.converters nnadapter.operations"
 
@@ -226,7 +226,7 @@ def test_sessions_that_know_all_ops_look_for_none(folder):
         ("3", r"'com\.acme\.Odd-1' of odd 1\.0 \(nnadapter\.converters\) is not used: .* is int, expected a function"),
     ],
 )
-def test_a_package_at_fault_is_blamed_once_and_the_model_is_not(tmp_path, converter, said):
+def test_error_names_the_failing_package_once(tmp_path, converter, said):
     brings = tmp_path / "site" / "odd-1.0.dist-info"
     brings.mkdir(parents=True)
     (brings / "METADATA").write_text("Metadata-Version: 2.1\nName: odd\nVersion: 1.0\n")

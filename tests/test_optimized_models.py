@@ -27,7 +27,7 @@ SIZES = Sizes(layers=2, width=64, heads=4, kept=2, words=100, positions=64)
 @pytest.mark.parametrize(
     "name", ["digits, extended", "BERT, extended", "encoder, for transformers", "generative, packed"]
 )
-def test_a_model_runs_on_the_device_whole_and_right(name):
+def test_optimized_models_run_entirely_on_the_device(name):
     logging.disable(logging.WARNING)
     try:
         with warnings.catch_warnings():
@@ -64,7 +64,7 @@ def with_attributes(model, **attributes):
     ids=str,
 )
 @pytest.mark.parametrize("device", ["fake_npu", "openvino"])
-def test_a_cache_that_grows_needs_few_plans(device, attributes, form):
+def test_growing_cache_needs_few_plans(device, attributes, form):
     model = with_attributes(group_query_model(SIZES, **form), **attributes)
     right = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     with nna.InferenceSession(model, devices=[device, "cpu"], options=nna.Options(fallback="allow")) as session:
@@ -82,7 +82,7 @@ def test_a_cache_that_grows_needs_few_plans(device, attributes, form):
 
 
 @pytest.mark.parametrize("device", ["fake_npu", "openvino"])
-def test_a_file_goes_on_with_a_cache_that_grows(tmp_path, device):
+def test_compiled_file_runs_with_a_growing_cache(tmp_path, device):
     model = group_query_model(SIZES)
     right = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     nna.compile(model, tmp_path / "model.nna", devices=device, options=nna.Options(fallback="allow"))
@@ -135,7 +135,7 @@ def masked_model(layers=2, heads=4, depth=16, words=100):
 
 
 @pytest.mark.parametrize("device", ["fake_npu", "openvino"])
-def test_a_mask_beside_a_cache_that_grows_asks_for_no_more(device):
+def test_growing_cache_with_a_mask_needs_few_plans(device):
     """Sizes of mask and cache depend on each other, so their smallest values never occur together."""
     model, caches = masked_model()
     right = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])

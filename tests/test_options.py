@@ -9,7 +9,7 @@ from nnadapter.errors import InvalidOptionError
 from nnadapter.options import STAGES, fallback_text
 
 
-def test_fallback_is_one_for_all_stages_or_one_for_each():
+def test_fallback_is_common_or_per_stage():
     assert {nna.Options(fallback="allow").fallback_at(stage) for stage in STAGES} == {"allow"}
     options = nna.Options(fallback={"run": "forbid", "compile": "allow"})
     assert [options.fallback_at(stage) for stage in STAGES] == ["warn", "allow", "forbid", "warn"]
@@ -27,6 +27,6 @@ def test_fallback_is_one_for_all_stages_or_one_for_each():
         ({3: "warn"}, "no stage 3; known: accuracy"),
     ],
 )
-def test_other_values_are_refused(fallback, words):
+def test_invalid_fallback_is_refused(fallback, words):
     with pytest.raises(InvalidOptionError, match=words):
         nna.Options(fallback=fallback)

@@ -29,7 +29,7 @@ def trial():
     ort.use([])
 
 
-def test_every_public_name_of_onnxruntime_is_there():
+def test_every_public_name_of_onnxruntime_exists():
     for name in dir(onnxruntime):
         if not name.startswith("_"):
             assert hasattr(ort, name) and name in dir(ort)
@@ -64,7 +64,7 @@ def test_without_chosen_devices_it_is_onnxruntime():
         ({"x": numbers(3, 3)}, native.InvalidArgument, nna.errors.InvalidInputError),
     ],
 )
-def test_errors_are_onnxruntime_s_as_well(chosen, feed, theirs, ours):
+def test_run_errors_are_also_onnxruntime_errors(chosen, feed, theirs, ours):
     ort.use(chosen)
     try:
         session = ort.InferenceSession(WHOLE, providers=["CPUExecutionProvider"])
@@ -82,7 +82,7 @@ def test_errors_are_onnxruntime_s_as_well(chosen, feed, theirs, ours):
     ("source", "theirs"),
     [("/no/such/model.onnx", native.NoSuchFile), (b"garbage", native.InvalidProtobuf), (3, TypeError)],
 )
-def test_errors_of_loading_are_onnxruntime_s_as_well(chosen, source, theirs):
+def test_load_errors_are_also_onnxruntime_errors(chosen, source, theirs):
     ort.use(chosen)
     try:
         with pytest.raises(theirs):
@@ -93,7 +93,7 @@ def test_errors_of_loading_are_onnxruntime_s_as_well(chosen, source, theirs):
         ort.use([])
 
 
-def test_a_client_that_does_not_know_runs_on_the_device():
+def test_unchanged_client_runs_on_the_device():
     code = """
 import sys
 import nnadapter as nna
@@ -117,7 +117,7 @@ assert onnxruntime is not nna.ort
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_what_runs_below_the_stand_in_is_onnxruntime():
+def test_nnadapter_itself_uses_the_real_onnxruntime():
     """A late import inside nnadapter must not get the replacement, which would apply the chosen device again."""
     code = """
 import nnadapter as nna
@@ -135,7 +135,7 @@ with nna.InferenceSession(parser.parse_model(text).SerializeToString(), devices=
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_devices_that_do_not_exist_are_refused_when_chosen():
+def test_use_refuses_unknown_devices_and_options():
     with pytest.raises(nna.errors.DeviceNotFoundError):
         ort.use("trail")
     with pytest.raises(nna.errors.InvalidOptionError):
@@ -146,7 +146,7 @@ def test_devices_that_do_not_exist_are_refused_when_chosen():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("devices", ["fake_npu", []])
-def test_options_are_those_of_sessions_that_are_given_none(devices, tmp_path):
+def test_options_of_use_are_defaults_for_sessions(devices, tmp_path):
     def kept(folder, **given):
         with ort.InferenceSession(WHOLE, providers=["CPUExecutionProvider"], **given) as session:
             session.run(None, {"x": numbers(2, 3)})
@@ -164,11 +164,11 @@ def test_options_are_those_of_sessions_that_are_given_none(devices, tmp_path):
     assert not kept(tmp_path / "a", devices="fake_npu")
 
 
-def test_the_last_word_on_devices_is_the_client_s(trial):
+def test_devices_of_a_session_override_use(trial):
     assert ort.InferenceSession(WHOLE, devices="cpu").devices == ("cpu",)
 
 
-def test_the_path_of_a_model_is_where_clients_look_for_it(tmp_path):
+def test_model_path_attribute_equals_onnxruntime(tmp_path):
     path = tmp_path / "model.onnx"
     path.write_bytes(WHOLE)
     for given, expected in ((path, str(path)), (str(path), str(path)), (WHOLE, None)):
@@ -177,7 +177,7 @@ def test_the_path_of_a_model_is_where_clients_look_for_it(tmp_path):
 
 
 @pytest.mark.parametrize("chosen", [[], "trial"])
-def test_errors_of_bindings_are_onnxruntime_s_as_well(chosen):
+def test_binding_errors_are_also_onnxruntime_errors(chosen):
     ort.use(chosen)
     try:
         for session in (ort.InferenceSession(WHOLE), onnxruntime.InferenceSession(WHOLE)):
@@ -194,7 +194,7 @@ def test_errors_of_bindings_are_onnxruntime_s_as_well(chosen):
         ort.use([])
 
 
-def test_clients_may_set_providers_that_the_session_has(trial):
+def test_set_providers_accepts_providers_of_the_session(trial):
     session = ort.InferenceSession(WHOLE)
     session.set_providers(["CPUExecutionProvider"])
     session.set_providers()
@@ -206,7 +206,7 @@ def test_clients_may_set_providers_that_the_session_has(trial):
 
 
 @pytest.mark.parametrize("devices", ["cpu", "trial"])
-def test_external_data_of_a_model_in_memory_lie_where_session_options_say(devices, tmp_path):
+def test_session_options_locate_external_data(devices, tmp_path):
     model = parse(
         '<ir_version: 8, opset_import: ["" : 17]> g (float[n, 2] x) => (float[n, 2] y) <float[2] w = {1, 2}> '
         "{ a = Mul (x, w) y = Relu (a) }"
@@ -226,7 +226,7 @@ SCALED = (
 
 
 @pytest.mark.parametrize("devices", ["fake_npu", ["openvino", "fake_npu"], "cpu"])
-def test_initializers_that_are_replaced_are_so_on_devices(devices):
+def test_initializers_are_replaced_on_devices(devices):
     replaced = onnxruntime.OrtValue.ortvalue_from_numpy(numbers(4))
     theirs, ours = onnxruntime.SessionOptions(), ort.SessionOptions()
     for options in (theirs, ours):
@@ -239,7 +239,7 @@ def test_initializers_that_are_replaced_are_so_on_devices(devices):
 
 
 @pytest.mark.parametrize("devices", ["fake_npu", "cpu"])
-def test_initializers_of_branches_are_replaced_as_well(devices):
+def test_initializers_of_branches_are_replaced(devices):
     model = parse(f"""{HEAD} g (float[n, 4] x, bool c) => (float[n, 4] y) {{
         y = If(c) <then_branch = t () => (float[n, 4] p) <float[4] w = {{1, 2, 3, 4}}> {{ p = Mul(x, w) }},
                    else_branch = e () => (float[n, 4] q) {{ q = Neg(x) }}>
@@ -264,7 +264,7 @@ def test_initializers_are_replaced_in_compiled_files(tmp_path):
 
 
 @pytest.mark.parametrize("devices", ["fake_npu", "cpu"])
-def test_initializers_beside_the_model_may_come_from_memory(devices, tmp_path):
+def test_external_initializers_may_come_from_memory(devices, tmp_path):
     """The file with the external data does not exist."""
     model, w, x = parse(SCALED), numbers(4), numbers(3, 4, seed=1)
     model.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(numbers(4, seed=2), "w"))
@@ -277,7 +277,7 @@ def test_initializers_beside_the_model_may_come_from_memory(devices, tmp_path):
 
 
 @pytest.mark.parametrize("array", [numbers(2), numbers(4).astype("float64")])
-def test_an_initializer_of_another_type_or_shape_is_refused(array):
+def test_replacement_initializer_of_another_type_is_refused(array):
     options = ort.SessionOptions()
     options.add_initializer("w", onnxruntime.OrtValue.ortvalue_from_numpy(array))
     with pytest.raises(ValueError, match=r"'w' is float32\[4\], but its replacement is "):
@@ -286,7 +286,7 @@ def test_an_initializer_of_another_type_or_shape_is_refused(array):
 
 @pytest.mark.parametrize("devices", ["fake_npu", "cpu"])
 @pytest.mark.parametrize("how", ["name", "denotation"])
-def test_dimensions_that_are_fixed_are_so_on_devices(devices, how):
+def test_free_dimension_overrides_apply_to_devices(devices, how):
     model, options = parse(SCALED), ort.SessionOptions()
     model.graph.input[0].type.tensor_type.shape.dim[0].denotation = "DATA_BATCH"
     if how == "name":
@@ -300,7 +300,7 @@ def test_dimensions_that_are_fixed_are_so_on_devices(devices, how):
         session.run(None, {"x": numbers(3, 4)})
 
 
-def test_a_compiled_file_is_as_it_was_compiled(tmp_path):
+def test_compiled_file_refuses_dimension_overrides(tmp_path):
     nna.compile(parse(SCALED), tmp_path / "m.nna", devices="fake_npu")
     options = ort.SessionOptions()
     ort.InferenceSession(str(tmp_path / "m.nna"), options)
@@ -327,7 +327,7 @@ def adapter_of(folder, **parameters):
 
 
 @pytest.mark.parametrize("devices", ["cpu", "fake_npu", [OFF, "cpu"]])
-def test_active_adapters_replace_inputs_in_every_way_to_run(devices, tmp_path):
+def test_active_adapters_replace_inputs_of_every_run_method(devices, tmp_path):
     adapter = adapter_of(tmp_path, a=np.ones((2, 1), np.float32), b=np.ones((1, 2), np.float32))
     options, x = onnxruntime.RunOptions(), np.ones((2, 2), np.float32)
     options.add_active_adapter(adapter)
@@ -347,7 +347,7 @@ def test_active_adapters_replace_inputs_in_every_way_to_run(devices, tmp_path):
             session.run(None, {"x": x}, unknown)
 
 
-def test_bound_values_over_devices_warn_of_adapters(tmp_path):
+def test_io_binding_on_devices_warns_of_adapters(tmp_path):
     adapter, options = adapter_of(tmp_path, a=np.ones((2, 1), np.float32)), onnxruntime.RunOptions()
     options.add_active_adapter(adapter)
     with ort.InferenceSession(parse(ADAPTED), devices="fake_npu") as session:
@@ -359,7 +359,7 @@ def test_bound_values_over_devices_warn_of_adapters(tmp_path):
 
 @pytest.mark.filterwarnings("ignore::nnadapter.errors.FallbackWarning")
 @pytest.mark.parametrize("devices", ["cpu", "fake_npu"])
-def test_arrays_of_bytes_are_strings(devices):
+def test_byte_arrays_are_accepted_as_strings(devices):
     session = ort.InferenceSession(
         parse(f"{RELU} g (string[N] x) => (string[N] y) {{ y = Identity(x) }}"), devices=devices
     )
@@ -379,7 +379,7 @@ def sparse_value():
 
 @pytest.mark.filterwarnings("ignore::nnadapter.errors.FallbackWarning")
 @pytest.mark.parametrize("devices", ["cpu", "fake_npu"])
-def test_results_are_ort_values_that_onnxruntime_takes(devices):
+def test_results_are_ort_values_that_onnxruntime_accepts(devices):
     x = onnxruntime.OrtValue.ortvalue_from_numpy(np.float32([-1, 2]))
     relu = parse(f"{RELU} g (float[N] x) => (float[N] y) {{ y = Relu(x) }}").SerializeToString()
     plain, session = onnxruntime.InferenceSession(relu), ort.InferenceSession(relu, devices=devices)
@@ -405,7 +405,7 @@ def test_results_are_ort_values_that_onnxruntime_takes(devices):
 
 @pytest.mark.filterwarnings("ignore::nnadapter.errors.FallbackWarning")
 @pytest.mark.parametrize("devices", ["cpu", "fake_npu"])
-def test_sparse_tensors_go_in_and_come_out(devices):
+def test_sparse_inputs_and_outputs(devices):
     make, floats = onnx.helper, onnx.TensorProto.FLOAT
     sparse_type = make.make_sparse_tensor_type_proto(floats, [3, 3])
     node = make.make_node("SparseToDenseMatMul", ["A", "B"], ["y"], domain="com.microsoft")
@@ -443,7 +443,7 @@ def test_sparse_tensors_go_in_and_come_out(devices):
         > }""",
     ],
 )
-def test_an_invalid_graph_is_refused_at_opening(devices, text):
+def test_invalid_graph_is_refused_at_load(devices, text):
     model = onnx.parser.parse_model(f"{RELU} g {text}").SerializeToString()
     with pytest.raises((native.InvalidGraph, native.Fail)) as theirs:
         onnxruntime.InferenceSession(model)
@@ -452,7 +452,7 @@ def test_an_invalid_graph_is_refused_at_opening(devices, text):
     assert isinstance(ours.value, nna.errors.InvalidModelError)
 
 
-def test_opening_a_model_that_follows_its_schemas_loads_no_part_of_it(monkeypatch):
+def test_valid_model_is_not_checked_in_parts(monkeypatch):
     def load(contents):
         raise AssertionError("a part was loaded")
 
@@ -491,7 +491,7 @@ def test_sessions_have_every_method_of_onnxruntime(chosen):
 
 
 @pytest.mark.parametrize("devices", ["cpu", "trial"])
-def test_no_session_opens_while_its_load_cancellation_flag_is_set(devices):
+def test_load_cancellation_flag_prevents_sessions(devices):
     options, original = ort.SessionOptions(), onnxruntime.SessionOptions()
     for each in (options, original):
         each.set_load_cancellation_flag(True)
@@ -524,7 +524,7 @@ INVALID = {
 @pytest.mark.slow
 @pytest.mark.parametrize("devices", ["cpu", "fake_npu"])
 @pytest.mark.parametrize("key", [*WHOLE_MODEL, *INVALID, "session.disable_cpu_ep_fallback"])
-def test_no_other_device_computes_nodes_because_session_options_break_the_cpu(devices, key):
+def test_session_options_that_break_the_cpu_are_errors(devices, key):
     options = onnxruntime.SessionOptions()
     options.add_session_config_entry(key, {**WHOLE_MODEL, **INVALID}.get(key, "1"))
     contents = TEXTS.SerializeToString()
@@ -544,7 +544,7 @@ def test_no_other_device_computes_nodes_because_session_options_break_the_cpu(de
         assert isinstance(ours.value, theirs.type) and isinstance(ours.value, nna.errors.InvalidOptionError)
 
 
-def test_forbidding_the_cpu_by_session_options_lets_devices_compute_all():
+def test_disable_cpu_fallback_entry_allows_fully_delegated_models():
     options = onnxruntime.SessionOptions()
     options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
     with ort.InferenceSession(WHOLE, options, devices="fake_npu") as session:
@@ -555,7 +555,7 @@ def test_forbidding_the_cpu_by_session_options_lets_devices_compute_all():
 
 
 @pytest.mark.parametrize("entry", ["session.gqa_value_layout", "deterministic"])
-def test_session_options_without_effect_over_devices_are_warned_of(entry):
+def test_session_options_without_effect_on_devices_warn(entry):
     options = onnxruntime.SessionOptions()
     if entry == "deterministic":
         options.use_deterministic_compute = True
@@ -582,7 +582,7 @@ def test_external_initializers_from_memory_reach_every_segment(devices, how, tmp
 
 
 @pytest.mark.parametrize("make", [onnxruntime.RunOptions, ort.RunOptions])
-def test_run_options_for_devices_that_the_session_lacks_are_warned_of(make):
+def test_run_options_for_absent_providers_warn(make):
     options, feed = make(), {"x": numbers(2, 3)}
     options.add_run_config_entry("qnn.htp_perf_mode", "burst")
     options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
@@ -593,7 +593,7 @@ def test_run_options_for_devices_that_the_session_lacks_are_warned_of(make):
         session.run(None, feed, options)
 
 
-def test_every_entry_of_run_options_reaches_a_copy():
+def test_copied_run_options_have_every_entry():
     options = ort.RunOptions()
     options.add_run_config_entry("of.another.provider", "1")
     copy = copied_run_options(options)

@@ -15,7 +15,7 @@ ROOMS = ("nnadapter", "nnadapter.drivers", "nnadapter.ir", "partition")
 
 
 @pytest.mark.parametrize("room", ROOMS)
-def test_all_is_sorted_and_there(room):
+def test_all_is_sorted_and_complete(room):
     module = importlib.import_module(room)
     names = list(module.__all__)
     assert len(set(names)) == len(names)
@@ -37,7 +37,7 @@ def test_unknown_names_are_attribute_errors():
         getattr(nna, "nope")  # noqa: B009  tests the lookup
 
 
-def test_the_version_is_known_without_an_installation():
+def test_version_is_known_without_installation():
     code = "import sys; sys.path.insert(0, sys.argv[1]); import nnadapter; print(nnadapter.__version__)"
     command = [sys.executable, "-I", "-S", "-c", code, str(ROOT)]  # -S hides site-packages
     found = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -50,7 +50,7 @@ def test_importing_the_package_imports_nothing_heavy():
     assert found.stdout.strip() == "[]"
 
 
-def test_every_error_has_one_root():
+def test_errors_have_one_base_class():
     classes = [
         value
         for value in vars(nna.errors).values()

@@ -42,7 +42,7 @@ SMALL = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL)
-def test_small_models(name):
+def test_small_quantized_models_run_entirely_on_the_device(name):
     network, quantizer, level = SMALL[name]
     before = network()
     models = quantize(before, quantizer, level)
@@ -55,6 +55,6 @@ def test_small_models(name):
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("name", MODELS)
-def test_every_model(name):
+def test_every_quantized_model_passes(name):
     rows = [quantized_row(model, "fake_npu") for model in written([name])]
     assert rows and all(row["passes"] for row in rows), rows

@@ -20,7 +20,7 @@ BOTH = pytest.mark.parametrize("text", [ENGLISH, CHINESE], ids=["English", "Chin
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
-def test_the_python_example_runs_on_two_devices():
+def test_python_example_runs_on_two_devices():
     (example,) = re.findall(r"^```python\n(.*?)^```", ENGLISH, re.MULTILINE | re.DOTALL)
     command = [sys.executable, "-W", "error", "-c", example]
     printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
@@ -30,7 +30,7 @@ def test_the_python_example_runs_on_two_devices():
 
 @pytest.mark.filterwarnings("default")  # as for users
 @BOTH
-def test_the_pytorch_example_is_one_session(text):
+def test_pytorch_example_runs_in_sessions(text):
     torch = pytest.importorskip("torch")
     pytest.importorskip("onnxscript", reason="PyTorch's exporter needs it")
     (call,) = re.findall(r"`(torch\.compile\(.+?\))`", text)
@@ -41,7 +41,7 @@ def test_the_pytorch_example_is_one_session(text):
 
 
 @BOTH
-def test_the_paddle_import_is_a_module(text):
+def test_paddle_import_works(text):
     (statement,) = re.findall(r"import nnadapter\.paddle as paddle_infer", text)
     names = {}
     exec(statement, names)
@@ -49,7 +49,7 @@ def test_the_paddle_import_is_a_module(text):
 
 
 @BOTH
-def test_the_two_commands_are_there_word_for_word(text):
+def test_both_install_commands_are_present(text):
     assert "\n    pip install '.[demo]' && python examples/read_text.py\n" in text
     assert "\n    pip install -e '.[test]' && pytest\n" in text
 
@@ -73,12 +73,12 @@ def test_the_commands_exist(text):
 @pytest.mark.parametrize("pattern", [
     r"^    (nnadapter .+?) +#", r"!\[.*\]\((.+)\)", r"`(torch\.compile.+?)`", r"`(nnadapter .+?)`",
 ], ids=["command lines", "pictures", "PyTorch", "inline commands"])  # fmt: skip
-def test_the_chinese_page_has_no_other_code(pattern):
+def test_chinese_page_has_only_code_of_english_page(pattern):
     english, chinese = (re.findall(pattern, text, re.MULTILINE) for text in (ENGLISH, CHINESE))
     assert chinese and set(chinese) <= set(english)
 
 
-def test_the_chinese_page_links_only_what_the_english_page_links():
+def test_chinese_page_has_only_links_of_english_page():
     english, chinese = (
         {target.partition("#")[0] for target in re.findall(r"\]\(([^)]+)\)", text)} for text in (ENGLISH, CHINESE)
     )

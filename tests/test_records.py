@@ -51,7 +51,7 @@ OPTIONS = [
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 @pytest.mark.parametrize("mixed", [False, True], ids=["records", "with_dataclasses"])
-def test_a_class_does_what_one_of_dataclasses_does(options, mixed):
+def test_records_behave_like_dataclasses(options, mixed):
     base, derived = define(records.dataclass, **options)
     if mixed:  # a class of the standard library that inherits from one of ours
 
@@ -98,7 +98,7 @@ def test_frozen_slots_are_copied_and_pickled(duplicate):
     assert duplicate(Point(1, names=["a"])).names == ["a"]
 
 
-def test_fields_have_their_options():
+def test_field_options_are_respected():
     point = Point(1, hidden=4)
     assert repr(point) == "Point(x=1, y=2, names=[])".replace("Point", Point.__qualname__)
     assert hash(point) == hash((1, 2, 4))
@@ -107,7 +107,7 @@ def test_fields_have_their_options():
         Point(1, 2, [], 4)
 
 
-def test_methods_of_the_class_itself_stay():
+def test_methods_of_the_class_are_not_replaced():
     @records.dataclass(frozen=True)
     class Named:
         name: str
@@ -126,7 +126,7 @@ def test_methods_of_the_class_itself_stay():
     assert repr(Named("A")) == "named"
 
 
-def test_a_class_with_one_field_or_none():
+def test_classes_with_one_or_no_field():
     @records.dataclass(frozen=True)
     class Nothing:
         pass
@@ -142,7 +142,7 @@ def test_a_class_with_one_field_or_none():
     assert hash(One(1.0)) == hash((1.0,))
 
 
-def test_instances_with_a_slot_for_it_have_weak_references():
+def test_weakref_slot_allows_weak_references():
     @records.dataclass(slots=True, weakref_slot=True)
     class Watched:
         value: int
@@ -151,7 +151,7 @@ def test_instances_with_a_slot_for_it_have_weak_references():
     assert weakref.ref(watched)() is watched
 
 
-def test_repr_of_a_cycle_ends():
+def test_repr_of_a_cycle_is_finite():
     @records.dataclass
     class Node:
         next: object

@@ -91,7 +91,7 @@ def test_one_template_serves_every_size(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
-def test_results_are_those_of_onnx_runtime(name):
+def test_results_equal_onnx_runtime(name):
     text, shapes = CASES[name]
     model = onnx.parser.parse_model(text)
     session = nna.InferenceSession(model, devices="fake_npu", options=nna.Options(fallback="forbid"))

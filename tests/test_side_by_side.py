@@ -29,7 +29,7 @@ def differences(old, new, **options):
     return list(side_by_side.differences(old, new, **{"measured": False, "renamed": {}, **options}))
 
 
-def test_a_record_equals_itself(record):
+def test_equal_records_have_no_differences(record):
     assert record["report"]["nodes"] and differences(record, copy.deepcopy(record)) == []
 
 
@@ -48,7 +48,7 @@ def test_a_refusal_code_is_a_difference(record):
     assert differences(record, other) == ["report.nodes[0].refusals[0].reason: 'switched_off', now 'unsupported_type'"]
 
 
-def test_a_number_and_a_key_of_the_report_are_differences(record):
+def test_numbers_and_keys_of_the_report_are_compared(record):
     other = copy.deepcopy(record)
     other["report"]["coverage"]["nodes"] += 0.01
     other["report"]["coverage"]["new"] = 1
@@ -64,12 +64,12 @@ def test_renamed_keys_and_words_are_no_differences(record):
     assert differences(record, other, renamed={"coverage": "extent"}) == []
 
 
-def test_an_error_in_place_of_a_result_is_a_difference(record):
+def test_error_instead_of_a_result_is_a_difference(record):
     assert differences(record, {"error": "InvalidModelError"}) == ["error: None, now 'InvalidModelError'"]
 
 
 @needs("onnx_ir")
-def test_a_checkout_equals_itself():
+def test_identical_checkouts_have_no_differences():
     words = [sys.executable, "-m", "benchmarks", "side_by_side", str(ROOT), "--networks", "composition 1"]
     words += ["--devices", "fake_npu", "--policies", "priority"]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)

@@ -61,19 +61,19 @@ def check_loaded(program, arguments, kibibytes, without, **variables):
     assert int(source[0]) <= kibibytes
 
 
-def test_a_session_on_the_cpu(model_path):
+def test_imports_of_a_cpu_session(model_path):
     check_loaded(SESSION, (model_path, "cpu"), 215, NO_CPU)
 
 
 @pytest.mark.parametrize(("device", "kibibytes"), [("fake_npu", 2900), ("openvino", 2800), ("null", 2600)])
-def test_a_session_on_one_device(model_path, device, kibibytes):
+def test_imports_of_a_session_on_one_device(model_path, device, kibibytes):
     others = {"openvino"} - {device}
     check_loaded(SESSION, (model_path, device), kibibytes, (*NO_SESSION, *others))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("device", ONE_DEVICE)
-def test_onnxruntime_is_loaded_if_the_cpu_has_something_to_run(tmp_path, device):
+def test_fully_delegated_model_does_not_import_onnxruntime(tmp_path, device):
     path = tmp_path / "model.onnx"
     text = '<ir_version: 10, opset_import: ["" : 17]> g (float[2, 3] x) => (float[2, 3] y) { y = Relu(x) }'
     onnx.save(parse(text), path)
@@ -90,7 +90,7 @@ def test_onnxruntime_is_loaded_if_the_cpu_has_something_to_run(tmp_path, device)
         ("qnn", 1200, ("email", "importlib.metadata", "onnxruntime")),
     ],
 )
-def test_a_compiled_file(model_path, tmp_path, device, kibibytes, needs):
+def test_imports_of_a_session_from_a_compiled_file(model_path, tmp_path, device, kibibytes, needs):
     path = tmp_path / "model.compiled"
     nna.compile(model_path, path, devices=device, input_shapes={"x": (2, 3)})
     check_loaded(SESSION, (path, device), kibibytes, set(NO_FILE) - set(needs))
@@ -98,12 +98,12 @@ def test_a_compiled_file(model_path, tmp_path, device, kibibytes, needs):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("device", "kibibytes"), [("fake_npu", 790), ("openvino", 730)])
-def test_a_session_with_a_filled_cache(model_path, tmp_path, device, kibibytes):
+def test_imports_of_a_session_with_a_filled_cache(model_path, tmp_path, device, kibibytes):
     for budget, packages in ((sys.maxsize, ()), (kibibytes, NO_FILE)):  # the first process fills the cache
         check_loaded(SESSION, (model_path, device), budget, packages, NNADAPTER_CACHE_DIR=str(tmp_path))
 
 
 @pytest.mark.parametrize("option", ["--version", "--help"])
-def test_the_command_line(option):
+def test_imports_of_the_command_line(option):
     packages = ("numpy", "onnx", "onnxruntime", "openvino", "msgspec", "scipy")
     check_loaded(COMMAND, (option,), 100, packages)

@@ -158,7 +158,7 @@ def _try(kind: str, seed: int, folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_opset_that_onnx_does_not_take_for_a_number():
+def test_opset_version_beyond_int32_is_accepted():
     """A function may import version 2 ** 40; nnadapter must not pass that number to onnx."""
     made = _seed_model()
     made.functions[0].opset_import[0].version = 2**40
@@ -166,27 +166,27 @@ def test_an_opset_that_onnx_does_not_take_for_a_number():
 
 
 @pytest.mark.parametrize("old", [b"Relu", b"Neg", b"Conv", b"kernel_shape", b"own"])
-def test_names_that_are_no_text_wherever_they_stand(old):
+def test_non_utf8_names_are_an_error(old):
     """protobuf returns such names as bytes, in functions and branches too."""
     contents = _seed_model().SerializeToString()
     with pytest.raises(NNAdapterError, match="a name in it is not UTF-8"):
         nna.InferenceSession(contents.replace(old, old[:-1] + b"\xff"), devices="fake_npu")
 
 
-def test_a_class_of_onnx_runtime_in_place_of_a_value():
+def test_ort_value_class_as_input_is_an_error():
     with pytest.raises(NNAdapterError, match="input 'x' takes an array of float32"):
         _fed_session("fake_npu").run(None, {"x": onnxruntime.OrtValue, "s": np.arange(4)})
 
 
 @pytest.mark.parametrize("kind", _KINDS)
-def test_some(kind, tmp_path):
+def test_few_random_inputs_raise_only_our_errors(kind, tmp_path):
     for seed in range(25):
         _try(kind, seed, tmp_path)
 
 
 @pytest.mark.fuzz
 @pytest.mark.parametrize("kind", _KINDS)
-def test_many(kind, tmp_path_factory):
+def test_many_random_inputs_raise_only_our_errors(kind, tmp_path_factory):
     folder = tmp_path_factory.mktemp("strange")
 
     @settings(max_examples=_MANY)

@@ -76,7 +76,7 @@ def first_wish(network, device):
     return nna.what_if(network[0], device).road_map[0].labels
 
 
-def test_the_steps_lead_to_both_networks(package, networks):
+def test_steps_of_the_tutorial_run_both_networks(package, networks):
     pictures, first_driver, language, second_driver, mended = BLOCKS
     assert first_wish(networks["resnet50"], package("new_npu")) == ("Conv",)
     first = package("picture_npu", pictures, first_driver)
@@ -96,7 +96,7 @@ def test_the_steps_lead_to_both_networks(package, networks):
     assert card.all_passed
 
 
-def test_the_commands_are_those_of_the_command_line():
+def test_commands_of_the_tutorial():
     commands = [shlex.split(line) for line in re.findall(r"^ {4}(\S.+)$", PAGE, re.MULTILINE)]
     assert [command[1] for command in commands if command[0] == "nnadapter"] == [
         "new-driver", "report", "report", "compare", "compare", "conformance"

@@ -70,7 +70,7 @@ for command in (["devices"], ["report", model, "-d", "fake_npu"], ["run", model,
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="takes away what is not there")
-def test_a_session_a_cache_a_file_and_the_command_line_work_without_posix(tmp_path):
+def test_basic_use_works_without_posix(tmp_path):
     onnx.save(parser.parse_model(CHAIN), tmp_path / "model.onnx")
     own = (sys.executable, "-c", _WITHOUT, str(tmp_path / "cache"), str(tmp_path / "model.onnx"))
     (tmp_path / "cache").mkdir()

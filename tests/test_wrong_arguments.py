@@ -17,29 +17,29 @@ def session():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shapes", [None, 3, "x", [3], {"x": None}, {"x": 2}, {"x": (1.5, 2)}, [{"x": ("a", 3)}]])
-def test_shapes(session, shapes):
+def test_invalid_input_shapes_are_refused(session, shapes):
     with pytest.raises(InvalidInputError, match=r"^input shapes are .*, expected whole numbers by input"):
         session.prepare(shapes)
 
 
-def test_several_shapes(session):
+def test_several_input_shapes_are_accepted(session):
     session.prepare([{"x": [2, 3]}, {"x": (np.int64(2), np.int32(3))}])
 
 
 @pytest.mark.parametrize("names", [3, object(), "y"])
-def test_outputs(session, names):
+def test_invalid_output_names_are_refused(session, names):
     with pytest.raises(InvalidInputError, match="^outputs are .*, expected a list of names, or None"):
         session.run(names, {"x": numbers(2, 3)})
 
 
 @pytest.mark.parametrize("names", [None, [], (), np.array(["y"])])
-def test_outputs_in_several_forms(session, names):
+def test_output_names_are_accepted_in_several_forms(session, names):
     for _ in range(2):  # a repeated run skips checks
         assert len(session.run(names, {"x": numbers(2, 3)})) == 1
 
 
 @pytest.mark.parametrize("devices", ["cpu", "fake_npu"])
-def test_options_of_onnxruntime_of_another_kind(devices):
+def test_onnxruntime_options_of_wrong_type_are_refused(devices):
     model = parse(CHAIN).SerializeToString()
     with pytest.raises(TypeError, match=r"^session options must be an onnxruntime\.SessionOptions, got dict"):
         nna.InferenceSession(model, {"threads": 1}, devices=devices)
@@ -53,7 +53,7 @@ def test_options_of_onnxruntime_of_another_kind(devices):
 
 
 @pytest.mark.parametrize("devices", ["cpu", "fake_npu"])
-def test_texts_as_bytes(devices):
+def test_bytes_are_accepted_as_strings(devices):
     text = '<ir_version: 8, opset_import: ["" : 17]> g (string[n] s) => (string[n] t) { t = Identity (s) }'
     with nna.InferenceSession(parse(text), devices=devices, options={"fallback": "allow"}) as session:
         for given, expected in (([b"a", b"b"], ["a", "b"]), ([b"ab", b"c"], ["ab", "c"])):
@@ -73,7 +73,7 @@ def test_optional_inputs_may_be_left_out(devices):
 
 
 @pytest.mark.parametrize("inputs", [None, 3, object()])
-def test_inputs_of_executions(inputs):
+def test_invalid_inputs_of_executions_are_refused(inputs):
     builder = nna.ModelBuilder()
     x = builder.add_input("x", OperandType(DataType.FLOAT32, (2, 3)))
     model = builder.finish(builder.add_operation("RELU", (x,)))
@@ -92,7 +92,7 @@ def test_inputs_of_executions(inputs):
         ({"options": nna.Options, "device": 3}, "did you mean 'devices'"),
     ],
 )
-def test_options_in_the_place_of_arguments(arguments, message):
+def test_option_names_as_arguments_are_refused(arguments, message):
     with pytest.raises(InvalidOptionError, match=message):
         nna.InferenceSession(parse(CHAIN), **arguments)
 
@@ -103,6 +103,6 @@ def test_other_arguments_are_ignored_as_in_onnxruntime():
 
 
 @pytest.mark.parametrize("values", [{"rules": {"pins": []}}, {"rules": 3}, {"plan": 3}, {"plan": {}}])
-def test_options_of_another_kind(values):
+def test_options_of_wrong_type_are_refused(values):
     with pytest.raises(InvalidOptionError, match="^option '(rules|plan)' must be .*, got "):
         nna.Options(**values)
