@@ -91,7 +91,6 @@ class Cutting:
         return self._visible_outputs([atom])
 
     def size(self, atom: int) -> int:
-        """Return the bytes of the visible outputs, as far as known."""
         return sum(self.graph.value(name).nbytes or 0 for name in self.visible(atom))
 
     def live(self, border: int) -> frozenset[str]:

@@ -153,7 +153,6 @@ class BufferPlacement:
     """Offsets of buffers in an arena."""
 
     offsets: tuple[int, ...]
-    """Byte offsets, one per buffer."""
     arena_bytes: int
     lower_bound_bytes: int
     """Maximum of bytes alive at once."""

@@ -67,7 +67,6 @@ NEEDS: Mapping[str, HardwareNeeds] = MappingProxyType(
 GRAPHICS = frozenset(
     f"{name}{SUFFIX}" for name in ("CUDA", "Dml", "Js", "MIGraphX", "NvTensorRTRTX", "Tensorrt", "WebGpu")
 )
-"""Providers for graphics processors."""
 BY_KERNELS = frozenset(("CUDAExecutionProvider", "WebGpuExecutionProvider"))
 """Providers with kernels for dynamic shapes; others need static shapes, or are untested."""
 

@@ -482,7 +482,6 @@ def _unknown_text(name: str) -> str:
 
 
 def _state(device: str) -> Iterator[str]:
-    """Yield a possible device with its state or remedy."""
     for row in _rows(device.partition(":")[0]):
         if row.name == device or row.name.startswith(f"{device}."):
             yield f"{row.name!r} ({'which is here' if row.available else row.reason})"

@@ -195,7 +195,6 @@ class Request:
 
     @property
     def accelerators(self) -> tuple[str, ...]:
-        """Devices except the CPU."""
         return tuple(name for name in self.device_requests if name not in HOSTS)
 
     @property

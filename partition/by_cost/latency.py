@@ -310,7 +310,6 @@ class _Loads:
         return self._known[key]
 
     def key(self, rows: Indices) -> tuple[float, float]:
-        """Return busiest and total load, to compare placements."""
         seconds = self.of(rows)
         return float(seconds.max(initial=0.0)), float(seconds.sum())
 

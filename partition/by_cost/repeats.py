@@ -168,7 +168,6 @@ class FoldedGraph:
     """Number of repeats per run."""
 
     def spread(self, rows: Rows) -> Rows:
-        """Return a placement of the long graph from the short one's."""
         long_rows: Rows = rows[self.representative_atom]
         return long_rows
 

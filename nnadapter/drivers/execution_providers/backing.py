@@ -119,9 +119,7 @@ def library_path(source: LibrarySource) -> str:
 
 
 def register(provider: str, path: str) -> Sequence[onnxruntime.OrtEpDevice]:
-    """Register a library, once, and return its devices.
-
-    A library may use the registered name or only its own, so both names are tried.
+    """Register a library once, by the usual name or only its own, and return its devices.
 
     Raises:
         DeviceUnavailableError: no provider library, or no hardware.

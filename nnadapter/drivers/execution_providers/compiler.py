@@ -147,7 +147,6 @@ def _is_cast_without_kernel(node: onnx.NodeProto, facts: _ModelValueIndex) -> bo
 
 
 def _has_broadcast_scale(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
-    """Return whether the scale is broadcast; the provider reads one per element."""
     x, scale, axis = facts.shape(node.input[0]), facts.shape(node.input[1]), _attribute_value(node, "axis")
     first = axis if isinstance(axis, int) else -1
     return x is not None and scale is not None and tuple(scale) != tuple(x[first:])

@@ -1,7 +1,5 @@
 """Provider programs: device memory, executions, and serialized EPContext models.
 
-Memory holds OrtValues; data types that the Python interface lacks stay on the host.
-
 Serialized programs are untrusted and must name no files. Most pass a strict scan for listed fields in canonical
 encoding, which no parser can read differently; others are parsed. The envelope's header has everything that the
 compiled form depends on, as JSON.

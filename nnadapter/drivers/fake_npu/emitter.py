@@ -72,7 +72,6 @@ class Emitter:
         return outputs
 
     def tensor(self, operand: int) -> int:
-        """Return the tensor of a constant or assigned operand."""
         if operand not in self._tensor_of:
             self._tensor_of[operand] = self.add_constant(self.constant(operand))
         return self._tensor_of[operand]
@@ -111,7 +110,6 @@ class Emitter:
             self.assign(operand, tensor)
 
     def round_results(self, operands: Sequence[int]) -> None:
-        """Round results if operand or context has half precision."""
         for operand in operands:
             if self._is_half(operand):
                 self._tensor_of[operand] = self._rounded(self._tensor_of[operand])

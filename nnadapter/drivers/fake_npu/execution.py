@@ -208,7 +208,6 @@ class InstructionEvents:
         self._notes = [(instruction.kernel, _facts(instruction, graph)) for instruction in graph.instructions]
 
     def of(self, runs: list[Run]) -> list[Run]:
-        """Wrap instructions to record events, if the trace has capacity."""
         if not self._trace.reserve_events(len(runs)):
             return runs
         return [partial(self._run, run, *note) for run, note in zip(runs, self._notes, strict=True)]

@@ -89,7 +89,6 @@ class NpuGraph:
         return NpuGraph(tuple(tensors), self.instructions, self.inputs, self.outputs)
 
     def with_contents(self) -> NpuGraph:
-        """Return the graph with deferred constants computed."""
         deferred = {i: tensor.value for i, tensor in enumerate(self.tensors) if isinstance(tensor.value, DeferredArray)}
         return self.with_values({index: contents_of(value) for index, value in deferred.items()})
 

@@ -64,7 +64,6 @@ class OperationRow:
 
     @property
     def support(self) -> OperationSupport:
-        """Row of `nnadapter ops`."""
         dtypes = self.other_dtypes.get(0, self.dtypes)
         return OperationSupport(type=self.type, dtypes=dtypes, ranks=self.ranks, limits=self.limits_in_words)
 

@@ -118,7 +118,6 @@ class _Point:
         self.under_way.release()
 
     def wait(self) -> BaseException | None:
-        """Wait for the stream; return the failure of earlier work."""
         with self.under_way:
             return self.failure
 

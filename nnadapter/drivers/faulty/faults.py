@@ -217,7 +217,6 @@ class CallPoint:
     matching_faults: Sequence[tuple[int, Fault]]
 
     def due(self) -> list[TriggeredFault]:
-        """Count a call and return the due faults."""
         return self.faults.due(self.phase, self.subject.key, self.matching_faults)
 
     def note(self, due: TriggeredFault) -> None:

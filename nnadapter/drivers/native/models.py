@@ -76,7 +76,6 @@ class NumberedSizes:
         return self._array(*numbers)
 
     def positions_of(self, values: Sequence[Any]) -> list[int]:
-        """Return the numbers of symbolic sizes; `OPEN` for static values."""
         return [self._place[value.number] if isinstance(value, SymbolicNumber) else OPEN for value in values]
 
     def address_of_places(self, holder: Holder, values: Sequence[Any]) -> int | None:
@@ -482,7 +481,6 @@ def _has_packed_sizes(of: SpecializableModel) -> bool:
 
 
 def _of_list(start: int, values: Sequence[Any]) -> Iterator[tuple[int, int]]:
-    """Yield word index and symbolic number of each symbolic element."""
     return ((start + place, value.number) for place, value in enumerate(values) if isinstance(value, SymbolicNumber))
 
 

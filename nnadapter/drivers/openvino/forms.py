@@ -103,7 +103,6 @@ class Form:
         return value.dtype if value else None
 
     def per_axis(self, name: str, default: int = 1) -> Sequence[int]:
-        """Return an attribute with a number per spatial dimension."""
         return list(self.attribute(name, [])) or [default] * (len(self.shape(0)) - 2)
 
     def padding(self) -> Sequence[int]:

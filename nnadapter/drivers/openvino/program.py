@@ -126,7 +126,6 @@ class RecoverableModel:
         self._lock = new_lock()
 
     def latest_model(self) -> RecoverableModel:
-        """Return the newest existing replacement, or this model."""
         later = self._next
         return self if later is None or later is self else later.latest_model()
 

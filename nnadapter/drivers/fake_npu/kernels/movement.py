@@ -126,7 +126,6 @@ def _range(out: Array, start: Array, delta: Array) -> None:
 
 
 def _bit_cast(out: Array, x: Array) -> None:
-    """Reinterpret bits; nonzero bytes become true."""
     np.copyto(out, x != 0 if out.dtype.kind == "b" else x.view(out.dtype))
 
 

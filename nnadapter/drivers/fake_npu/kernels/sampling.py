@@ -71,7 +71,6 @@ def _places(size: int, result: int, scale: float, mode: str) -> Array:
 
 
 def _resized_axes(x: Sequence[int], out: Sequence[int], scales: Sequence[float]) -> list[int]:
-    """Return the axes that change, most shrinking first."""
     resized = [axis for axis, size in enumerate(x) if size != out[axis] or scales[axis] != 1]
     return sorted(resized, key=lambda axis: out[axis] / x[axis])
 

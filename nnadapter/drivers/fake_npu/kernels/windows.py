@@ -34,11 +34,9 @@ class Window(NamedTuple):
 
     @property
     def is_pointwise(self) -> bool:
-        """True if outputs depend only on the element at their position."""
         return {*self.kernel_shape, *self.strides} <= {1} and not any(self.pads)
 
     def taps(self) -> Iterator[tuple[int, ...]]:
-        """Yield positions in a window, the last axis fastest."""
         return product(*map(range, self.kernel_shape))
 
     def reach(self, result: Sequence[int]) -> tuple[int, ...]:

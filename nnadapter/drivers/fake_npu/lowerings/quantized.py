@@ -90,7 +90,6 @@ def _sum_of_magnitudes(weight: Array, *, zero_points: tuple[int, ...], axis: int
 
 
 def _sum_type(most: int) -> str:
-    """Return the type that is exact for sums up to `most`."""
     return "float32" if most < _EXACT_IN_FLOAT32 else "float64"
 
 
