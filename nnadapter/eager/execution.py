@@ -257,7 +257,7 @@ def _model(call: OperationCall) -> Model | str:
 
 
 def _candidates(context: Context, call: OperationCall, plain: Model) -> list[Model]:
-    """Return models to try: `plain`, then a call of a custom kernel if any."""
+    """Return models to try: `plain` and a call of a custom kernel, if any, in order."""
     driver_context = context.driver_context
     if not isinstance(driver_context, KernelContext) or ("", call.op_type) not in driver_context.table.by_op:
         return [plain]

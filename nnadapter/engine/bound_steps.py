@@ -171,7 +171,7 @@ def output_of(
 
 
 def own_value(value: Any, fed: bool) -> Any:
-    """Return a value that only the caller uses: constants and fed inputs (`fed`) are copied."""
+    """Return a value that only the caller uses: constants and fed inputs are copied."""
     if isinstance(value, np.ndarray) and (fed or not value.flags.writeable):
         return value.copy()
     return value
@@ -207,7 +207,7 @@ def slots_of(plan: Plan) -> dict[str, int]:
 
 
 def planned_values(graph: Graph, slots: Mapping[str, int], inputs: Sequence[str]) -> Iterator[Planned]:
-    """Yield the planned shape of each input that another step computes, if it is static."""
+    """Yield the planned static shape of each input that another step computes."""
     for name in inputs:
         shape = graph.value(name).static_shape
         if shape is not None and name in graph.producer and _array_type(graph.value(name).dtype) is not None:
@@ -373,10 +373,10 @@ class BoundStep:
     health_keys: tuple[str, ...] = ()
     """Outputs and nodes of the step, by which plans for other shapes share the device's health."""
     copies_inputs: bool = False
-    """True if inputs are copied, because native code of the device could write to them."""
+    """True if inputs are copied, because native code could write to them."""
     index_checks: tuple[BoundCheck, ...] = ()
     takes_sizes: bool = False
-    """True if the program is adapter IR with dynamic shapes, which gets symbolic sizes."""
+    """True if the program has dynamic shapes, and gets symbolic sizes."""
     residence: Residence | None = None
     seconds: float = 0.0
     failures: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""Plans for models with `If` nodes that inputs decide: each selection of branches is planned as a model of its own.
+"""Plans for models with `If` nodes that inputs decide: each selection of branches is planned as a separate model.
 
 A device without support for `If` may take nodes of a selected branch. A selection is planned when a run first selects
 it. The original model, with all branches, serves contradictory selections, those without gain, and those beyond the
@@ -43,10 +43,10 @@ from partition.graph import Value
 MOST_CHOICES = 8
 """Selections per session that have plans of their own."""
 MOST_AHEAD = 4
-"""Number of selections up to which all are planned ahead of runs."""
+"""Selections up to which all are planned ahead of runs."""
 _MOST_LEFT = 256
 _MOST_VAIN = 4
-"""Number of sets of shapes without gain, after which a selection is abandoned."""
+"""Sets of shapes without gain after which a selection is abandoned."""
 
 
 class NothingGainedError(NNAdapterError):
@@ -111,7 +111,7 @@ class BranchSelections:
         self._contradicted: list[Truths] = []
         self._forks, self._numbers = count(2), count(1)
         self.note = ""
-        """Report note that inputs select among too many variants; otherwise empty."""
+        """Report note that inputs select among too many variants, if so."""
         self._fork = self._fork_of(decision)
 
     def select(self, feed: Mapping[str, Any] | None) -> BranchSelection:

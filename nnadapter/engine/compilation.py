@@ -48,7 +48,7 @@ class Compiler:
     make_room: Callable[[], bool] = evict_nothing
     """Closes an idle plan to free memory; returns False if there is none."""
     arenas: Arenas = field(init=False)
-    """Memory of intermediate values, shared by all plans; isolated devices map it."""
+    """Memory of intermediate values, shared by all plans and with isolated devices."""
 
     def __post_init__(self) -> None:
         self.arenas = Arenas(shared=any(device.is_isolated for device in self.setting.devices))
@@ -369,7 +369,7 @@ def _calls_about(partitioning: Partitioning, step: Step) -> NamedCalls:
 
 
 def _nodes_at_fault(partitioning: Partitioning, step: Step, error: BaseException) -> Mapping[int, Unsupported]:
-    """Return the nodes (positions in `step`) that an error names as its cause, except invalid ONNX nodes."""
+    """Return the nodes (positions in `step`) that an error blames, except invalid ONNX nodes."""
     verdicts = partitioning.model.conversion.verdicts
 
     def is_invalid(node: int) -> bool:
@@ -394,7 +394,7 @@ def _delegated_segments(partitioning: Partitioning, remaining: Step) -> dict[Ato
 def _host_of(partitioning: Partitioning, step: Step) -> SessionDevice:
     """Return the host if it supports every node of a step, otherwise the last resort.
 
-    A pin to the failed device does not exclude the host; a ban of the node from the host does.
+    Pins to the failed device do not exclude the host; bans from the host do.
     """
     setting, plan = partitioning.setting, partitioning.plan
     host = setting.host

@@ -95,7 +95,6 @@ class RunnablePlan:
     shapes: ShapeSet | None = None
     """Shapes that a dynamic plan serves; None for a static plan."""
     programs: SpecializedPrograms[Any] | None = None
-    """Programs that a template and its specialized plans share."""
     is_template: bool = False
     """True if it never runs itself, only its specialized plans."""
 
@@ -147,12 +146,12 @@ class Compiled(RunnablePlan):
     partitioning: Partitioning
     compile_seconds: Mapping[int, float]
     cloned_from: Mapping[int, int] = field(default_factory=dict)
-    """Segments with a cloned program -> the segments that they were cloned from."""
+    """Segments with a cloned program -> segments of the originals."""
     timed: tuple[TimedPlacement, ...] = ()
     """Measured placements: the chosen one, then fastest first."""
     chosen: str = ""
     dynamic: DynamicPartitioning | None = None
-    """Dynamic partitioning, if any; `partitioning` is then the static one at the first shapes."""
+    """Dynamic partitioning; `partitioning` is then the static one at the first shapes."""
 
     @property
     def run_partitioning(self) -> Partitioning:

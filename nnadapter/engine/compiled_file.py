@@ -220,7 +220,7 @@ def _plans(model: Message, rows: Mapping[str, Message]) -> Iterator[str]:
 
 
 def _choices(model: Message, rows: Mapping[str, Message]) -> Iterator[str]:
-    """Check that inputs of branch conditions are small, and that each plan belongs to a selection of branches."""
+    """Check that branch conditions have small inputs, and that each plan belongs to a selection of branches."""
     if len(model.forks) > MOST_FORKS:
         yield f"it has {len(model.forks)} choices of branches (Fork), expected at most {MOST_FORKS}"
         return
@@ -314,7 +314,7 @@ def _check_unique(names: Iterable[str], subject: str) -> Iterator[str]:
 
 
 def _check_part(container: Container, number: int, kind: str) -> Iterator[str]:
-    """Check that a part of the container exists and has this kind.
+    """Check that a part exists and has this kind.
 
     An empty kind accepts any, since parts with equal contents are stored once.
     """
@@ -349,7 +349,7 @@ RULES: Mapping[str, Rule] = {
 
 
 class CompiledFile:
-    """Opened compiled model. Its description is read and checked; programs and weights are read on demand."""
+    """Opened compiled model; programs and weights are read on demand."""
 
     def __init__(self, source: str | os.PathLike[str] | bytes | Container) -> None:
         """Open a path, contents, or a container; CompiledModelError if it is damaged or of a newer version."""
@@ -375,7 +375,7 @@ class CompiledFile:
         return {name: messages.read_sizes(row) for name, row in zip(self.message.order, plan.shapes, strict=True)}
 
     def report(self, plan: Message) -> bytes:
-        """Return the stored report of a plan as JSON; for the original model, the report of the first plan."""
+        """Return the stored report of a plan as JSON; for the original model, that of the first plan."""
         described = self.message.plans[0] if plan is self.original_model else plan
         return bytes(self.container.contents(described.report, messages.REPORT))
 

@@ -84,7 +84,7 @@ class Turns:
 
 
 ENTRY = "nnadapter.deadline_s"
-"""Name of the run configuration entry with a run's deadline in seconds."""
+"""Run configuration entry with a run's deadline in seconds."""
 OnDeadline = Callable[[], float | None]
 """Called at a run's deadline; returns a later time by `time.monotonic` if the run has more time."""
 
@@ -188,7 +188,7 @@ def _end_watch(asleep: Lock) -> None:
 _LEAST_SECONDS = 1e-9
 """Passed to a driver when no time remains, since 0 means no deadline."""
 _LEAST_LEFT = 0.001
-"""Shortest time in seconds until a run that waits for its turn is checked again."""
+"""Least number of seconds until a waiting run is checked again."""
 
 
 class RunControl:
@@ -204,7 +204,7 @@ class RunControl:
         self._turns, self._number = turns, number
         self._device: str | None = None
         self.copies_options = False
-        """True if steps on the CPU get a copy of the run options, which lacks adapters."""
+        """True if steps on the CPU get a copy of the run options, without adapters."""
         self._stopped = False
         self._has_holder = has_holder
         self._caller_options: onnxruntime.RunOptions | None = None
@@ -214,7 +214,7 @@ class RunControl:
         self._own_deadlines: Deadlines | None = None
         self._end: float | None = None
         self._seconds_left: float | None = None
-        """Seconds to the deadline while the run waits for its turn."""
+        """Seconds to the deadline while waiting for a turn."""
 
     def stop(self) -> None:
         """Stop the run before its next step, or during a step if the device supports it; ignored after the run."""

@@ -177,7 +177,6 @@ class PlanEngine:
         return self._run_planned(serving, request, latest, is_due=is_due)
 
     def _run_planned(self, serving: _Serving, request: _Request, latest: Repeat | None, *, is_due: bool) -> RunResult:
-        """Look up and run the plan of a request; `is_due` if its steps are to be compared with the CPU."""
         source, use = serving.source, object()
         values, shapes, output_names, out_devices, control, _ = request
         try:
@@ -307,7 +306,7 @@ class PlanEngine:
             serving.source.write_new_plans()
 
     def observed(self) -> Observed | KeptReport:
-        """Return the facts for a report on the last run's plan, or on a plan for default shapes."""
+        """Return the facts for a report on the last run's plan, or on one for default shapes."""
         serving = self._serving
         return serving.source.observed(serving.last_shapes)
 
@@ -318,7 +317,7 @@ class PlanEngine:
         return list(map(node_arg, self.source.signature.outputs))
 
     def overridable(self) -> list[NodeArg]:
-        """Return the optional inputs, which have default contents (overridable initializers in ONNX Runtime)."""
+        """Return the optional inputs (overridable initializers in ONNX Runtime)."""
         return list(map(node_arg, self.source.signature.overridable))
 
     def metadata(self) -> ModelMetadata:
@@ -448,7 +447,7 @@ class Repeat:
         )
         self._expected = expected if len(expected) == len(feed) else ()
         self._direct: tuple[BoundStep, _Run] | None = None
-        """Only step, and ONNX Runtime's run method, if its session has the names of the model's inputs and outputs."""
+        """Only step, and ONNX Runtime's run method, if its session has the model's input and output names."""
 
     @property
     def is_of_choice(self) -> bool:
@@ -489,7 +488,7 @@ class Repeat:
             TENSORS.free_orphans()
 
     def at_other_sizes(self, feed: Any, names: Sequence[str]) -> tuple[Repeat, tuple[tuple[int, ...], ...]] | None:
-        """Return a copy for the shapes of this feed, with these shapes; None if the feed needs another plan."""
+        """Return a copy for the shapes of this feed, with these; None if the feed needs another plan."""
         expected = self._expected
         if self._serves is None or type(feed) is not dict or not len(feed) == len(expected) == len(names):
             return None

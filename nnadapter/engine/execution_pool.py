@@ -49,7 +49,7 @@ class ExecutionPool:
 
     @property
     def holding(self) -> Holding:
-        """Memory of the program and its executions; the last known value if the driver fails."""
+        """Memory of the program and its executions, or the last known value if the driver fails."""
         try:
             holding: Holding = self._calls["memory_bytes"](_memory_of, self.program, len(self._executions.all))
         except FAILURES:
@@ -188,7 +188,7 @@ class WrappedProgram(Program):
 
 
 class SameProgram(WrappedProgram):
-    """Program that a step shares with an equal step. The other step closes it; its executions belong to this step."""
+    """Program of an equal step, which closes it; only the executions belong to this step."""
 
     @property
     def memory_bytes(self) -> int:

@@ -1,4 +1,4 @@
-"""Fallback of a session: recorded incidents, and warnings or errors as the fallback policy requires."""
+"""Fallback of a session: recorded incidents, with warnings or errors by the policy."""
 
 from __future__ import annotations
 
@@ -149,11 +149,11 @@ _RAISED: Mapping[str, tuple[type[errors.DriverError], str]] = {
     "run": (errors.ExecutionError, "run"),
     "accuracy": (errors.AccuracyError, "run"),
 }
-"""Type and phase of the error that is raised per stage, unless the driver's error is more specific."""
+"""Type and phase of the error per stage, unless the driver's error is more specific."""
 
 
 Cause = tuple[str, Reason | None]
-"""Device that took no nodes, and the reason of its first refusal; each is warned of once."""
+"""Device that took no nodes, and the reason of its first refusal."""
 
 
 def refuse_fallback(partitioning: Partitioning) -> None:

@@ -119,7 +119,7 @@ class CountCheck:
 
 
 def wire_checks(source: str | os.PathLike[str] | bytes, inputs: frozenset[str]) -> tuple[CountCheck, ...]:
-    """Return the count checks of a serialized model, read without the onnx package; none for other sources."""
+    """Return the count checks of a serialized model, read without the onnx package; none for others."""
     try:
         with mapped(source) as contents:
             if not mentioned(contents, frozenset(map(str.encode, RULES))):

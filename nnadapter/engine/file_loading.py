@@ -63,7 +63,7 @@ class FileDevice:
 
     @cached_property
     def is_unchanged(self) -> bool:
-        """True if driver version and hardware are as at compile time, for drivers that do not check programs."""
+        """True if driver version and hardware are as at compile time; used if drivers do not check programs."""
         info = device_info(self.name)
         return (info.version or info.distribution, info.sub_type) == self.recorded
 
@@ -218,7 +218,7 @@ class FilePlan(RunnablePlan):
 
 
 class LoadedProgram(NamedTuple):
-    """Program of a step, the device that runs it, and the values that it reads."""
+    """Program of a step, its device, and the values that it reads."""
 
     program: Program
     device: str
@@ -293,7 +293,6 @@ class Loader:
             raise
 
     def shape_set_of(self, record: Message) -> ShapeSet | None:
-        """Return the shapes that a plan of the file serves; None for a static plan."""
         if not record.HasField("open"):
             return None
         from nnadapter.engine.shape_messages import read_shape_set
@@ -368,10 +367,7 @@ class Loader:
     def deserialize(
         self, device: FileDevice, part: int, about: tuple[int, Sequence[str]], notes: list[str]
     ) -> Program | None:
-        """Deserialize a stored program; None if it is incompatible or fails, with the reason in `notes`.
-
-        `about` is the segment and its node names.
-        """
+        """Deserialize a stored program; None if it is incompatible or fails, with the reason in `notes`."""
         blob = self.file.container.contents(part, messages.PROGRAM)
         reason = reason_against(device, blob, about)
         if not reason:
@@ -387,10 +383,7 @@ class Loader:
     def compile(
         self, device: FileDevice, model: Any, similar: Program | None, is_sole: bool, about: tuple[int, Sequence[str]]
     ) -> Program:
-        """Clone the program `similar` with the constants of `model` if the device can; otherwise compile `model`.
-
-        `is_sole` means that the segment is the entire plan; `about` is the segment and its node names.
-        """
+        """Clone the program `similar` with the constants of `model` if the device can; otherwise compile `model`."""
         context, calls = device.context, NamedCalls(device.name, *about)
         if similar is not None:
             with making(self.trace, device.name, "clone_with_constants", *about):
@@ -483,7 +476,7 @@ class Loader:
 
 
 def _overlap_of(plan: Plan, reads: Reads, streaming: Set[str], record: Message) -> Overlap:
-    """Return which steps of a plan may overlap; in threads only as the file records, since costs are unknown here."""
+    """Return which steps of a plan may overlap; in threads only as the file records."""
     enqueued = enqueued_of(plan, streaming)
     is_unchanged = all(
         step.device == recorded_step.device for step, recorded_step in zip(plan.steps, record.steps, strict=True)

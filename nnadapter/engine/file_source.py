@@ -92,7 +92,6 @@ class FilePlanSource(PlanSource[FilePlan]):
         return (*self._open_devices.opened, "cpu")
 
     def prepare(self, shapes: Shapes) -> None:
-        """Load the plans for these input shapes, of every selection of branches in the file."""
         sizes = (tuple(shapes[name]) if name in shapes else self.declared_shape(name) for name in self.input_names)
         input_shapes, choices = tuple(sizes), {tuple(plan.truths) for plan in self._file.message.plans}
         ready = [self._is_ready(input_shapes, truths) for truths in sorted(choices - {()})]
@@ -134,7 +133,6 @@ class FilePlanSource(PlanSource[FilePlan]):
         self.plans.close((self._open_devices, self._loader))
 
     def take(self, use: object, shapes: InputShapes, feed: Mapping[str, Any] | None = None) -> LeasedPlan[FilePlan]:
-        """Return the plan for input shapes and selected branches, or the plan with all branches."""
         truths = self._fork.select(feed) if self._fork is not None and feed is not None else ()
         leased = self._lease(use, shapes, truths)
         if leased is None and truths and self._may_be_any(truths, shapes):

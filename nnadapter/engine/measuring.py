@@ -127,7 +127,7 @@ MARGIN = 0.02
 """Share by which a candidate must be faster than a simpler one."""
 _FEWEST, _MOST_TURNS = 5, 15
 _WIDE = (10.0, 4.0, 1.5, 1.2)
-"""Factors by which a candidate must be slower in each of its 1, 2, 3 or 4 turns to be excluded."""
+"""Factors by which a candidate must be slower in each of 1, 2, 3 or 4 turns to be excluded."""
 _PATIENCE_SECONDS = 6.0
 """Time after which every candidate gets only `_BARELY` turns."""
 _BARELY = 3

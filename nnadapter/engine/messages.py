@@ -1,4 +1,4 @@
-"""Conversion between protobuf messages of compiled_model.proto and values, options, index checks and segments."""
+"""Conversion between messages of compiled_model.proto and Python values."""
 
 from __future__ import annotations
 

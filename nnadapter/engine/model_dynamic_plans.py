@@ -28,7 +28,7 @@ from nnadapter.traces.trace import SESSION, WAIT
 _MOST_CHECKED = 256
 _MOST_REASONS = 3
 _MOST_UNSHARED = 4
-"""Number of consecutive plans that served no other shapes, after which new ones are tried only rarely."""
+"""Consecutive plans that served no other shapes, after which new ones are rare."""
 
 
 class ModelDynamicPlan(DynamicPlan):
@@ -109,7 +109,7 @@ class ModelDynamicPlans(DynamicPlans[Compiled]):
         self._unshared_count = 0
         """Consecutive plans that served only the shapes that they were made for."""
         self._reasons: list[str] = []
-        """Reasons why the existing plans did not serve the shapes that a further plan was made for."""
+        """Reasons why the existing plans did not serve the shapes of a further plan."""
         self._refusal = ""
         self._is_impossible = False
         self._making, self._ordering = new_lock(), new_lock()

@@ -134,7 +134,6 @@ class ModelPlanSource(PlanSource[Compiled]):
             cache_writer.begin(self)
 
     def _plan_ahead(self, shapes: Shapes) -> None:
-        """Make the plans of a model with static shapes, in the background if the options request it."""
         if self._background is not None:
             self._own.partition_at(shapes)
             for selection in self.planned_ahead:
@@ -164,7 +163,6 @@ class ModelPlanSource(PlanSource[Compiled]):
         self._compiled_for(self._complete(shapes), selection)
 
     def observed(self, last_shapes: InputShapes | None) -> Observed:
-        """Return the facts for a report on the plan used last; before the first run, on a plan at default shapes."""
         compiled = self.plans.newest or self._usual()
         if compiled.dynamic is not None and last_shapes is not None:
             compiled = self._plans_of(compiled).at_shapes(compiled, self.known_shapes(last_shapes))
@@ -284,10 +282,7 @@ class ModelPlanSource(PlanSource[Compiled]):
         return self._compiled_for(self._complete(default_shapes(self.prepared)))
 
     def _complete(self, shapes: Shapes) -> InputShapes:
-        """Return the shapes of all inputs in order, completed by declared shapes.
-
-        Raises InvalidInputError if one is missing, unfit or for an unknown input.
-        """
+        """Return the shapes of all inputs in order, completed by declared shapes; raise InvalidInputError if unfit."""
         for name, shape in shapes.items():
             check_shape(name, shape, self.signature.by_name)
         complete = {
@@ -481,7 +476,7 @@ def open_source(
 def loaded(
     source: str | os.PathLike[str] | bytes | onnx.ModelProto, session_options: onnxruntime.SessionOptions | None
 ) -> onnx.ModelProto:
-    """Return the model, with the overrides of the session options applied."""
+    """Return the model, with the overrides of the session options."""
     if session_options is None:
         return load_model(source)
     from nnadapter.drivers.onnxruntime.sessions import external_folder

@@ -39,7 +39,6 @@ class Observed:
     timed: tuple[TimedPlacement, ...] = ()
     model: str = ""
     transfers: tuple[Transfer, ...] | None = None
-    """Transfers of the last run; None if no value could be device-resident."""
     chosen: str = ""
     incidents: Incidents | None = None
 

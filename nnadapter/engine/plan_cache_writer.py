@@ -1,4 +1,4 @@
-"""Writer of a session's plans to its cache: new plans, and those of the previous entry."""
+"""Writer of a session's plans to its cache."""
 
 from __future__ import annotations
 
@@ -65,7 +65,6 @@ def _linked(place: Place, bound: BoundStep, setting: Setting, writer: LinkingWri
 
 
 def _merged_shapes(previous: CompiledFile | str, source: ModelPlanSource) -> OriginalModelShapes:
-    """Return the shapes that run with all branches, of a source and of the previous entry."""
     merged = dict(source.original_model_shapes)
     previous_shapes = read_facts(previous.container)[1] if isinstance(previous, CompiledFile) else {}
     for truths, shapes in previous_shapes.items():
@@ -92,7 +91,7 @@ def _carry(previous: CompiledFile, message: Message, writer: LinkingWriter) -> N
 
 
 def _with_room(previous: Message, written: set[Truths]) -> list[Message]:
-    """Return the forks of the previous entry to carry over, those that lead to a plan first."""
+    """Return the forks of the previous entry to add, those that lead to a plan first."""
     led_to = [tuple(plan.truths) for plan in previous.plans]
 
     def leads_nowhere(fork: Message) -> bool:

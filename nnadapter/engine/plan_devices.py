@@ -151,7 +151,7 @@ class PlanDevices:
     raw: frozenset[str] = frozenset()
     """Devices that pass addresses of inputs to native code."""
     pauses: bool = True
-    """True if devices that keep failing are paused, which requires fallback."""
+    """True if devices that keep failing are paused; requires fallback."""
     make_room: Callable[[], bool] = evict_nothing
     _healths: dict[str, Health] = field(default_factory=dict)
 

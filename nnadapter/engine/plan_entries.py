@@ -1,4 +1,4 @@
-"""Cache entries with the plans of a session; the programs of their segments are in entries of their own.
+"""Cache entries with the plans of a session.
 
 The last part of an entry, `links`, lists all parts in JSON: own parts by number, others by the name of their entry,
 with length and SHA-256.
@@ -104,7 +104,7 @@ class LinkedContainer(Container):
 
 
 FACTS = "facts"
-"""Kind of the part with device names and original model shapes, which compiled models do not contain."""
+"""Kind of the part with device names and original model shapes, only in the cache."""
 MOST_PLANS = 8
 """Maximum number of plans in an entry; the newest are stored."""
 

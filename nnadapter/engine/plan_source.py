@@ -1,4 +1,4 @@
-"""Plan source: makes or loads the compiled plans of one model, by input shapes and selected branches."""
+"""Plan source: makes or loads the compiled plans of one model."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 InputShapes = tuple[tuple[int, ...] | None, ...]
 """Shape of each input; None for a value without a shape."""
 OriginalModelShapes = Mapping[tuple[bool, ...], frozenset[InputShapes] | None]
-"""Input shapes that run with all branches, by condition values of the selection; None for all shapes."""
+"""Input shapes that run with all branches (None: all shapes), by condition values of the selection."""
 RunResult = tuple[list[Any], Provenance]
 BranchTest = Callable[[Mapping[str, Any]], bool]
 BackgroundRun = Callable[[Mapping[str, Any], Sequence[str], "RunControl | None", "OutDevices | None"], RunResult | None]

@@ -55,7 +55,7 @@ class PlanMemory:
         self._change(plan, None)
 
     def freed_bytes(self, last: object) -> int:
-        """Return the bytes that dropping every plan would free, except the shared memory of the plan `last`."""
+        """Return the bytes that dropping every plan would free; shared memory of the plan `last` stays."""
         return self.total_bytes - sum(self._holdings.get(last, _NOTHING).shared_bytes.values())
 
     def _change(self, plan: object, holding: Holding | None) -> None:
@@ -149,7 +149,7 @@ class Lease(Generic[PlanT]):
         self.was_evicted = was_evicted
         """True if the plan was evicted recently; it then counts as used twice."""
         self.reuse_count = 0
-        """Uses after the first; may be too low, since threads count without a lock."""
+        """Uses after the first; approximate, since threads count without a lock."""
         self.reported_at = _IN_USE
         """Value of `reuse_count` when the plan last reported its memory while unused."""
         self.plan: PlanT | None = None
@@ -270,7 +270,7 @@ class PlanCache(Generic[PlanT]):
                 self._drop(key)
 
     def make_room(self) -> bool:
-        """Close the idle plan that is next to be evicted; return False if all plans are in use."""
+        """Close the idle plan that is next to be evicted; return False if all are in use."""
         with self._lock:
             busy = list(self.users.values())
             idle = [entry for entry in self._leases.items() if entry[1].plan is not None and entry[1] not in busy]

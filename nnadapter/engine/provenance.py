@@ -54,5 +54,5 @@ _NEW_TUPLE = tuple.__new__
 
 
 def of_one(segment: int, device: str, seconds: float) -> Provenance:
-    """Return the provenance of a successful run of one step, without the slow constructors."""
+    """Return the provenance of a successful one-step run, without the slow constructors."""
     return _NEW_TUPLE(Provenance, ((_NEW_TUPLE(StepRun, (segment, device, seconds, "", ())),), ()))

@@ -76,7 +76,7 @@ class Target:
     linked_program: Callable[[BoundStep], int | None] = _not_stored
     """Returns the number of the part with a step's program, if it is stored already."""
     stands_alone: bool = True
-    """True if segments to compile and the CPU's nodes are stored too, so that no model is needed."""
+    """True if segments and the CPU's nodes are stored too, so that no model is needed."""
 
 
 def save(

@@ -107,10 +107,7 @@ class SegmentCompiler:
     def clone_or_compile(
         self, part: Part, calls: NamedCalls, programs: SegmentPrograms, *, is_sole: bool
     ) -> SegmentProgram:
-        """Clone the program of a segment in `programs` that differs only in names and constants, or compile.
-
-        `is_sole` means that the segment is the entire plan.
-        """
+        """Clone the program of a segment in `programs` that differs only in names and constants, or compile."""
         TENSORS.free_orphans()
         if is_sole or not isinstance(part.model, Model) or part.model.has_dynamic_shapes:
             return self.compile(part, calls, is_sole=is_sole)

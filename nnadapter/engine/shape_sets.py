@@ -1,4 +1,4 @@
-"""Sets of input shapes that a dynamic plan serves: guards, bounds of sizes, and index checks."""
+"""Sets of input shapes that a dynamic plan serves."""
 
 from __future__ import annotations
 

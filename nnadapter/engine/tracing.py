@@ -50,7 +50,7 @@ class Watcher:
         weakref.finalize(stream, self._jobs.put, None)
 
     def put(self, begin: Event, end: Event, note: Note) -> None:
-        """Queue the events before and after some work; `note` is called after the second, then both are closed."""
+        """Queue the events before and after some work; then `note` is called, and both are closed."""
         self._jobs.put((begin, end, note))
 
     def finish(self) -> None:
@@ -245,7 +245,7 @@ class _TracedExecution(Execution):
         return self._steps.enqueued(inputs, stream, lambda: execution.enqueue(inputs, stream, control))
 
     def specialize(self, sizes: Sequence[Any]) -> Execution:
-        """Return an execution that passes sizes to the driver only while it computes and holds the device lock."""
+        """Return an execution that passes sizes to the driver only while it holds the device lock."""
         return _TracedExecution(self._execution, self._steps, self._lock, sizes)
 
     def _record(self, inputs: Sequence[Any], compute: Callable[[Execution], _Outputs]) -> _Outputs:

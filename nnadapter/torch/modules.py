@@ -220,7 +220,6 @@ def _needed(function: Callable[..., Any]) -> list[str]:
 
 @contextmanager
 def _running(path: Path) -> Iterator[None]:
-    """Let a script import from its folder, and print to stderr."""
     script_folder = str(path.resolve().parent)
     sys.path.insert(0, script_folder)
     try:
