@@ -58,7 +58,7 @@ def _packages() -> dict[str, str]:
 
 
 def boundary_facts(partitioning: Partitioning) -> Boundaries:
-    """Return the boundary operations of a plan, and its asynchronous segments."""
+    """Return a plan's boundary operations and asynchronous segments."""
     setting, overlap = partitioning.setting, overlap_of(partitioning, {})
     return replace(
         boundaries_of(partitioning.plan, setting.costs, setting.host.name),
@@ -140,7 +140,7 @@ def timed_facts(partitioning: Partitioning, timed: Sequence[TimedPlacement], not
 
 
 def _predictions(partitioning: Partitioning, timed: Sequence[TimedPlacement]) -> list[float | None]:
-    """Return the prediction of each timed candidate; those that an earlier session stored without are priced again."""
+    """Return each timed candidate's prediction, priced again if an earlier session stored none."""
     predictions = [candidate.predicted for candidate in timed]
     if None not in predictions or partitioning.judgment.demands.complete_placement is None:
         return predictions
@@ -155,7 +155,7 @@ def _predictions(partitioning: Partitioning, timed: Sequence[TimedPlacement]) ->
 def _candidates(
     weighed: Sequence[tuple[Origin, float | None, float | None]], on_cpu: float | None
 ) -> tuple[CandidateFacts, ...]:
-    """Return the candidates. The CPU alone is added for comparison if constraints exclude it."""
+    """Return the candidates, with the CPU alone for comparison if constraints exclude it."""
     candidates = tuple(
         CandidateFacts(name=str(origin), seconds=predicted, measured_seconds=measured)
         for origin, predicted, measured in weighed
@@ -204,8 +204,8 @@ _Group = tuple[str, str, str]
 def refusal_costs(plan: Plan, price: PlanPrice | None) -> tuple[RefusalCost, ...]:
     """Estimate for the most frequent refusals how many device switches and seconds acceptance would save.
 
-    Only refusals by devices earlier in the order than the node's device count. For each device, op type and reason, the
-    nodes move to the refusing device, and the graph is cut and priced again.
+    Only refusals by devices earlier in the order than the node's count. For each device, op type and reason, the nodes
+    move to the refusing device, and the graph is cut and priced again.
     """
     groups = _groups(plan)
     if not groups:
@@ -236,7 +236,7 @@ def refusal_costs(plan: Plan, price: PlanPrice | None) -> tuple[RefusalCost, ...
 
 
 def _groups(plan: Plan) -> Mapping[_Group, set[int]]:
-    """Return the refused atoms by device, op type and reason; only devices before the atom's own in the order count."""
+    """Return the refused atoms by device, op type and reason; only devices before the atom's own count."""
     preceding_devices = {device: plan.devices[:place] for place, device in enumerate(plan.devices)}
     atoms_by_group: dict[_Group, set[int]] = {}
     for atom, home in enumerate(plan.placement):
@@ -259,7 +259,7 @@ def _between(graph: Graph, labels: Sequence[str], prices: Prices | None) -> tupl
 
 
 _SEARCHED = 3
-"""Number of devices in a plan from which on finding the fewest segments requires a search."""
+"""Least devices in a plan for which finding the fewest segments requires a search."""
 
 
 @paused_collection
@@ -439,7 +439,7 @@ def _cost(partitioning: Partitioning, observed: Observed, unknown: str) -> CostF
 
 
 def weight_facts(plan: Plan) -> facts.WeightFacts:
-    """Return the bytes of the constants that segments read, per device and in total."""
+    """Return the bytes of constants that segments read, per device and in total."""
     nbytes = {name: plan.graph.value(name).nbytes or 0 for step in plan.steps for name in step.constants}
     names_by_device: dict[str, set[str]] = {}
     for step in plan.steps:

@@ -40,7 +40,7 @@ def conditions(old_report: ReportFacts, new_report: ReportFacts) -> tuple[Condit
 
 
 def is_other_model(old_report: ReportFacts, new_report: ReportFacts) -> bool:
-    """Return True if the reports have too few common nodes for one model."""
+    """Return whether too few nodes are common for one model."""
     return _common(old_report, new_report) < _COMMON * min(len(old_report.nodes), len(new_report.nodes))
 
 
@@ -104,7 +104,7 @@ Place = str
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MovedNode:
-    """Node of both reports whose place differs."""
+    """Common node whose place differs."""
 
     name: str
     op_type: str
@@ -114,7 +114,7 @@ class MovedNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefusalChange:
-    """Number of refusals for one reason in both reports."""
+    """Number of refusals for one reason in either report."""
 
     device: str
     op_type: str
@@ -138,7 +138,7 @@ class Figure:
 
 @dataclass(frozen=True, kw_only=True)
 class DifferenceFacts:
-    """Difference of two reports; `Difference` adds the renderings."""
+    """Difference of two reports, which `Difference` renders."""
 
     old_report: ReportFacts
     new_report: ReportFacts

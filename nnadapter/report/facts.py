@@ -21,7 +21,7 @@ from nnadapter.records import dataclass, field
 
 
 def plain(value: Any) -> Any:
-    """Convert facts to plain JSON data; non-finite numbers become None."""
+    """Convert facts to JSON data; non-finite numbers become None."""
     if is_dataclass(value) and not isinstance(value, type):
         return {name: plain(getattr(value, name)) for name in _names(type(value))}
     if isinstance(value, Mapping):
@@ -57,7 +57,7 @@ NOTHING = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CandidateFacts:
-    """Placement that was compared with others, with its cost."""
+    """Compared placement with its cost."""
 
     name: str
     seconds: float | None
@@ -95,7 +95,7 @@ class CostFacts:
 
     @property
     def word(self) -> str:
-        """Kind of `seconds`: `measured`, `predicted`, or `guessed` if the costs of a device are not measured."""
+        """Kind of `seconds`: `measured`, `predicted`, or `guessed` if a device's costs are not measured."""
         return "measured" if self.is_measured else self.predicted_word
 
     @property
@@ -125,7 +125,7 @@ class CostFacts:
 
 
 def predicted_word(sources: Mapping[str, str]) -> str:
-    """Return `guessed` if a source is not a measurement, otherwise `predicted`."""
+    """Return `predicted`, or `guessed` if a source is not a measurement."""
     return "guessed" if GUESSES.intersection(sources.values()) else "predicted"
 
 
@@ -189,7 +189,7 @@ class BodyFacts:
 
     name: str
     op_types: Mapping[str, int]
-    """Number of nodes by op type, including nested graphs."""
+    """Number of nodes by op type, nested graphs included."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,11 +207,11 @@ class NodeFacts:
     flops: int | None = None
     """None if unknown."""
     nbytes: int = 0
-    """Bytes of inputs and outputs, including weights."""
+    """Bytes of inputs and outputs, weights included."""
     refusals: tuple[RefusalFacts, ...] = ()
     bodies: tuple[BodyFacts, ...] = ()
     predicted_seconds: float | None = None
-    """Predicted time; a fused group's time is divided among its nodes in proportion to FLOPs."""
+    """Predicted time; a fused group's time is divided in proportion to its nodes' FLOPs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,7 +226,7 @@ class TensorFacts:
 
 @dataclass(frozen=True, slots=True)
 class CacheFacts:
-    """Result of looking for a segment's compiled program in the session's cache."""
+    """Result of the search for a segment's compiled program in the session's cache."""
 
     hit: bool
     miss_reason: str
@@ -256,7 +256,7 @@ class SegmentFacts:
     """Predicted saving compared with the CPU."""
     compile_seconds: float | None = None
     program_of: int | None = None
-    """Index of another segment with the compiled program that this one runs, with its own constants."""
+    """Index of another segment whose compiled program this one runs, with its own constants."""
     cache: CacheFacts | None = None
 
 
@@ -272,7 +272,7 @@ class BranchDecisionFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferFacts:
-    """Copies of a run between the host and devices with memory of their own."""
+    """Copies of a run between host and devices with memory of their own."""
 
     to_device: int
     bytes_to_device: int
@@ -296,7 +296,7 @@ class Coverage:
 
 @dataclass(frozen=True, kw_only=True)
 class ReportFacts:
-    """Facts about a plan; `PartitionReport` adds the renderings."""
+    """Facts about a plan, which `PartitionReport` renders."""
 
     devices: tuple[str, ...]
     policy: str

@@ -27,7 +27,7 @@ Ends = tuple[int | None, int | None]
 
 
 def crossings(report: ReportFacts) -> Mapping[Ends, tuple[TensorFacts, ...]]:
-    """Return the tensors between pairs of segments, in reading order."""
+    """Return the tensors between pairs of segments in reading order."""
     home = {tensor.name: segment.index for segment in report.segments for tensor in segment.outputs}
     tensors_by_ends: dict[Ends, list[TensorFacts]] = {}
     read: set[str] = set()
@@ -112,7 +112,7 @@ _TEXT = "#000000"
 
 
 def to_model_explorer(report: ReportFacts) -> str:
-    """Return JSON text with the device of each node, by name: Model Explorer's ONNX adapter uses names as ids.
+    """Return JSON text with each node's device by name, which Model Explorer's ONNX adapter uses as id.
 
     Source: `GraphNodeData` of `model_explorer.node_data_builder`, `NodeDataProviderGraphData` of its user interface.
     """

@@ -24,7 +24,7 @@ _STATES = ("folded", "unused")
 
 
 class _Positions(dict[Any, int]):
-    """Position of each distinct item, in the order of first use."""
+    """Position of each distinct item, in order of first use."""
 
     def __missing__(self, item: Any) -> int:
         self[item] = len(self)
@@ -189,7 +189,7 @@ def to_html(report: ReportFacts, title: str, difference: DifferenceFacts | None)
 
 
 def filled(template: str, parts: Mapping[str, str]) -> str:
-    """Replace each `{{name}}` in `template` by `parts[name]`, without expanding the parts."""
+    """Replace each `{{name}}` in `template` by `parts[name]`, without expanding parts."""
     return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], template)
 
 
@@ -258,7 +258,7 @@ def tiles(figures: Sequence[tuple[str, str, str]]) -> str:
 
 
 def table(head: Sequence[tuple[str, bool]], rows: Sequence[Sequence[object]]) -> str:
-    """Return an HTML table; `head` has the name of each column, and True for numbers."""
+    """Return an HTML table; `head` pairs each column's name with True for numbers."""
     if not rows:
         return ""
     marks = [' class="number"' if is_number else "" for _, is_number in head]

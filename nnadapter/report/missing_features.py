@@ -36,7 +36,7 @@ class MissingSide(StrEnum):
 
     DEVICE = "device"
     CONVERTER = "converter"
-    """No converter translates the operation for devices that take adapter IR."""
+    """No converter translates the operation for adapter IR devices."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,8 +78,8 @@ class Missing:
 def missing_features(judgment: Judgment, target: SessionDevice) -> Missing:
     """Return the features that `target` lacks for the atoms that it refuses.
 
-    Devices report one reason per operation, so others stay hidden. Atoms that rules forbid, and invalid nodes, are
-    beyond any feature.
+    Devices report one reason per operation, so others stay hidden. No feature helps atoms that rules forbid, or invalid
+    nodes.
     """
     model = judgment.model
     graph, verdicts = model.graph, judgment.support.verdicts[target.name]
@@ -141,7 +141,7 @@ def _version(specialized: Specialized, index: int, refusal: Unsupported) -> str:
 
 
 def _attribute(specialized: Specialized, index: int, refusal: Unsupported) -> str:
-    """Return the refusal's text without the names of the node and its values."""
+    """Return the refusal without the names of the node and its values."""
     node, text = specialized.graph.nodes[index], refusal.detail
     for name in sorted({node.name, *node.reads, *node.outputs} - {""}, key=len, reverse=True):
         text = text.replace(f" {name!r}", "")
@@ -149,7 +149,7 @@ def _attribute(specialized: Specialized, index: int, refusal: Unsupported) -> st
 
 
 def _through(graph: Graph, index: int, describe: Callable[[Value], str]) -> str:
-    """Describe the distinct inputs, and the outputs if they differ: `int64 -> float64`."""
+    """Describe distinct inputs, and outputs if they differ: `int64 -> float64`."""
     node = graph.nodes[index]
     inputs, outputs = _texts(graph, node.inputs, describe), _texts(graph, node.outputs, describe)
     input_text, output_text = ", ".join(inputs), ", ".join(outputs)
@@ -196,8 +196,8 @@ def groups_if_supported(
 ) -> Groups:
     """Return groups of atoms that the device would run as one operation if it lacked nothing.
 
-    1. Atoms that would be one atom with full support.
-    2. For devices that fuse: products with their activations, unless they are supported but not fused today.
+    1. Atoms that would be one with full support.
+    2. For devices that fuse: products with their activations, unless supported but not fused today.
     """
     if not missing.examples:
         return ()
@@ -233,7 +233,7 @@ def _op_types(graph: Graph, nodes: Sequence[int]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanOutcome:
-    """Result of a hypothetical plan. Results of several models add up."""
+    """Result of a hypothetical plan; results of several models add up."""
 
     seconds: float = 0.0
     """Infinite if a value cannot cross a boundary."""
@@ -260,7 +260,7 @@ class Pricing:
 
     @cached_property
     def parts(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Atoms by fused group, and the start of each group."""
+        """Atoms by fused group, and the groups' starts."""
         sizes = [len(part) for part in self.fused_graph.parts]
         atoms = np.fromiter((atom for part in self.fused_graph.parts for atom in part), np.int64, sum(sizes))
         return atoms, np.cumsum([0, *sizes])[:-1].astype(np.int64)
@@ -268,7 +268,7 @@ class Pricing:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Situation:
-    """Judged model with everything that a trial needs, without weights."""
+    """Judged model with all that a trial needs, without weights."""
 
     name: str
     graph: Graph
@@ -290,7 +290,7 @@ class Situation:
     sources: Mapping[str, Source]
     input_shapes: Mapping[str, tuple[int, ...]]
     all_cpu_seconds: float
-    """Seconds of everything on the CPU, ignoring rules."""
+    """Seconds on the CPU alone, ignoring rules."""
     planned_segments: int
     _outcomes: dict[frozenset[Feature], PlanOutcome] = field(default_factory=dict)
     _pricings: dict[Groups, Pricing] = field(default_factory=dict)
@@ -312,7 +312,7 @@ class Situation:
         return Source.ASSUMED not in self.sources.values()
 
     def regions(self, features: frozenset[Feature]) -> list[frozenset[Feature]]:
-        """Return the missing features of each connected region."""
+        """Return the missing features per connected region."""
         lacking = [needs - features if needs else needs for needs in self.missing.needs]
         region = list(range(len(lacking)))
 
@@ -332,7 +332,7 @@ class Situation:
         return list(region_needs.values())
 
     def with_features(self, features: Iterable[Feature] = ()) -> PlanOutcome:
-        """Return the result with these features; with costs, never worse than with fewer."""
+        """Return the result with these features; if costs place atoms, never worse than with fewer."""
         relevant_features = self.features.keys() & features
         key = frozenset(relevant_features)
         if key not in self._outcomes:
@@ -449,7 +449,7 @@ def _priced(
     device: str,
     groups: Groups,
 ) -> Pricing:
-    """Price the graph with `groups` fused in addition to the current fusion."""
+    """Price the graph with `groups` fused in addition."""
     fusion = fusions.get(device, Fusion())
     nodes = [tuple(node for atom in group for node in graph.atoms[atom]) for group in groups]
     together = joined(len(graph.nodes), [*fusion.groups, *nodes])

@@ -1,4 +1,4 @@
-"""Report of an observed engine: built on request, or read from a stored plan."""
+"""Report of an observed engine, built on request or stored."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nnadapter.report.report import PartitionReport, report_from
 
 
 def build_report(observed: Observed | KeptReport) -> PartitionReport:
-    """Return the report of an engine, built now or from a stored plan."""
+    """Return an engine's report, built now or from a stored plan."""
     if isinstance(observed, KeptReport):
         return _stored(observed)
     from nnadapter.report.builder import report_of

@@ -151,7 +151,7 @@ _PATHS_OF_VERSION_1 = frozenset(path for key in _KEYS_OF_VERSION_1 for path in (
 
 
 def _upgrade(document: object) -> object:
-    """Rename the keys of a version 1 report; return others unchanged."""
+    """Rename a version 1 report's keys; return others unchanged."""
     version = document.get("schema_version") if isinstance(document, Mapping) else None
     if not isinstance(document, Mapping) or type(version) is not int or version != 1:
         return document
@@ -210,7 +210,7 @@ def _checked(report: PartitionReport, file: str) -> PartitionReport:
 
 
 class Difference(DifferenceFacts):
-    """Difference of two reports."""
+    """Difference of two reports, with renderings."""
 
     def to_markdown(self) -> str:
         return difference_markdown(self)

@@ -101,7 +101,7 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]], total: int | None
 
 
 def folded(summary: str, body: str) -> str:
-    """Return collapsible details. `summary` must not come from the model."""
+    """Return collapsible details; `summary` must not come from the model."""
     return f"<details>\n<summary>{summary}</summary>\n\n{body}\n\n</details>"
 
 
@@ -110,7 +110,7 @@ def _row(cells: Sequence[str]) -> str:
 
 
 def titled(title: str, lines: Iterable[str]) -> Iterator[str]:
-    """Yield an empty line, `title` and the wrapped lines; nothing if there are no lines."""
+    """Yield an empty line, `title` and the wrapped lines, or nothing without lines."""
     for position, line in enumerate(lines):
         if not position:
             yield from ("", title)
@@ -118,13 +118,13 @@ def titled(title: str, lines: Iterable[str]) -> Iterator[str]:
 
 
 def omitted(total: int, shown: int, indent: str = "") -> Iterator[str]:
-    """Yield a line that reports how many rows are not shown, if any."""
+    """Yield a line on the number of rows not shown, if any."""
     if total > shown:
         yield f"{indent}... and {total - shown} more; the JSON form has them all"
 
 
 def first_of(names: Sequence[str], most: int) -> str:
-    """Join the first `most` names with commas, and count the others: `a, b, c and 4 more`."""
+    """Join the first `most` names, and count the others: `a, b, c and 4 more`."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
 
@@ -193,13 +193,13 @@ def sources_words(sources: Mapping[str, str]) -> str:
 
 
 def prediction_words(cost: CostFacts) -> str:
-    """Return the sources of predictions; empty unless the cost is measured."""
+    """Return the sources of predictions, empty unless the cost is measured."""
     is_other = cost.is_measured and cost.prediction_sources
     return f"predictions use other costs, of {sources_words(cost.prediction_sources)}" if is_other else ""
 
 
 def guess_words(cost: CostFacts) -> str:
-    """Explain the mark `~` of guessed times, and name the devices; empty if no time is a guess."""
+    """Explain the mark `~` of guessed times and name the devices; empty without guesses."""
     names = ", ".join(name for name in cost.prediction_sources or cost.sources if name in cost.guesses)
     return f"{GUESS} marks a guess: costs of {names} are not measured" if names else ""
 
@@ -322,7 +322,7 @@ def rule_words(rule: RuleFacts) -> str:
 
 
 def lost_groups(plan: PlanFileFacts) -> tuple[tuple[str, str, str], ...]:
-    """Group the unmatched entries of a plan file by device and reason: node names, device, reason."""
+    """Group a plan file's unmatched entries by device and reason: node names, device, reason."""
     groups: dict[tuple[str, str], list[str]] = {}
     for entry in plan.unmatched_entries:
         groups.setdefault((entry.device, entry.reason), []).append(entry.name)
@@ -384,7 +384,7 @@ class RefusedGroup:
     example: str
     detail: str
     seconds: float | None
-    """Predicted time of these nodes; None unless known for all."""
+    """Predicted time of these nodes, unless unknown for one."""
     flops: int
     guessed: bool = False
     caused: RefusalCost | None = None
@@ -459,7 +459,7 @@ class Verdict:
 
 
 def verdict(report: ReportFacts) -> Verdict:
-    """Compare a plan with the CPU alone, or report why that is impossible."""
+    """Compare a plan with the CPU alone, or report why that fails."""
     kind, headline = _against_the_cpu(report)
     return Verdict(kind=kind, headline=headline, more=tuple(_more(report)))
 

@@ -49,12 +49,12 @@ _ENDS = ("folded", "unused")
 @dataclass(slots=True)
 class _OpTypeRow:
     where: Counter[str] = field(default_factory=Counter)
-    """Number of nodes by device, or by state if they do not run."""
+    """Number of nodes by device, or by state of those that do not run."""
     flops: Counter[str] = field(default_factory=Counter)
 
 
 def op_type_lines(report: ReportFacts) -> Iterator[str]:
-    """Yield a table of op types, most FLOPs first: nodes per device, and shares of FLOPs."""
+    """Yield a table of op types, most FLOPs first: nodes per device and shares of FLOPs."""
     rows = _rows(report)
     ordered = sorted(rows.items(), key=lambda item: (-item[1].flops.total(), -item[1].where.total(), item[0]))
     sums = _OpTypeRow()

@@ -74,10 +74,10 @@ def _leads_nowhere(path: Path) -> bool:
 
 
 MOST_FEATURES = 50
-"""Maximum number of features to try."""
+"""Maximum of features to try."""
 _MOST_STEPS = 8
 _PAIRED = 8
-"""Number of features to try in pairs if no single one helps."""
+"""Features to try in pairs if no single one helps."""
 _TOGETHER = 8
 _NOISE = 1e-12
 
@@ -86,7 +86,7 @@ Features = frozenset[Feature]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gain:
-    """Savings over all models if a device gained some features."""
+    """Savings over all models with some more features."""
 
     seconds: float
     """Minus infinity if a plan could not run."""
@@ -116,7 +116,7 @@ def by_flops(total_flops: int) -> Order:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureValue:
-    """Set of features that the device lacks, with their estimated gain."""
+    """Features that the device lacks, with their estimated gain."""
 
     features: Features
     gain: Gain
@@ -208,7 +208,7 @@ def _bundles(situations: Sequence[Situation], tried: Features) -> Sequence[Featu
 def _of_regions(
     situations: Sequence[Situation], adopted_features: Features, remaining_features: Features
 ) -> Sequence[Features]:
-    """Return feature sets that unsupported regions require, most frequent first."""
+    """Return feature sets of unsupported regions, most frequent first."""
     counts = Counter[Features]()
     for situation in situations:
         counts.update(

@@ -24,7 +24,7 @@ class PlanTotals:
     nodes: float
     """Share of nodes off the CPU, from 0 to 1."""
     flops: float
-    """Share of known FLOPs off the CPU; the share of nodes if none are known."""
+    """Share of known FLOPs off the CPU; of nodes if none are known."""
     unknown_flops_nodes: int = 0
 
 
@@ -39,7 +39,7 @@ class FeatureFacts:
     missing_in: str
     """`device`, or `converter` if nnadapter cannot offer it to devices yet."""
     nodes: int
-    """Number of nodes refused for lack of this feature, perhaps among others."""
+    """Nodes refused for lack of this feature, perhaps among others."""
     models: int
     segments_saved: int
     seconds_saved: float | None
@@ -79,7 +79,7 @@ class FailedModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhatIfFacts:
-    """Ranked features that a device lacks for some models; `WhatIf` adds the renderings."""
+    """Ranked features that a device lacks for some models; `WhatIf` renders them."""
 
     device: str
     devices: tuple[str, ...]
