@@ -131,7 +131,7 @@ def _observed(
     input_shapes: Mapping[str, Sequence[int]],
     input_values: Mapping[str, Any],
 ) -> Observed:
-    """Place and cut the model; with policy `measured` as timed earlier, or with a note."""
+    """Place and cut the model; with policy `measured`, as timed earlier or with a note."""
     prepared = prepare_for(model, setting)
     shapes_by_name = {name: tuple(int(size) for size in shape) for name, shape in input_shapes.items()}
     observations = list[Observed]()
@@ -190,7 +190,7 @@ def _name(source: object, model: onnx.ModelProto) -> str:
 def write_segments(folder: str | os.PathLike[str], partitioning: Partitioning) -> tuple[Path, ...]:
     """Write every segment to `folder`, as `segment_0_fake_npu.onnx`, and return the paths. Raises ModelFileError.
 
-    Segments are exported as devices receive them, or as the original nodes if ONNX lacks an operation.
+    Segments are exported as devices receive them; as original nodes if ONNX lacks an operation.
     """
     place = Path(folder)
     try:
@@ -221,7 +221,7 @@ def _segment(step: Step, piece: AdmittedSegment | None, partitioning: Partitioni
 
 
 _TRIES = 1
-"""Further shapes to try for dynamic shapes."""
+"""Further shapes to try for dynamic plans."""
 _MOST_PLANS = 64
 
 
@@ -301,7 +301,7 @@ def _check_apart(model: ModelSource, target: Path) -> None:
 
 
 def _plan_each(source: ModelPlanSource, plan: Callable[[BranchSelection | None], None]) -> None:
-    """Plan each combination of branches, of which some may be impossible."""
+    """Plan each combination of branches; some may be impossible."""
     failures = list[errors.NNAdapterError]()
     for chosen in source.planned_ahead:
         try:

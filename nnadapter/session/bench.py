@@ -1,7 +1,7 @@
 """Benchmark of a session against other engines: `nnadapter.bench`.
 
-Engines take turns in a random but reproducible order, because the order decides cache contents. Results are medians,
-with quartiles of the per-round ratios.
+Engines take turns in random but reproducible order, because the order decides cache contents. Results are medians, with
+quartiles of per-round ratios.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Peer:
     name: str
     version: str
     opened: Callable[[str | os.PathLike[str] | bytes], Callable[[Mapping[str, Any]], Sequence[Any]]]
-    """Load a model; return a function that runs a feed and returns all outputs."""
+    """Function that loads a model and returns one that runs a feed and returns all outputs."""
 
 
 def peer_of(name: str) -> Peer:
@@ -296,7 +296,7 @@ def _opened(
     peer: Peer, model: str | os.PathLike[str] | bytes, feed: Mapping[str, Any], expected: Mapping[tuple[str, str], Any],
     watch: Stopwatch,
 ) -> tuple[EngineTiming, Callable[[], object] | None]:  # fmt: skip
-    """Load a model on another engine, run it once, and compare its outputs; also return the run to repeat."""
+    """Load a model on another engine, run it once, and compare outputs; also return the run to repeat."""
     watch.wait_until_process_idle()
     started = time.perf_counter()
     try:

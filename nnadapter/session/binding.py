@@ -159,7 +159,7 @@ def _warn_of_ignored(options: onnxruntime.SessionOptions) -> None:
 
 
 def assignment_of(engine: Engine) -> Sequence[Any]:
-    """Return the segments of a plan, or ONNX Runtime's sub-graphs. Raises InvalidOptionError if not enabled."""
+    """Return a plan's segments, or ONNX Runtime's sub-graphs. Raises InvalidOptionError if not enabled."""
     if session_entry(engine.session_options(), _RECORDS) != "1":
         raise InvalidOptionError(
             f'session configuration entry {_RECORDS!r} must be set to "1" to retrieve EP graph assignment '
@@ -192,7 +192,7 @@ def refuse_tuning(results: Sequence[Mapping[str, Any]], *, error_on_invalid: boo
 
 
 def set_dynamic_options(engine: Engine, options: Mapping[str, str]) -> None:
-    """Set dynamic options of ONNX Runtime's providers if it alone runs the model; otherwise warn of no effect."""
+    """Set dynamic options of ONNX Runtime's providers if it alone runs the model; otherwise warn."""
     if not options:
         raise InvalidOptionError("dynamic options of providers are empty; name at least one")
     session = getattr(engine, "session", None)

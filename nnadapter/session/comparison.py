@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ComparedRun:
-    """Model, devices and feed of a comparison, with the CPU's outputs."""
+    """Model, devices and feed of a comparison, and the CPU's outputs."""
 
     model: ModelSource
     requests: Sequence[DeviceRequest]
@@ -111,7 +111,7 @@ class LayerReport:
     unchecked: tuple[str, ...]
     """Nodes that the device could not run separately."""
     compilations: int
-    """Models compiled for devices, without those for `saved` and `ruled_out`."""
+    """Models compiled for devices, except for `saved` and `ruled_out`."""
     saved: localization.SavedFindings | None = None
     ruled_out: RuledOut | None = None
     unwritten: str = ""
@@ -214,7 +214,6 @@ def without_surplus(pins: list[Group], agrees: Callable[[Sequence[Group]], bool]
 
 
 def _fewest(suspects: Sequence[Group], agrees: Callable[[Sequence[Group]], bool]) -> list[Group]:
-    """Return the shortest sufficient prefix of `suspects`."""
     low, high = 0, 1
     while high < len(suspects) and not agrees(suspects[:high]):
         low, high = high, 2 * high
@@ -232,7 +231,7 @@ class _Trying:
         return self.agrees_by(Rules(pins=tuple(Pin(device=CPU, name=name) for group in groups for name in group)))
 
     def agrees_by(self, rules: Rules) -> bool:
-        """Return True if the outputs agree with these rules added to the user's."""
+        """Return whether the outputs agree with these rules added to the user's."""
         self.compilations += 1
         compared, user_rules = self._compared, self._rules
         options = replace(
@@ -257,7 +256,7 @@ _MOST_VERIFIED = 4
 def search_layers(
     compared: ComparedRun, save: str | os.PathLike[str] | None = None, rules_out: str | os.PathLike[str] | None = None
 ) -> LayerReport:
-    """Find the nodes that compute wrong values. See `compare` for `save` and `rules_out`."""
+    """Find the nodes that compute wrong values; for `save` and `rules_out` see `compare`."""
     with closing(open_setting(compared.requests, compared.options)) as setting:
         return _look(compared, _search(compared, setting), save, rules_out)
 
@@ -319,10 +318,9 @@ def _search(compared: ComparedRun, setting: Setting) -> localization.Search:
 
 
 def _verified(search: localization.Search, atoms: Sequence[int]) -> tuple[Sequence[int], localization.Stretch | None]:
-    """Check the nodes by running each alone, until one is wrong.
+    """Run each node alone until one is wrong.
 
-    Returns the atoms without the ones found correct, and the run of the wrong one, or None if none of the first is
-    wrong.
+    Returns the atoms without correct ones, and the run of the wrong one, or None if none of the first is wrong.
     """
     for number, atom in enumerate(atoms[:_MOST_VERIFIED]):
         stretch = search.stretch(atom, atom + 1)
@@ -341,7 +339,7 @@ def _finding(cutting: localization.Cutting, atoms: Sequence[int], error: Deviati
 
 
 def _pins(cutting: localization.Cutting, atoms: Sequence[int]) -> Sequence[Sequence[str]]:
-    """Return the node names to pin for each atom, if possible without nodes that other atoms contain too."""
+    """Return the node names to pin per atom, if possible without nodes that other atoms share."""
     return [cutting.model_node_names([atom], unshared=True) or cutting.model_node_names([atom]) for atom in atoms]
 
 
@@ -605,7 +603,7 @@ def _tolerances(
     relative: float,
     absolute: float,
 ) -> Tolerances:
-    """Return the tolerances; reads the model again only if outputs may be quantized."""
+    """Return the tolerances, reading the model again only if outputs may be quantized."""
     outputs = session.get_outputs()
     names, quantized = frozenset(output.name for output in outputs), frozenset[str]()
     if any("int" in output.type for output in outputs):
@@ -622,7 +620,7 @@ def results_of(session: InferenceSession, feed: Mapping[str, Any]) -> list[Any]:
 
 
 def nodes_run(report: PartitionReport, provenance: Provenance | None) -> Mapping[str, int]:
-    """Return the number of nodes that ran on each device, which may differ from the plan."""
+    """Return the number of nodes that ran per device, which may differ from the plan."""
     assert provenance is not None, "a run leaves its provenance"
     nodes = {segment.index: len(segment.nodes) for segment in report.segments}
     counts = Counter[str](dict.fromkeys(report.devices, 0))

@@ -35,7 +35,7 @@ class ProgramSignature:
 
 
 def seal(signature: ProgramSignature, contents: bytes) -> bytes:
-    """Return a driver's bytes with the program's signature prepended."""
+    """Return a driver's bytes after the program's signature."""
     from nnadapter.ir.protobuf.serialization import new, write_operand
 
     message = new("Signature")
@@ -404,7 +404,7 @@ class Execution(Handle):
 
 
 _PASSED_ON = (errors.CancelledError, errors.DeviceLostError, errors.OutOfMemoryError, errors.TransientError)
-"""Errors of drivers that the caller gets unchanged."""
+"""Driver errors that the caller gets unchanged."""
 
 
 def _position(which: str | int, operands: Sequence[Operand], kind: str) -> int:
@@ -439,6 +439,5 @@ def _check(operand: Operand, array: object) -> None:
 
 
 def _copy_if_shared(result: Array, inputs: Sequence[Array]) -> Array:
-    """Copy an output that shares memory with constants or inputs."""
     is_shared = not result.flags.writeable or any(np.may_share_memory(result, array) for array in inputs)
     return result.copy() if is_shared else result

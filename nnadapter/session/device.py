@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class ExportingContext(DriverContext):
-    """Context that exports adapter IR to ONNX for the driver's context. ONNX models pass unchanged."""
+    """Context that exports adapter IR to ONNX for the driver's; ONNX models pass unchanged."""
 
     def __init__(self, inner: DriverContext, capability: Capability) -> None:
         self.inner = inner
@@ -38,7 +38,7 @@ class ExportingContext(DriverContext):
         self._exports: WeakKeyDictionary[Model, Export] = WeakKeyDictionary()
 
     def supported(self, model: SegmentModel) -> Sequence[Verdict]:
-        """Return a verdict per operation: the driver's on its nodes, or a refusal if ONNX cannot express it."""
+        """Return a verdict per operation: the driver's on its nodes, or a refusal if ONNX lacks it."""
         if not isinstance(model, Model):
             return self.inner.supported(model)
         exported = self._exported(model)
@@ -137,7 +137,7 @@ def _by_operation(refused: Mapping[int, Unsupported], exported: Export) -> dict[
 
 
 def taking_ir(capability: Capability, context: DriverContext) -> tuple[Capability, DriverContext]:
-    """Return a context that accepts adapter IR, with its capability."""
+    """Return a context that accepts adapter IR, and its capability."""
     if capability.form is ModelForm.IR:
         return capability, context
     return replace(capability, form=ModelForm.IR), ExportingContext(context, capability)
@@ -267,7 +267,7 @@ class Context(Handle):
         self._options = MappingProxyType(dict(selected.options))
         capability, context = taking_ir(device.capability, open_context(selected)[1])
         self.driver_context = calling_kernels(device.name, capability, context)
-        """Context of the driver, wrapped if the device has custom kernels."""
+        """The driver's context, wrapped if the device has custom kernels."""
         super().__init__(device, self.driver_context)
 
     @property

@@ -52,9 +52,9 @@ def open_engine(
     options: Options | Mapping[str, Any] | None,
     arguments: Mapping[str, Any],
 ) -> Opened:
-    """Return the engine for a model, and the names of its devices. Arguments as in `InferenceSession`.
+    """Return a model's engine and the names of its devices. Arguments as in `InferenceSession`.
 
-    Pauses garbage collection, because it imports hundreds of modules.
+    Pauses garbage collection: it imports hundreds of modules.
     """
     kind = kind_of(source)
     requests = devices if devices is not None else _of_providers(*providers)
@@ -527,7 +527,7 @@ class InferenceSession:
         )
 
     def after_fork(self) -> None:
-        """Drop the thread pool in a forked child, because its threads do not exist there."""
+        """Drop the thread pool in a forked child, which lacks its threads."""
         self._workers = None
 
     def _note(self, provenance: Provenance) -> None:
