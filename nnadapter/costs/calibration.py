@@ -88,23 +88,23 @@ class Calibration(
     options: Mapping[str, OptionValue]
     machine: str
     crowded: bool
-    """True if other programs used the processors meanwhile."""
+    """True if other programs used the processors."""
     processors: Annotated[float, Meta(ge=0)] | None = None
     """Host processors in use during computation; None if not counted."""
     launch_seconds: Seconds
     """Launch of a nearly empty segment between other devices' segments."""
     sole_launch_seconds: Seconds
-    """Launch of such a segment if it is the only one of its plan."""
+    """Launch of such a segment as the only one of its plan."""
     transfer_seconds: Seconds
     """Transfer of one tensor in either direction."""
     transfer_seconds_per_byte: Seconds
     networks: Mapping[str, MeasuredNetwork]
     lines: Mapping[OperationClass, Line]
-    """Standalone float32 operations, by class."""
+    """Standalone float32 operations by class."""
     fused_lines: Mapping[OperationClass, Mapping[OperationClass, Line]]
-    """Fused operations, by their producer's class, then their own."""
+    """Fused operations by their producer's class, then their own."""
     unmeasured_classes: Mapping[OperationClass, str]
-    """Reason why it was not measured, by class."""
+    """Class -> reason why it was not measured."""
 
     @property
     def off_by(self) -> float:
@@ -154,7 +154,7 @@ def _line_text(name: str, line: Line) -> str:
 
 
 _EVERYDAY, _NOTHING = 1e6, 1e-6
-"""FLOPs or bytes of a medium operation, and seconds that are too few for it on any device."""
+"""FLOPs or bytes of a medium operation, and seconds too few for it on any device."""
 
 
 def _rate(prefix: str, seconds: float, unit: str) -> str:
@@ -208,7 +208,7 @@ def _crowding_warning(calibration: Calibration) -> str:
 
 
 def _mismatch_text(calibration: Calibration, device: str) -> str:
-    """Return why a calibration does not fit the driver or machine, or an empty text."""
+    """Return why a calibration does not fit driver or machine, or an empty text."""
     current_version = driver_version(device)
     if (calibration.driver_version, calibration.interface_version) == (current_version, INTERFACE_VERSION):
         if calibration.machine == machine_description():
@@ -228,7 +228,7 @@ def _mismatch_text(calibration: Calibration, device: str) -> str:
 
 
 def _names(device: str) -> Iterator[str]:
-    """Yield the names of a device: a driver's first device has two. The driver is queried only if calibrated."""
+    """Yield a device's names: a driver's first device has two. The driver is queried only if calibrated."""
     yield device
     if inside(device) != device:
         yield from _names(inside(device))
@@ -241,7 +241,7 @@ def _names(device: str) -> Iterator[str]:
 
 
 def is_calibrated(device: str) -> bool:
-    """Return whether a device with default options has a usable calibration."""
+    """Return whether a device is calibrated with default options."""
     capability = device_info(device).capability
     table = capability.options if capability is not None else ()
     return find_calibration(device, table, select_one(device, {}).options).calibration is not None
@@ -264,7 +264,7 @@ def contents_of(calibration: Calibration) -> dict[str, object]:
 
 
 def speed_options(table: Sequence[Option], options: OptionValues, *, isolated: bool = False) -> dict[str, OptionValue]:
-    """Return the options that affect speed, such as isolation, which sends messages per launch."""
+    """Return the options that affect speed; isolation does, as it sends messages per launch."""
     relevant_options = {option.name: options[option.name] for option in table if option.affects_speed}
     return {**relevant_options, ISOLATE: True} if isolated else relevant_options
 
@@ -404,7 +404,7 @@ def choice_key(
 
 
 def remember(key: str, choice: MeasuredChoice) -> Path:
-    """Store a placement chosen by timing under `key`, atomically, and return its file.
+    """Store a timed choice of placement under `key`, atomically, and return its file.
 
     Raises:
         StoredFileError: it cannot be written.
@@ -423,7 +423,7 @@ def remember(key: str, choice: MeasuredChoice) -> Path:
 
 
 def recall(key: str) -> tuple[MeasuredChoice | None, str]:
-    """Return the placement stored under `key`, or None with a note why an existing file cannot be used."""
+    """Return the choice stored under `key`, or None with a note why an existing file cannot be used."""
     try:
         return _read(_file(key), key), ""
     except FileNotFoundError:
@@ -433,7 +433,7 @@ def recall(key: str) -> tuple[MeasuredChoice | None, str]:
 
 
 def forget(key: str) -> None:
-    """Delete the placement stored under `key`, if possible."""
+    """Delete the choice stored under `key`, if possible."""
     with suppress(OSError):
         _file(key).unlink(missing_ok=True)
 

@@ -57,9 +57,9 @@ from partition.graph import all_of
 _MOST_RUNS = 50
 _LOOK_SECONDS = 0.002
 _QUIET = 6
-"""Idle checks required in a row, because systems account processor time in ticks."""
+"""Required idle checks in a row, because systems account processor time in ticks."""
 _LOOKS = 75
-"""Maximum of idle checks, as threads may never rest."""
+"""Maximum of idle checks: threads may never rest."""
 _RESTING = 0.25
 """Processors in use by a process that only checks whether it is idle."""
 
@@ -70,12 +70,12 @@ class Stopwatch:
 
     clock: Callable[[], float] = field(default_factory=lambda: time.perf_counter)
     busy: Callable[[], float] = field(default_factory=lambda: own_seconds)
-    """Processor seconds of this process, or of a device's."""
+    """Processor seconds of this process, or a device's."""
     sleep: Callable[[float], None] = field(default_factory=lambda: time.sleep)
     turn_seconds: float = 0.02
 
     def turn(self, run: Callable[[], object]) -> float:
-        """Run repeatedly for `turn_seconds`, and return the median seconds of one run."""
+        """Run repeatedly for `turn_seconds`; return the median seconds of one run."""
         self.wait_until_process_idle()
         first = self.seconds(run)
         if first >= self.turn_seconds:
@@ -86,7 +86,7 @@ class Stopwatch:
         return median(samples)
 
     def wait_until_process_idle(self) -> None:
-        """Wait until this process is idle, up to a limit."""
+        """Wait until this process is idle, within a limit."""
         quiet = 0
         for _ in range(_LOOKS):
             start_busy, started = self.busy(), self.clock()
@@ -152,7 +152,7 @@ class ProgramTimer:
         self.clear()
 
     def add(self, model: Model, *, is_standalone: bool = False) -> ProgramTiming | str:
-        """Compile a model and run it twice, unrecorded. Return its timing, or why it cannot be timed."""
+        """Compile a model and run it twice, unrecorded. Return its timing, or why there is none."""
         sent = self._form(model)
         verdict = all_of(boundary.ask_supported(self._context, sent, len(model.operations)))
         verdict = boundary.ask_admission(self._context, sent).verdict if verdict else verdict
@@ -178,10 +178,10 @@ class ProgramTimer:
         close_all(reversed(resources))
 
     def run(self, rounds: int, budget_seconds: float, advance: Callable[[], None], *, cold: bool = False) -> None:
-        """Time every program once per round, interleaved and shuffled, so that disturbances hit all of them.
+        """Time every program once per round, interleaved and shuffled, so that disturbances hit all.
 
-        A program takes a turn of runs. If `cold`, it runs once after host work that evicts its caches, as a segment
-        between others does.
+        A program takes a turn of runs. If `cold`, it runs once after host work that evicts its caches, like a segment
+        between others.
         """
         started, chance = self._clock(), random.Random(0)
         for round_index in range(rounds):
@@ -238,7 +238,7 @@ class ProgramTimer:
 
 
 _SWEPT = np.ones(1 << 20, np.float32)
-"""Negating it evicts caches without a matrix product, after which BLAS threads would spin."""
+"""Negating it evicts caches without a matrix product, which would leave BLAS threads spinning."""
 
 
 _ROUNDS = 20
@@ -337,7 +337,7 @@ _BY_BYTES = frozenset(OperationClass) - {OperationClass.NARROW, OperationClass.D
 _BLOCKS = (1, 4, 8, 16, 32)
 """Channels computed at once."""
 _CLEARLY = 0.8
-"""A block size must reduce the error to this share."""
+"""Share to which a block size must reduce the error."""
 _FARTHEST = 16.0
 
 
@@ -426,7 +426,7 @@ def _padding(work: OperationWork, block: int) -> float:
 
 
 def seconds_by_kind(lines: Lines, model: Model) -> dict[Kind, float]:
-    """Return the seconds of a model's operations by the kind of their line."""
+    """Return a model's seconds by the kind of its operations' lines."""
     seconds: dict[Kind, float] = {}
     for work in work_of(model):
         kind = work.kind if work.kind in lines else Kind(work.kind.operation_class)
@@ -468,7 +468,7 @@ class Launches:
 def launches_of(
     segments: Sequence[ProgramTiming], standalone_programs: Sequence[ProgramTiming], lines: Lines, *, crosses: bool
 ) -> Launches:
-    """Estimate launches and transfers from the time of light programs that their operations do not explain.
+    """Estimate launches and transfers from the time of light programs that operations do not explain.
 
     `segments` ran cold. If not `crosses` (on the host), transfers are part of the launch.
     """
@@ -494,7 +494,7 @@ def _least(programs: Sequence[ProgramTiming]) -> list[float]:
 
 
 _SLACK = 3.0
-"""Deviation from 1 that weighs as much as a network predicted 100 % wrong."""
+"""Deviation from 1 that weighs as much as a 100 % wrong prediction."""
 _MOST = 4.0
 """Largest factor; its inverse is the smallest."""
 _FEWEST = 6
@@ -513,7 +513,7 @@ class NetworkScaledCosts:
 def scale_to_networks(lines: Lines, launches: Launches, networks: Mapping[str, ProgramTiming]) -> NetworkScaledCosts:
     """Return lines and launches scaled by non-negative factors that fit the times of networks.
 
-    Robust least squares with a penalty for factors other than 1. Leave-one-out cross-validation gives the error.
+    Robust least squares, with a penalty for factors other than 1. Leave-one-out cross-validation gives the error.
     """
     kinds = list(lines)
     rows = {name: _network_row(lines, launches, kinds, timed) for name, timed in networks.items()}
@@ -664,8 +664,8 @@ def _calibration(
 def _timed(bench: ProgramTimer, device: str, budget_seconds: float, advance: Callable[[], None]) -> _Measurements:
     """Time all probes that the device can run, then networks and cold segments.
 
-    Batches are small, as each program may have threads of its own. Networks are compared with each other, so as many as
-    possible take turns.
+    Batches are small, as each program may have threads of its own. As many networks as possible take turns, to compare
+    them.
     """
     every, mixed = probes(), list(networks().items())
     batches, network_batches = _batches(len(every), _AT_ONCE), _batches(len(mixed), most_pools())

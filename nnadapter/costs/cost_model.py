@@ -51,7 +51,7 @@ ASSUMED = Profile(
     transfer_bandwidth=1e9,
     operation_seconds=5e-6,
 )
-"""Slow, so that no node moves to such a device on a guess."""
+"""Slow, so that no node moves there on a guess."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +64,7 @@ class DeviceCosts:
     lines: Mapping[OperationClass, Line] = field(default_factory=dict)
     """Measured lines by class; the roofline of the profile applies to others."""
     fused_lines: Mapping[OperationClass, Mapping[OperationClass, Line]] = field(default_factory=dict)
-    """Measured lines by class of the producer, then of the operation."""
+    """Measured lines by producer class, then by class."""
     measured_sole_launch_seconds: float | None = None
     """None means the profile's launch."""
     networks: Mapping[str, MeasuredNetwork] = field(default_factory=dict)
@@ -77,7 +77,7 @@ class DeviceCosts:
     off_by: float = 0.0
     """Relative error, if measured."""
     missing_cost_notes: tuple[str, ...] = ()
-    """Notes that explain why no better costs are available."""
+    """Reasons why no better costs are available."""
 
     @property
     def sole_launch_seconds(self) -> float:
@@ -121,7 +121,7 @@ class DeviceCosts:
 def device_costs(
     name: str, capability: Capability, context: Context, options: OptionValues, *, isolated: bool = False
 ) -> DeviceCosts:
-    """Return a device's costs from its simulated clock, a calibration, its declared limits, or assumptions."""
+    """Return a device's costs by its simulated clock, a calibration, declared limits, or assumptions."""
     answer: Profile | Unsupported | None = named_call(name, "profile")(ask_profile, context, capability)
     profile, notes = (None, (f"device {name!r}: {answer.detail}",)) if isinstance(answer, Unsupported) else (answer, ())
     if profile is not None and profile.simulated:
@@ -139,7 +139,7 @@ def device_costs(
 
 
 def calibrated(calibration: Calibration, declared: Profile | None = None, notes: tuple[str, ...] = ()) -> DeviceCosts:
-    """Return the costs that a calibration measured; boundary formats stay as declared."""
+    """Return the costs in a calibration; boundary formats stay as declared."""
     lines, is_host = calibration.lines, calibration.device in HOSTS
     if calibration.unmeasured_classes:
         names = ", ".join(operation_class.value for operation_class in calibration.unmeasured_classes)
@@ -191,7 +191,7 @@ _IMAGE_RANK = 4
 
 @dataclass(frozen=True, eq=False)
 class Crossing:
-    """Facts that determine boundary costs. Arrays of [values]."""
+    """Facts that determine boundary costs, as arrays of [values]."""
 
     nbytes: Numbers
     dtypes: tuple[str, ...]
@@ -213,10 +213,10 @@ class Crossing:
         return cls(nbytes, dtypes, dtype_of, crosses[dtype_of], np.array(ranks) == _IMAGE_RANK)
 
     def seconds(self, profile: Profile) -> Numbers:
-        """Return the seconds for each value to cross in either direction; infinite if it cannot.
+        """Return the seconds for each value to cross in either direction, infinite if it cannot.
 
-        Host memory costs nothing. A tensor takes a fixed time plus its bytes over the bandwidth. The host casts data
-        types that the device does not accept; a channels-last device reorders images.
+        Host memory costs nothing. A tensor takes a fixed time plus its bytes over the bandwidth. The host casts
+        unaccepted data types, and a channels-last device reorders images.
         """
         if profile.host_memory:
             return np.zeros_like(self.nbytes)
@@ -225,9 +225,9 @@ class Crossing:
         return seconds + np.where(foreign[self.dtype_of], cast_seconds(self.nbytes), 0.0)
 
     def resident_seconds(self, profile: Profile) -> Numbers:
-        """Return the seconds at either end for each device-resident value; infinite if it cannot stay.
+        """Return the seconds at either end for each device-resident value, infinite if it cannot stay.
 
-        Segments exchange tensors in the host's layout, so channels-last devices still reorder it.
+        Segments exchange tensors in the host's layout, so channels-last devices still reorder them.
         """
         reordered = reorder_seconds(profile, self.nbytes) if profile.channels_last else np.zeros_like(self.nbytes)
         return np.where(self.dense, np.where(self.images, reordered, 0.0), np.inf)
@@ -256,7 +256,7 @@ def reorder_seconds(profile: Profile, nbytes: Numbers) -> Numbers:
 Groups = tuple[tuple[int, ...], ...]
 
 MOST_OPERATIONS = 20_000
-"""Limit of operations to ask about, as a device nearly compiles them to answer."""
+"""Limit of operations in one question, which a device nearly compiles to answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,7 +301,7 @@ class FusedGraph:
 def fused_groups(
     graph: Graph, conversion: Conversion, context: Context, verdicts: Sequence[Verdict], *, most: int = MOST_OPERATIONS
 ) -> Fusion:
-    """Ask an adapter IR device what it would fuse if it got all that it supports, up to `most` operations."""
+    """Ask an adapter IR device what it would fuse among all that it supports, up to `most` operations."""
     supported_nodes = [node for atom, verdict in zip(graph.atoms, verdicts, strict=True) if verdict for node in atom]
     operations = sorted(operation for node in supported_nodes for operation in conversion.operations[node])
     if not operations:
@@ -316,7 +316,7 @@ def fused_groups(
 
 
 def fusion_of(graph: Graph, conversion: Conversion, operations: Sequence[int], runs_as: Sequence[str]) -> Fusion:
-    """Return the fusion described by one text per operation; an empty one if their number differs.
+    """Return the fusion described by one text per operation, empty if their number differs.
 
     Nodes of operations with equal texts are a group. An atom of only NO_OPERATION is free.
     """
@@ -412,7 +412,7 @@ class CostTable:
         return self.prices.devices
 
     def sole_launch_savings(self, device: str) -> float:
-        """Return the seconds by which a sole launch is shorter."""
+        """Return the seconds saved by a sole launch."""
         return float(self.prices.launch[self.devices.index(device)]) - self.sole_launch_seconds[device]
 
 
@@ -425,8 +425,8 @@ def cost_table(
 ) -> CostTable:
     """Return the prices of `graph`, in linear time.
 
-    A fused group is a unit, with bytes counted at its boundary. The host prices every node by itself, so that its
-    prices do not depend on other devices.
+    A fused group is a unit with bytes counted at its boundary. The host prices every node by itself, independent of
+    other devices.
     """
     devices, fusions = tuple(verdicts), fusions or {}
     work = GraphWork(graph.original, conversion)

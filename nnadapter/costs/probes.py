@@ -113,7 +113,7 @@ def probes() -> tuple[Probe, ...]:
 
 
 def tensors_model(tensors: int) -> Model:
-    """Return a model of nearly no work, to measure launches and transfers."""
+    """Return a nearly empty model, to measure launches and transfers."""
     builder = ModelBuilder()
     type_ = OperandType(DataType.FLOAT32, (4, 4))
     value, *addends = [builder.add_input(f"x{number}", type_) for number in range(tensors)]
@@ -166,7 +166,6 @@ class _Builder(ModelBuilder):
         return self.type_of(operand).dimensions
 
     def apply(self, type_: str, *inputs: int, **attributes: AttributeValue) -> int:
-        """Add an operation and return its first result."""
         return self.add_operation(type_, inputs, attributes)[0]
 
     def constant(self, *dimensions: int, shift: float = 0.0) -> int:
@@ -177,11 +176,10 @@ class _Builder(ModelBuilder):
         return self.add_constant(f"c{len(self._operands)}", numbers + np.float32(shift))
 
     def product(self, value: int, columns: int) -> int:
-        """Multiply a value with a constant matrix."""
         return self.apply("MAT_MUL", value, self.constant(self.dimensions(value)[-1], columns))
 
     def swap(self, value: int, first: int) -> int:
-        """Swap the first columns of a table with the others."""
+        """Exchange the first columns of a table with the others."""
         parts = self.add_operation("SPLIT", [value], {"axis": 1, "split": (first, self.dimensions(value)[1] - first)})
         return self.apply("CONCAT", *parts[::-1], axis=1)
 
@@ -256,7 +254,7 @@ def _compose_links(carrier: Link, rider: Link) -> Link:
 
 
 def _sums(builder: _Builder, value: int, number: int) -> int:
-    """Add bias and ReLU, which usually follow products."""
+    """Add bias and ReLU, as usually after products."""
     dimensions = builder.dimensions(value)
     bias = builder.constant(*((dimensions[1], 1, 1) if len(dimensions) == 4 else dimensions[1:]))
     return builder.apply("RELU", builder.apply("ADD", value, bias))

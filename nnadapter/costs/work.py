@@ -407,7 +407,7 @@ class GraphWork:
         return np.array([producer.get(name, -1) for name in self.names], dtype=np.int64)
 
     def of(self, unit_of: Sequence[int] | Indices, units: int, *, with_fusion_context: bool) -> UnitWork:
-        """Return the work of units, with producer classes, channels and layout changes if asked."""
+        """Return the work of units, if asked with producer classes, channels and layout changes."""
         unit = np.asarray(unit_of, dtype=np.int64)
         classes, dtypes = self._kinds
         main = _mains(unit, units, self.flops, classes)
@@ -451,7 +451,7 @@ class GraphWork:
         )
 
     def _boundary_bytes(self, unit: Indices, units: int) -> Numbers:
-        """Return the bytes across each unit's boundary, each value once."""
+        """Return the bytes across unit boundaries, each value once."""
         reader, value, read = self._reads
         maker = np.where(self._makers >= 0, unit[self._makers], -1)
         outside = unit[reader] != maker[value]
