@@ -34,7 +34,7 @@ def groups_of(specialized: Specialized, visible_values: Collection[str] = ()) ->
 
 
 def with_own_sources(specialized: Specialized, visible_values: Collection[str] = ()) -> Specialized:
-    """Return the graph with a DequantizeLinear for each group that shares one, so that cuts keep groups intact."""
+    """Return the graph with a DequantizeLinear per group that shares one, so that cuts keep groups intact."""
     groups, graph = groups_of(specialized, visible_values), specialized.graph
     shared = shared_sources(groups, specialized.nodes, {*graph.outputs, *captured_names(graph)}) if groups else {}
     if not shared:
@@ -77,8 +77,8 @@ def with_atoms(
 ) -> tuple[Specialized, Conversion]:
     """Return the model with fused groups as atoms, and one operation for each.
 
-    An operation belongs to the node that it is named after; the atom's other nodes have none. Groups that would make
-    the graph cyclic are not formed. `visible_values` must stay visible outside of groups.
+    An operation belongs to the node after which it is named; the atom's other nodes have none. Groups that would make
+    the graph cyclic are omitted. `visible_values` must stay visible outside of groups.
     """
     visible_model = _with_visible_outputs(conversion, visible_values)
     fused = run_passes(visible_model, FUSIONS)
@@ -96,7 +96,7 @@ def with_atoms(
 
 
 def with_per_node_conversions(specialized: Specialized, conversion: Conversion) -> Conversion:
-    """Return the conversion with lazily computed conversions of the single nodes of multi-node atoms."""
+    """Return the conversion, with lazy conversions of the single nodes of multi-node atoms."""
     is_trivial = not conversion.groups and len(specialized.graph.atoms) == len(specialized.nodes)
     return (
         conversion
@@ -206,7 +206,7 @@ class Offer:
     nodes: tuple[str, ...]
     inside: frozenset[str]
     refusal_count: int | None
-    """Number of devices that refused it before one accepted; None if all refused."""
+    """Devices that refused it before one accepted; None if all refused."""
 
 
 def atoms_to_split(graph: Graph, answers: Answers) -> Iterator[Offer]:
@@ -221,7 +221,7 @@ def atoms_to_split(graph: Graph, answers: Answers) -> Iterator[Offer]:
 
 
 def accepted_splits(offered: Sequence[Offer], graph: Graph, answers: Answers) -> list[Offer]:
-    """Return the offers worth splitting: no device supports the atom, or a more preferred one supports a node of it."""
+    """Return the offers worth splitting: no device takes the atom, or a more preferred one takes a node of it."""
     atom_of = {graph.nodes[node].name: atom for atom, nodes in enumerate(graph.atoms) for node in nodes}
     return [
         offer
@@ -266,13 +266,13 @@ ASSUMED_PERMANENT = AT_ALL_SHAPES | {
     Reason.DYNAMIC_SHAPE,
     Reason.UNSUPPORTED_RANK,
 }
-"""Reasons assumed to hold at all shapes: a size that is unknown at some shapes counts as unknown at all."""
+"""Reasons assumed to hold at all shapes: a size unknown at some shapes counts as unknown at all."""
 
 
 def bodies_to_try(
     prepared: Prepared, specialized: Specialized, answers: Answers, tried_names: Collection[str] = ()
 ) -> Bodies:
-    """Return the bodies of ONNX function ops that devices refused and that may be expanded, by node name."""
+    """Return the bodies of refused ONNX function ops that may be expanded, by node name."""
     graph = specialized.graph
     refused = (
         [node for node in _refused(graph, answers) if graph.nodes[node].name not in tried_names] if answers else []
@@ -297,9 +297,9 @@ class Trial:
     worthwhile: Bodies
     """Expanded nodes for which devices take every part."""
     hopeless: frozenset[str]
-    """Nodes that could not be expanded, or have a part that is refused at all shapes."""
+    """Nodes that could not be expanded, or with a part refused at all shapes."""
     lasting: frozenset[str]
-    """`hopeless`, and nodes with a part that is assumed to be refused at all shapes."""
+    """`hopeless`, and nodes with a part assumed to be refused at all shapes."""
 
 
 def trial_of(
@@ -339,7 +339,7 @@ def trial_of(
 
 
 def unplaceable_nodes(graph: Graph, all_answers: Answers) -> frozenset[str]:
-    """Return the nodes that no device takes, hosts included."""
+    """Return the nodes that no device takes, not even a host."""
     atoms = (nodes for atom, nodes in enumerate(graph.atoms) if not any(verdicts[atom] for verdicts in all_answers))
     return frozenset(graph.nodes[node].name for nodes in atoms for node in nodes)
 

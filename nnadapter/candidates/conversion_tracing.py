@@ -101,12 +101,12 @@ class DynamicConversion:
         return {name: operand for name, operand in conversion.operand_of.items() if operand in table_operands}
 
     def given_sizes(self, operands: set[int]) -> Iterator[str]:
-        """Return the names in `sizes` that are model inputs among `operands`. Other sizes are constants."""
+        """Return the names in `sizes` of model inputs among `operands`; other sizes are constants."""
         input_operands = operands.intersection(self.conversion.model.inputs)
         return (name for name in self.sizes if self.conversion.operand_of.get(name) in input_operands)
 
     def table_operations(self, operands: Iterable[int]) -> Iterator[int]:
-        """Yield the operations that compute the tables among `operands`, and the tables that these read."""
+        """Yield the operations that compute the tables among `operands`, and tables that these read."""
         model, tables = self.conversion.model, self.conversion.tables
         pending, visited = list(operands), set[int]()
         while pending:
@@ -139,7 +139,7 @@ class _FilledValues(Mapping[str, Value]):
 
 
 def shape_derived_values_of(opening: DynamicConversion, names: Iterable[str]) -> ShapeDerivedValues:
-    """Return the shape-derived values called `names`, to be computed from the sizes of a replay."""
+    """Return the shape-derived values `names`, to be computed from a replay's sizes."""
     requested_names = tuple(names)
     tables = [name for name in requested_names if name not in opening.sizes]
     sizes = {name: opening.sizes[name] for name in requested_names if name in opening.sizes}
@@ -190,7 +190,7 @@ def runs_graphs(node: OnnxNode) -> bool:
 
 
 def resizes(node: OnnxNode) -> bool:
-    """Return True for Resize, because its converter can infer the result's sizes even if it refuses the node."""
+    """Return whether it is a Resize, whose converter can infer the result's sizes even if it refuses the node."""
     return (
         not node.domain and node.op_type == "Resize" and node.since_version > _OLDER_RESIZE and not node.contradiction
     )
@@ -203,9 +203,9 @@ def sizes_by_names(
     values: Mapping[str, Value],
     constants: Mapping[str, Array],
 ) -> dict[str, Sizes]:
-    """Return the symbolic dimensions of a node's results by ONNX shape inference, with names for symbolic sizes.
+    """Return the symbolic dimensions of a node's results by ONNX shape inference with names for symbolic sizes.
 
-    Dimensions that differ between the branches of an `If` are omitted, as are results that contradict `values`.
+    Omitted are dimensions that differ between branches of an `If`, and results that contradict `values`.
     """
     names = dict[str, Any]()
     input_types = {
@@ -244,7 +244,7 @@ def _named(sizes: Sizes | None, names: dict[str, Any]) -> tuple[int | str, ...] 
 
 
 def agree(sizes: Sizes, inferred: Sizes | None) -> bool:
-    """Return whether symbolic sizes agree with inferred ones at the current shapes; names count as unknown."""
+    """Return whether symbolic sizes agree with inferred ones at the current shapes; names are unknown."""
     return (
         inferred is not None
         and len(sizes) == len(inferred)
@@ -369,7 +369,7 @@ class ConversionTracing:
         return any(isinstance(size, SymbolicNumber) for shape in self._shapes.values() for size in shape)
 
     def template(self, visible_values: frozenset[str]) -> ConversionTemplate | None:
-        """Return the template; None if a dimension is known only for these shapes."""
+        """Return the template, unless a dimension is known only for these shapes."""
         conversion = self._converted(visible_values)
         if conversion is None:
             return None
@@ -387,9 +387,9 @@ class ConversionTracing:
         )
 
     def opened(self, visible_values: frozenset[str]) -> DynamicConversion | None:
-        """Convert for all sizes, and return the conversion; None if a dimension is known only for these shapes.
+        """Return the conversion for all sizes, unless a dimension is known only for these shapes.
 
-        Nodes that cannot be converted are omitted, unless the sizes of their results are needed.
+        Unconvertible nodes are omitted, unless the sizes of their results are needed.
         """
         conversion = self._converted(visible_values)
         if conversion is None:
@@ -444,7 +444,7 @@ class ConversionTracing:
         return replace(self._specialized.graph.value(name), shape=self._shapes[name])
 
     def _evaluated_producers(self, names: Iterable[str], other_positions: Set[int], *, sized: bool) -> set[int]:
-        """Return the evaluated nodes that `names` follow from, except `other_positions`.
+        """Return the evaluated nodes from which `names` follow, except `other_positions`.
 
         For Shape and Size, the dimensions of their input suffice, unless `sized`.
         """
@@ -478,7 +478,7 @@ class ConversionTracing:
         return [name for name in node.inputs if _measures(node) and name not in self._fixed]
 
     def _run_dependent(self, positions: Set[int], remaining_positions: Set[int]) -> Set[int]:
-        """Return the nodes that depend on values known only during a run."""
+        """Return the nodes that depend on values known only in a run."""
         model_graph, constants, nodes = self._specialized.model_nodes, self._specialized.constants, self._prepared.nodes
         run = set(remaining_positions)
         for index in sorted(positions):
@@ -499,7 +499,7 @@ class ConversionTracing:
         return evaluate_nodes(self._prepared, list(missing), constants, missing_names) if missing else {}
 
     def _evaluated_types(self, positions: Iterable[int]) -> Iterator[Value]:
-        """Yield the types of evaluated values whose sizes the model does not have."""
+        """Yield the types of evaluated values of unknown size."""
         names = (name for index in positions for name in self._prepared.nodes[index].outputs if name in self._known)
         for name in names:
             value, array = self._values.get(name) or Value(name), self._known[name]
@@ -567,7 +567,7 @@ class ConversionTracing:
                     bool(first.setdefault(called, size) == size)
 
     def _sizes_of(self, name: str) -> tuple[Any, ...] | None:
-        """Return dimensions that hold at all shapes, otherwise None."""
+        """Return dimensions that hold at all shapes."""
         if name in self._context.operand_of:
             return self._context.dimensions(name)
         is_known = name in self._values and (name in self._typed or self._context.is_constant(name))

@@ -50,7 +50,7 @@ def prepare(model: onnx.ModelProto, rules: Rules = NO_RULES) -> Prepared:
 
 _TEMPLATES = 8
 _MOST_IN_VAIN = 8
-"""Consecutive templates without reuse after which a model is no longer traced."""
+"""Consecutive unused templates after which a model is no longer traced."""
 
 
 class Conversions:
@@ -74,7 +74,6 @@ class Conversions:
         return self._visible_values
 
     def keep_visible(self, values: frozenset[str]) -> None:
-        """Replace `visible_values`."""
         if values != self._visible_values:
             self._visible_values = values
             self.clear()
@@ -166,7 +165,7 @@ def converted(
 
 
 def convert_dynamic(model: ShapedModel) -> DynamicConversion | None:
-    """Convert a model for all sizes; None if something holds only at these shapes."""
+    """Convert a model for all sizes, unless something holds only at these shapes."""
     if CUSTOM in model.conversion.model.operation_types:
         return None  # kernels are bound to types
     specialized = model.specialized

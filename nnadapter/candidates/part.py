@@ -36,11 +36,11 @@ class SpecializablePart:
         self._key = slot_reader(sorted(part_numbers | shape_derived_values.numbers))
 
     def key(self, replayed: Sequence[Any]) -> tuple[Any, ...]:
-        """Return the cache key: equal for equal specialized segments."""
+        """Return a key shared by equal specialized segments."""
         return self._key(replayed)
 
     def specialize(self, replayed: Sequence[Any]) -> Part:
-        """Return the segment for the sizes of a replay."""
+        """Return the segment for a replay's sizes."""
         contents = {}
         if self._given:
             values = self.given.at(replayed)
@@ -49,5 +49,5 @@ class SpecializablePart:
 
 
 def group_specializations(parts: Sequence[SpecializablePart]) -> None:
-    """Let the segments of one device share the numbers that a replay computes."""
+    """Let one device's segments share the numbers that a replay computes."""
     structure.SpecializationGroup([part.model for part in parts])

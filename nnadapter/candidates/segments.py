@@ -35,7 +35,7 @@ Calls = Mapping[int, tuple[Attributes, tuple[OperandType, ...]]]
 
 
 def calls_among(kernels: KernelTable, nodes: Iterable[int], graph: Graph, conversion: Conversion) -> Calls:
-    """Return the nodes that custom kernels of a device compute."""
+    """Return the nodes that a device's custom kernels compute."""
     if not kernels.kernels or CUSTOM not in conversion.model.operation_types:
         return {}
     calls = {}
@@ -47,7 +47,7 @@ def calls_among(kernels: KernelTable, nodes: Iterable[int], graph: Graph, conver
 
 
 def why_no_call(kernels: KernelTable, node: int, graph: Graph, conversion: Conversion) -> Unsupported | None:
-    """Return why no kernel of a device computes a node, if kernels are for its op."""
+    """Return why no kernel of a device computes a node, if any is for its op."""
     op = graph.nodes[node].domain, graph.nodes[node].op_type
     if op not in kernels.by_op:
         return None
@@ -74,7 +74,7 @@ def with_calls(model: onnx.ModelProto, nodes: Sequence[int], graph: Graph, calls
 
 
 def _declared(model: onnx.ModelProto, values: Iterable[Value]) -> onnx.ModelProto:
-    """Declare the types of intermediate values in place, if known, and return the model."""
+    """Declare the known types of intermediate values in place, and return the model."""
     model.graph.value_info.extend(info_of(value) for value in values if value.dtype)
     return model
 
@@ -93,7 +93,7 @@ def _request(
 
 
 Placed = tuple[int, Node]
-"""Position in the model, and the graph's node; copies of one node have value names of their own."""
+"""Position in the model, and the graph's node, of which copies have their own value names."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -241,7 +241,7 @@ class ShapedModel:
 
     @property
     def structure(self) -> NodeHashes:
-        """Hashes of the model's own nodes, computed lazily."""
+        """Hashes of the model's own nodes, lazily computed."""
         return self.prepared.structure
 
     def hashes(self) -> Sequence[str]:
@@ -269,7 +269,7 @@ class DynamicParts(OnnxParts):
         return tuple(name for name in self.graph.outputs if name in constants and name not in always)
 
     def part(self, step: Step) -> Part:
-        """Return the nodes of `step`, folded nodes that compute sizes they read, and constants."""
+        """Return the nodes of `step`, folded nodes that compute sizes for them, and constants."""
         nodes, inputs, constants = self._needed(step)
         result_names = {name for _, node in nodes for name in node.outputs}
         part = self._extract(nodes, self.open_graph, inputs, constants, step.outputs)
@@ -309,7 +309,7 @@ class DynamicParts(OnnxParts):
 
 
 def _open(always: Value | None, current_values: Mapping[str, Value], name: str) -> Value:
-    """Return facts that hold at all sizes; the rank is assumed from the current shapes."""
+    """Return facts that hold at all sizes, assuming the current rank."""
     if always is not None and always.shape is not None:
         return always
     value = current_values[name]
