@@ -61,7 +61,7 @@ def _check_eight_bits(name: str, type_: OperandType, axis: int | None = None) ->
 
 
 def _accumulating(type_: str, rule: ShapeRule) -> ShapeRule:
-    """Return a shape rule with int32 results for quantized inputs, otherwise those of `rule`."""
+    """Return a shape rule with int32 results for quantized inputs, otherwise the results of `rule`."""
 
     def infer(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
         results = rule(types, attributes)

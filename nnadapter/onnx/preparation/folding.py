@@ -191,7 +191,7 @@ _MAKES: Mapping[str, _Compute] = {
 def evaluate(
     read: OnnxModel, positions: Sequence[int], constants: Mapping[str, Array], output_names: Sequence[str]
 ) -> dict[str, Array]:
-    """Return those of the values `output_names` that the nodes at `positions` compute from `constants`."""
+    """Return the values `output_names` that the nodes at `positions` compute from `constants`."""
     plain: dict[str, Array] = {}
     arrays_by_name: Mapping[str, Array] = ChainMap(plain, constants)  # type: ignore[arg-type]
     pending_positions = []
