@@ -23,7 +23,7 @@ from nnadapter.options import Options
 from nnadapter.process.terminal import prints_to_stderr
 from nnadapter.report.facts import plain
 from nnadapter.report.report import PartitionReport
-from nnadapter.report.sections import count
+from nnadapter.report.sections import count, quantity
 from nnadapter.store.bans import clear_bans, stored_bans
 from nnadapter.store.folder import Folder, Listed, UnusableError, read_entry, usual_folder
 from nnadapter.store.keys import PLAN
@@ -103,7 +103,7 @@ def _summary(output: str, report: PartitionReport) -> str:
         f" {''.join(served) or 'no inputs'}" if len(served) < 2 else "".join(f"\n  {shape_set}" for shape_set in served)
     )
     return (
-        f"{output}: {size / 1e6:.1f} MB, for{shapes}\n"
+        f"{output}: {quantity(size, 'B')}, for{shapes}\n"
         f"segments: {segments}; programs written by drivers: {sum(programs)}{unwritten}"
         + (f"\n{reason}" if reason else "")
     )
@@ -176,8 +176,8 @@ def list_(folder: Path | None, as_json: bool) -> None:
         expired = " (expired)" if ban.until <= time.time() else ""
         click.echo(f"{_time(ban.since)}  ban{expired}: {ban.device} {ban.driver}; {ban.operations}; {ban.text}")
     missing = "" if opened.path.is_dir() else " (there is no such folder)"
-    total = sum(row["bytes"] for row in rows) / 1e6
-    click.echo(f"{opened.path}: {count(len(rows), 'entry', 'entries')}, {total:.1f} MB{missing}")
+    total = quantity(sum(row["bytes"] for row in rows), "B")
+    click.echo(f"{opened.path}: {count(len(rows), 'entry', 'entries')}, {total}{missing}")
 
 
 @cache.command(cls=Command)
@@ -217,8 +217,8 @@ def purge(folder: Path | None, max_bytes: int, only_bans: bool) -> None:
     opened = _opened(folder)
     dropped = () if only_bans else opened.shrink(max_bytes)
     cleared = clear_bans(opened.path) if only_bans or not max_bytes else 0
-    total = sum(entry.nbytes for entry in dropped) / 1e6
-    removed = f"{count(len(dropped), 'entry', 'entries')}, {total:.1f} MB" if not only_bans else count(cleared, "ban")
+    total = quantity(sum(entry.nbytes for entry in dropped), "B")
+    removed = f"{count(len(dropped), 'entry', 'entries')}, {total}" if not only_bans else count(cleared, "ban")
     more = f", and {count(cleared, 'ban')}" if cleared and not only_bans else ""
     click.echo(f"{opened.path}: removed {removed}{more}")
 
@@ -287,14 +287,14 @@ def _line(row: Mapping[str, Any]) -> str:
             description = "; ".join((row["kind"], key["device"]["name"], *_of_model(row["kind"], key)))
         except (KeyError, ValueError):  # written by another program
             description = "its key names neither a device nor a model"
-    return f"{row['used']}  {row['bytes'] / 1e6:8.1f} MB  {row['name'][:12]}  {description}"
+    return f"{row['used']}  {quantity(row['bytes'], 'B'):>10}  {row['name'][:12]}  {description}"
 
 
 def _of_model(kind: str, key: parameters.DeviceOptions) -> tuple[str, str]:
     if kind == PLAN:
         constants = key["constants"]
         return (
-            f"a model of {int(constants['bytes']) / 1e6:.1f} MB in {count(int(constants['files']), 'file')}",
+            f"a model of {quantity(int(constants['bytes']), 'B')} in {count(int(constants['files']), 'file')}",
             "all shapes",
         )
     return key["structure"]["operations"], key["shapes"]["inputs"]
