@@ -19,6 +19,7 @@ from msgspec.structs import fields as struct_fields
 
 import nnadapter as nna
 from nnadapter.cli import main
+from nnadapter.cli.command import MODELS
 from nnadapter.drivers import Option, faulty
 from nnadapter.engine import PlanCounts
 from nnadapter.planning import UnmatchedEntry, overlap
@@ -84,7 +85,8 @@ def _options() -> Iterator[str]:
 
 def _commands() -> Iterator[str]:
     yield from _head(
-        "Command line", "`nnadapter COMMAND --help` prints the same, with the options of the devices of this machine."
+        "Command line",
+        f"`nnadapter COMMAND --help` prints the same, with the options of the devices of this machine.\n\n{MODELS}",
     )
     context = click.Context(main, info_name="nnadapter")
     for name in main.list_commands(context):

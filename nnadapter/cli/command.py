@@ -18,6 +18,11 @@ NO = 1
 """Exit code of a failed check or comparison."""
 BAD_INPUT = 2
 """Exit code of wrong usage or input."""
+MODELS = (
+    "A model is an ONNX file, a Paddle model (its folder or program file), a PyTorch program (FILE.pt2), "
+    "SCRIPT.py:FUNCTION that returns a PyTorch module and its inputs, or, except in `compile`, a compiled file."
+)
+"""Kinds of models that commands accept, for the help."""
 
 
 class Failure(click.ClickException):
@@ -37,11 +42,18 @@ class Command(click.Command):
 
 
 class ModelCommand(Command):
-    """Sub-command that loads a model; its help lists the options of every available device."""
+    """Sub-command for models or devices; its help lists the options of every available device."""
 
     def invoke(self, ctx: click.Context) -> object:
         _silence_onnxruntime()
         return super().invoke(ctx)
+
+    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        super().format_help_text(ctx, formatter)
+        if any(parameter.name in ("model", "models") for parameter in self.params):
+            formatter.write_paragraph()
+            with formatter.indentation():
+                formatter.write_text(MODELS)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         super().format_epilog(ctx, formatter)
@@ -187,7 +199,7 @@ def _print_version(ctx: click.Context, param: click.Parameter, value: bool) -> N
     "--version", is_flag=True, expose_value=False, is_eager=True, callback=_print_version, help="Print the version."
 )
 def main() -> None:
-    """Run ONNX models on accelerators that support only part of them, and explain every decision.
+    """Run ONNX, PyTorch and Paddle models on accelerators that support only part of them, and explain every decision.
 
     Begin with `nnadapter devices`, then `nnadapter report MODEL -d DEVICE`. Results go to stdout, notes and progress to
     stderr.

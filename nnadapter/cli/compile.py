@@ -146,7 +146,7 @@ def export(model: str, output: str) -> None:
 
 _takes_folder = click.option(
     "--folder", type=click.Path(file_okay=False, path_type=Path), default=None,
-    help="Cache folder. Default: NNADAPTER_CACHE_DIR, or the platform's cache folder.",
+    help="Cache folder. Default: programs in NNADAPTER_CACHE_DIR, or in the platform's cache folder.",
 )  # fmt: skip
 
 

@@ -345,8 +345,8 @@ def calibrate(device: str, options: parameters.DeviceOptions, output: str | None
     """Measure how long DEVICE takes to start programs, transfer tensors and compute, in about 30 seconds.
 
     The CPU is measured too if it was not yet, because devices are compared with it. Results are stored in the folder
-    calibrations of NNADAPTER_CACHE_DIR, for this driver version and the options that change the speed. Do not use the
-    machine meanwhile.
+    calibrations of NNADAPTER_CACHE_DIR, or of the platform's cache folder, for this driver version and the options that
+    change the speed. Do not use the machine meanwhile.
     """
     parameters.requests((device,), options)  # reports options for other devices
     check_writable(cache_folder(), "set NNADAPTER_CACHE_DIR to a writable folder", folder=True)

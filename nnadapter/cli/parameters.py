@@ -256,7 +256,7 @@ takes_device = click.option(
 )  # fmt: skip
 takes_options = click.option(
     "--option", "options", multiple=True, metavar="DEVICE.NAME=VALUE", callback=device_options,
-    help="Set an option of a device; the options of each device are listed below.",
+    help="Set an option of a device, named as in --device; the options of each device are listed below.",
 )  # fmt: skip
 _SHAPES = click.option(
     "--shape", "shapes", multiple=True, metavar="NAME=1,3,224,224", callback=_shapes,

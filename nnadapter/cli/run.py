@@ -333,9 +333,9 @@ def run(
 ) -> None:
     """Run MODEL, and print statistics of its outputs, times and devices.
 
-    A picture (PNG, JPEG, ...; requires Pillow) is rotated upright, converted to RGB, or to gray for an input with one
-    channel, resized to the input's height and width regardless of its proportions, scaled to 0..1 (except for uint8),
-    and laid out like the input, as [N, C, H, W] or [N, H, W, C].
+    A picture given by --input (PNG, JPEG, ...; requires Pillow) is rotated upright, converted to RGB, or to gray for an
+    input with one channel, resized to the input's height and width regardless of its proportions, scaled to 0..1
+    (except for uint8), and laid out like the input, as [N, C, H, W] or [N, H, W, C].
     """
     chosen, settings = parameters.requests_for(model, devices, options), replace(settings, trace=profile)
     source = parameters.converted(model, settings)

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 import nnadapter as nna
 from nnadapter.cli import partition_report
+from nnadapter.cli.command import MODELS
 from tests.models import parse
 from tests.running.test_choices import FLAG
 
@@ -87,6 +88,11 @@ def test_output_may_be_a_pipe(call, folder):
     call("report chain.onnx -o pipe")
     assert os.read(reader, 7) == b"devices"
     os.close(reader)
+
+
+@pytest.mark.parametrize("command", ["report", "run", "serve", "compile", "cache explain", "bench", "compare"])
+def test_help_lists_kinds_of_models(call, command):
+    assert MODELS in " ".join(call(f"{command} --help").stdout.split())
 
 
 def test_help_lists_options_of_devices(call):
