@@ -44,7 +44,7 @@ def counted():
 
 
 @pytest.mark.parametrize("text", [JOINED, HEADS])
-def test_two_branches_are_under_way_at_once(text):
+def test_two_branches_run_in_parallel(text):
     with session_of(text) as session:
         for number in (1, 2):
             for found, expected in zip(
@@ -63,14 +63,14 @@ def test_two_branches_are_under_way_at_once(text):
     ("text", "milliseconds"),
     [(CHAIN, 20.0), (JOINED, 0.01), (JOINED.replace("float[8, 8] x", "float[n, 8] x"), 0.01)],
 )
-def test_where_it_does_not_pay_steps_go_one_after_the_other(text, milliseconds):
+def test_cheap_steps_run_sequentially(text, milliseconds):
     before = threading.active_count()
     with session_of(text, milliseconds, milliseconds) as session:
         session.run(None, {"x": X})
         assert latency_driver.OVERLAPS["most"] == 1 and threading.active_count() == before
 
 
-def test_two_devices_of_the_hosts_processors_take_turns():
+def test_devices_on_host_processors_run_sequentially():
     text = f"{HEAD} g (float[512, 512] x) => (float[512, 512] y, float[512, 512] z) {{ y = MatMul(x, x) z = Exp(x) }}"
     before = threading.active_count()
     with nna.InferenceSession(parse_model(text), devices=["null", ("fake_npu", {"switched_off": "Exp"})]) as session:
@@ -78,7 +78,7 @@ def test_two_devices_of_the_hosts_processors_take_turns():
         assert threading.active_count() <= before
 
 
-def test_a_step_that_fails_beside_another_falls_back():
+def test_failing_parallel_step_falls_back():
     latency_driver.BUSY["2"].acquire()  # makes the device report that it is busy, and fail
     try:
         with session_of() as session:
@@ -91,7 +91,7 @@ def test_a_step_that_fails_beside_another_falls_back():
 
 
 @pytest.mark.parametrize("device", ["1", "2"])
-def test_where_fallback_is_forbidden_the_error_names_the_step(device):
+def test_error_names_the_step_if_fallback_is_forbidden(device):
     devices = [
         ("latency:1", {"operation_ms": 20.0, "only": ["RELU", "SUB"]}),
         ("latency:2", {"operation_ms": 20.0, "only": ["NEG"]}),
@@ -106,7 +106,7 @@ def test_where_fallback_is_forbidden_the_error_names_the_step(device):
         latency_driver.BUSY[device].release()
 
 
-def test_a_deadline_and_terminate_reach_both():
+def test_deadline_and_terminate_stop_both_parallel_steps():
     hurried = session_of(stops=True, first=5000.0, second=5000.0, deadline_s=0.5)
     with hurried, pytest.raises(DeadlineExceededError, match="while segment"):
         hurried.run(None, {"x": X})
@@ -117,7 +117,7 @@ def test_a_deadline_and_terminate_reach_both():
             future.result(10)
 
 
-def test_an_interrupt_waits_for_the_thread_and_leaves_everything_usable(interruptible):
+def test_session_is_usable_after_interrupt_of_parallel_steps(interruptible):
     with session_of(first=300.0, second=300.0) as session:
         main = threading.main_thread().ident
         threading.Timer(0.1, signal.pthread_kill, (main, signal.SIGINT)).start()
@@ -127,7 +127,7 @@ def test_an_interrupt_waits_for_the_thread_and_leaves_everything_usable(interrup
         np.testing.assert_array_equal(session.run(None, {"x": X})[0], expected_of(JOINED))
 
 
-def test_many_threads_share_a_session_and_its_threads_end():
+def test_concurrent_runs_leave_no_threads():
     before = threading.active_count()
     failures = []
     with session_of() as session:
@@ -149,7 +149,7 @@ def test_many_threads_share_a_session_and_its_threads_end():
     assert not failures and threading.active_count() == before
 
 
-def test_a_stream_of_runs_gives_what_runs_give():
+def test_stream_results_equal_run_results():
     with session_of() as session:
         feeds = [{"x": number * X} for number in range(1, 6)]
         for feed, (found,) in zip(feeds, session.stream(feeds), strict=True):

@@ -28,29 +28,29 @@ def test_every_atom_that_fails_alone_is_found(count, data):
 
 
 @given(st.integers(3, 200), st.data())
-def test_two_that_fail_beside_each_other_are_found(count, data):
+def test_two_atoms_that_fail_only_together_are_found(count, data):
     pair = data.draw(st.sets(st.integers(0, count - 1), min_size=2, max_size=2))
     found, _ = search(count, lambda atoms: pair <= atoms)
     assert found == Culprits(beside=(tuple(sorted(pair)),))
 
 
 @pytest.mark.parametrize("room", [3, 7, 20])
-def test_what_is_too_large_is_neither(room):
+def test_oversized_segment_is_recognized(room):
     assert search(40, lambda atoms: len(atoms) > room)[0].is_too_large
     assert search(room + 1, lambda atoms: len(atoms) > room)[0] == Culprits(is_too_large=True)
 
 
-def test_two_atoms_that_fail_together_alone():
+def test_segments_of_one_or_two_failing_atoms():
     assert search(2, lambda atoms: len(atoms) == 2)[0] == Culprits(beside=((0, 1),))
     assert search(1, lambda _: True)[0] == Culprits(alone=(0,))
 
 
-def test_a_device_that_compiles_nothing_is_not_searched_for_long():
+def test_search_ends_early_if_nothing_compiles():
     found, asked = search(1000, lambda _: True)
     assert found == NOT_FOUND and len(asked) == 8
 
 
-def test_tries_and_seconds_are_bounded():
+def test_search_is_bounded_in_compilations_and_time():
     found, asked = search(300, lambda atoms: any(each % 3 == 0 for each in atoms))
     assert found == NOT_FOUND and len(asked) <= 128
     now = [0.0]
@@ -64,7 +64,7 @@ def test_tries_and_seconds_are_bounded():
     assert found == NOT_FOUND and len(asked) == 5 and not budget.left()
 
 
-def test_an_interrupt_passes():
+def test_interrupt_is_propagated():
     def interrupted(_):
         raise KeyboardInterrupt
 

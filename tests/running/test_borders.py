@@ -74,7 +74,7 @@ def orders(steps):
 
 @pytest.mark.slow
 @given(graphs())
-def test_no_order_of_the_steps_writes_over_what_is_still_read(graph):
+def test_shared_memory_is_never_overwritten_before_last_read(graph):
     steps, sizes = graph
     region_of, regions = share_regions(steps, sizes)
     assert region_of.keys() == sizes.keys()
@@ -95,7 +95,7 @@ def test_no_order_of_the_steps_writes_over_what_is_still_read(graph):
 
 @pytest.mark.parametrize("device", ["fake_npu", "openvino", "reference"])
 @pytest.mark.parametrize("text", [CHAIN, VIEWS])
-def test_results_are_right_and_what_a_caller_got_stays(device, text):
+def test_earlier_results_are_not_overwritten(device, text):
     feeds = [numbers(seed) for seed in range(4)]
     with on(text, device) as session:
         got = [session.run(None, {"x": x}) for x in feeds]
@@ -103,7 +103,7 @@ def test_results_are_right_and_what_a_caller_got_stays(device, text):
             check(text, results, x)
 
 
-def test_threads_have_memory_of_their_own():
+def test_concurrent_runs_use_separate_memory():
     feeds = [numbers(seed) for seed in range(24)]
     with on(CHAIN, "fake_npu") as session, ThreadPoolExecutor(4) as threads:
         got = list(threads.map(lambda x: session.run(None, {"x": x}), feeds))
@@ -112,7 +112,7 @@ def test_threads_have_memory_of_their_own():
 
 
 @pytest.mark.parametrize("device", ["fake_npu", "null", "reference"])
-def test_runs_that_may_be_stopped_use_memory_again_and_callers_keep_what_they_got(device):
+def test_stoppable_runs_reuse_memory_but_not_returned_arrays(device):
     def noted(frame, results):
         return results[0].__array_interface__["data"][0]
 
@@ -127,7 +127,7 @@ def test_runs_that_may_be_stopped_use_memory_again_and_callers_keep_what_they_go
     assert len(places) >= len(feeds) and (device == "fake_npu" or len(set(places)) < len(places))
 
 
-def test_what_a_segment_is_handed_lies_where_another_put_it():
+def test_values_pass_between_segments_without_copies():
     def noted(frame, results):
         return [address(each) for each in frame["inputs"]], [address(each) for each in results]
 
@@ -148,7 +148,7 @@ def test_what_a_segment_is_handed_lies_where_another_put_it():
     assert len(inside) < 5, "memory is used again"
 
 
-def test_memory_between_steps_counts_once_with_the_plans_and_against_no_limit():
+def test_boundary_memory_counts_once_and_evicts_no_plan():
     def noted(frame, results):
         return [(each.__array_interface__["data"][0], each.nbytes) for each in results]
 

@@ -58,7 +58,7 @@ def run(model, lie="none"):
     return report
 
 
-def test_equal_layers_are_compiled_once(compiled, templates):
+def test_layers_equal_except_for_weights_are_compiled_once(compiled, templates):
     report = run(layers())
     mine = [segment for segment in report.segments if segment.device == "lying"]
     assert [segment.program_of for segment in mine] == [None] + [mine[0].index] * (LAYERS - 1)
@@ -68,7 +68,7 @@ def test_equal_layers_are_compiled_once(compiled, templates):
     assert report.to_dict()["segments"][mine[1].index]["program_of"] == mine[0].index
 
 
-def test_other_sizes_are_compiled(compiled):
+def test_layers_of_other_sizes_are_compiled_separately(compiled):
     report = run(layers(widths=(3, 4, 3, 4, 3)))
     mine = [segment for segment in report.segments if segment.device == "lying"]
     first, second = mine[:2]
@@ -76,7 +76,7 @@ def test_other_sizes_are_compiled(compiled):
     assert compiled() == 2
 
 
-def test_contents_that_decide_something_are_compiled(compiled):
+def test_layers_lowered_differently_are_compiled_separately(compiled):
     model = layers()
     for initializer, value in zip(model.graph.initializer, (1, 1, 0, 2), strict=True):
         initializer.CopyFrom(nna_tensor(initializer.name, np.full((3, 3), value, np.float32)))
@@ -100,7 +100,7 @@ def nna_tensor(name, array):
     return numpy_helper.from_array(array, name)
 
 
-def test_a_driver_that_cannot_bind_compiles_each(compiled):
+def test_driver_without_cloning_compiles_each_layer(compiled):
     report = run(layers(), lie="binds_nothing")
     assert all(segment.program_of is None for segment in report.segments)
     assert compiled() == LAYERS
@@ -110,7 +110,7 @@ def test_a_driver_that_cannot_bind_compiles_each(compiled):
     ("lie", "words"),
     [("fails_to_bind", "no room for weights"), ("binds_the_same", "returned the program that it should clone")],
 )
-def test_a_driver_that_does_not_bind_loses_the_segment(lie, words):
+def test_segment_falls_back_if_cloning_fails(lie, words):
     with pytest.warns(nna.errors.FallbackWarning, match=words):
         report = run(layers(), lie=lie)
     assert sum(segment.device == "lying" for segment in report.segments) == 1

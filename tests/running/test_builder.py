@@ -31,7 +31,7 @@ def counts():
 
 
 @pytest.mark.parametrize(("binds", "bound"), [(True, 2), (False, 0)])
-def test_each_of_those_that_are_alike_is_asked_about(binds, bound, counts):
+def test_similar_segments_are_judged_separately(binds, bound, counts):
     model = parse(LAYERS)
     with session(model, "trial", only=("ADD", "MUL"), binds=binds) as opened:
         for rows in (2, 4, 5):
@@ -41,7 +41,7 @@ def test_each_of_those_that_are_alike_is_asked_about(binds, bound, counts):
     assert counts["admit"] == 4 and counts.get("bind", 0) == bound and counts["compile"] == 4 - bound
 
 
-def test_a_size_that_is_refused_is_refused_for_all_that_are_alike():
+def test_size_refusal_applies_to_all_similar_segments():
     model = parse(LAYERS)
     with session(model, "trial", only=("ADD", "MUL"), binds=True, largest=15) as opened:
         for rows in (2, 4, 5, 6, 3, 5):
@@ -49,7 +49,7 @@ def test_a_size_that_is_refused_is_refused_for_all_that_are_alike():
 
 
 @pytest.mark.parametrize("binds", [True, False])
-def test_what_is_refused_for_its_contents_at_some_size_is_not_made_of_one_that_is_alike(binds, counts):
+def test_refused_segment_is_not_cloned(binds, counts):
     model = parse(LAYERS)
     with session(model, "trial", only=("ADD", "MUL"), binds=binds, shuns_rows=True) as opened:
         for rows in (2, 3, 5, 7, 6, 1, 4, 7):
@@ -59,7 +59,7 @@ def test_what_is_refused_for_its_contents_at_some_size_is_not_made_of_one_that_i
     assert counts["shunned"] and "forced" not in counts
 
 
-def test_segments_that_are_the_same_but_for_names_have_one_program(counts):
+def test_segments_equal_except_for_names_share_a_program(counts):
     model = parse(SAME)
     with session(model, "trial", only=("ADD",)) as opened:
         for rows in (2, 4, 5):
@@ -73,7 +73,7 @@ def test_segments_that_are_the_same_but_for_names_have_one_program(counts):
     assert counts["closed"] == 4 + 3 * 3, "each once: four of the plan made first, three at each sizes"
 
 
-def test_each_step_is_traced_as_its_own_segment_whoever_has_its_program(tmp_path):
+def test_steps_with_a_shared_program_are_traced_separately(tmp_path):
     model, path = parse(SAME), tmp_path / "trace.json"
     options = nna.Options(fallback="allow", trace=path)
     with session(model, "trial", options=options, only=("ADD",)) as opened:
@@ -86,7 +86,7 @@ def test_each_step_is_traced_as_its_own_segment_whoever_has_its_program(tmp_path
 
 @pytest.mark.slow
 @pytest.mark.parametrize("limit", [1, 2, 64])
-def test_programs_that_segments_have_together_serve_many_threads_and_are_closed_once(limit, counts):
+def test_shared_programs_are_closed_once_with_many_threads(limit, counts):
     model = parse(SAME)
     options = nna.Options(fallback="allow", max_plans=limit)
     with session(model, "trial", options=options, only=("ADD",)) as opened:

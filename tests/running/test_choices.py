@@ -130,7 +130,7 @@ def op_types(session):
 @pytest.mark.slow
 @every_model
 @pytest.mark.parametrize("device", ["fake_npu", "null", "trial"])
-def test_every_order_of_choices_and_shapes(text, device):
+def test_random_orders_of_branches_and_shapes(text, device):
     model, random = parse(text), Random(text)
     feeds = [*FEEDS[text], *({**feed, "x": rows(count)} for feed in FEEDS[text] for count in (1, 4))]
     with nna.InferenceSession(model, devices=device, options=ALLOW) as session:
@@ -143,7 +143,7 @@ def test_every_order_of_choices_and_shapes(text, device):
 
 
 @every_model
-def test_a_repeated_run_is_direct_only_where_it_chooses_the_same(text):
+def test_only_repeats_of_a_branch_are_direct(text):
     model, (one, other) = parse(text), FEEDS[text][:2]
     with nna.InferenceSession(model, devices="fake_npu", options=ALLOW) as session:
         for feed in (one, other, one, other):
@@ -154,7 +154,7 @@ def test_a_repeated_run_is_direct_only_where_it_chooses_the_same(text):
     assert direct == [False, True, False, False]
 
 
-def test_plans_are_made_for_branches_and_not_for_values():
+def test_plans_depend_on_branches_not_condition_values():
     model = parse(RATE)
     with nna.InferenceSession(model, devices="fake_npu", options=ALLOW) as session:
         for rate in (8000, 16000, *range(1000)):
@@ -168,7 +168,7 @@ MOST_CHOICES = 8
 """Limit of model variants that a session plans."""
 
 
-def test_what_is_beyond_the_bound_runs_as_the_model_that_was_given():
+def test_original_model_runs_beyond_the_limit_of_variants():
     flags = [f"c{number}" for number in range(4)]
     nodes = [
         f"""x{at + 1} = If({flag}) <
@@ -188,7 +188,7 @@ def test_what_is_beyond_the_bound_runs_as_the_model_that_was_given():
         assert session.report().plans.compiled == MOST_CHOICES + 1
 
 
-def test_the_cpu_alone_runs_the_model_that_was_given():
+def test_cpu_session_runs_the_original_model():
     model = parse(FLAG)
     with nna.InferenceSession(model, devices="cpu") as session:
         for feed in FEEDS[FLAG]:
@@ -196,7 +196,7 @@ def test_the_cpu_alone_runs_the_model_that_was_given():
         assert "If" in op_types(session)
 
 
-def test_a_choice_that_gives_devices_nothing_is_none():
+def test_branches_without_device_nodes_are_not_specialized():
     model, device = parse(FLAG), ("fake_npu", {"switched_off": "Add,Neg"})
     with nna.InferenceSession(model, devices=device, options=ALLOW) as session:
         for count in range(1, 9):
@@ -228,7 +228,7 @@ TABLES = f"""{HEAD} g (float[N, 3] x) => (float[N, 3] y, float[N, 3] z) <int64 z
 
 
 @pytest.mark.parametrize("device", ["fake_npu", "openvino"])
-def test_branches_of_constants_are_chosen_too(device):
+def test_constant_branches_are_specialized(device):
     model = parse(TABLES)
     with nna.InferenceSession(model, devices=device, options=ALLOW) as session:
         for rows in (1, 2, 3, 5, 4, 6, 7, 2, 9):
@@ -239,7 +239,7 @@ def test_branches_of_constants_are_chosen_too(device):
         assert session.report().plans.compiled <= 4
 
 
-def test_rules_of_an_if_are_those_of_its_branches():
+def test_rules_of_an_if_apply_to_its_branches():
     model = parse(FLAG)
     for rules, device in (("device = 'cpu'", "cpu"), ("device = 'fake_npu'", "fake_npu")):
         options = nna.Options(fallback="allow", rules=f"[[pin]]\nname = 'If_1'\n{rules}")
@@ -249,7 +249,7 @@ def test_rules_of_an_if_are_those_of_its_branches():
                 assert ("If" in op_types(session)) is (device == "cpu")
 
 
-def test_choices_that_share_a_plan_are_repeated_directly():
+def test_branches_with_a_shared_plan_are_repeated_directly():
     model, device = parse(FLAG), ("fake_npu", {"switched_off": "Add,Neg"})
     with nna.InferenceSession(model, devices=device, options=ALLOW) as session:
         one, other = FEEDS[FLAG]
@@ -261,7 +261,7 @@ def test_choices_that_share_a_plan_are_repeated_directly():
     assert direct == [True, True, False, True]
 
 
-def test_a_branch_that_contradicts_itself_is_left_to_the_cpu():
+def test_invalid_branch_does_not_affect_the_other():
     text = FLAG.replace("q = Neg(a)", "three = Constant<value = int64[1] {3}>() q = Reshape(a, three)")
     model = parse(text)
     with nna.InferenceSession(model, devices="fake_npu", options=ALLOW) as session:
@@ -272,7 +272,7 @@ def test_a_branch_that_contradicts_itself_is_left_to_the_cpu():
 
 
 @pytest.mark.parametrize("text", [FLAG, SHARED, SIZES], ids=["flag", "shared", "sizes"])
-def test_many_threads_choose_for_themselves(text):
+def test_concurrent_threads_select_branches_independently(text):
     model = parse(text)
     feeds = [{**feed, "x": rows(count)} for feed in FEEDS[text] for count in (1, 2, 3, 5)]
     expected = [run_whole(model, feed) for feed in feeds]
@@ -287,7 +287,7 @@ def test_many_threads_choose_for_themselves(text):
             list(pool.map(run, range(4)))
 
 
-def test_choices_are_prepared_ahead():
+def test_prepare_compiles_plans_for_all_branches():
     model = parse(FLAG)
     with nna.InferenceSession(model, devices="fake_npu", options=ALLOW) as session:
         session.prepare({"x": (2, 3), "c": (1,)})
@@ -298,14 +298,14 @@ def test_choices_are_prepared_ahead():
 
 
 @pytest.mark.parametrize("options", [{"verify": "once"}, {"shadow": 2}, {"isolate": True}, {"max_plans": 1}], ids=str)
-def test_what_sessions_may_do_beside(options):
+def test_branches_with_verify_shadow_isolate_and_max_plans(options):
     model = parse(FLAG)
     with nna.InferenceSession(model, devices="fake_npu", options=nna.Options(fallback="allow", **options)) as session:
         for feed in (*FEEDS[FLAG], *FEEDS[FLAG]):
             assert check(session, model, feed) == {"fake_npu"}
 
 
-def test_a_session_with_a_trace(tmp_path):
+def test_branches_in_a_traced_session(tmp_path):
     model, options = parse(FLAG), nna.Options(fallback="allow", trace=tmp_path / "trace.json")
     with nna.InferenceSession(model, devices="fake_npu", options=options) as session:
         for feed in (*FEEDS[FLAG], *FEEDS[FLAG]):
@@ -314,7 +314,7 @@ def test_a_session_with_a_trace(tmp_path):
 
 
 @pytest.mark.slow
-def test_each_choice_is_measured():
+def test_branches_with_policy_measured():
     model, options = parse(FLAG), nna.Options(fallback="allow", policy="measured")
     with nna.InferenceSession(model, devices="fake_npu", options=options) as session:
         for _ in range(2):
@@ -322,7 +322,7 @@ def test_each_choice_is_measured():
         assert session.report().plans.compiled == 1
 
 
-def test_branches_hold_weights_once():
+def test_branches_share_weights():
     model = parse(
         f"""{HEAD} g (float[N, 256] x, bool c) => (float[N, 256] y) {{
             w = Identity(x)
@@ -368,7 +368,7 @@ def _drawn(random, depth, names):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(12))
-def test_models_that_are_drawn(seed):
+def test_random_models_with_branches(seed):
     random = Random(seed)
     body, result = _drawn(random, 3, ["x"])
     model = parse(
@@ -407,7 +407,7 @@ EXPANDED = f"""{HEAD} g (float[N, 3] x) => (float[N, 3] y) <int64 zero = {{0}}, 
 
 
 @pytest.mark.parametrize("device", ["fake_npu", "openvino"])
-def test_a_file_chooses_where_functions_are_written_down_too(tmp_path, device):
+def test_compiled_file_selects_branches_before_expanded_functions(tmp_path, device):
     model = onnx.parser.parse_model(EXPANDED)
     nna.compile(model, tmp_path / "model.nna", devices=device, options=ALLOW)
     with nna.InferenceSession(tmp_path / "model.nna") as session:
@@ -416,7 +416,7 @@ def test_a_file_chooses_where_functions_are_written_down_too(tmp_path, device):
             np.testing.assert_allclose(session.run(None, {"x": x})[0], run_whole(model, {"x": x})[0], rtol=1e-5)
 
 
-def test_a_step_of_one_choice_rests_though_that_of_another_with_the_same_outputs_does_well(monkeypatch):
+def test_failing_branch_is_paused_independently_of_the_other(monkeypatch):
     monkeypatch.setattr(plan_devices, "monotonic", lambda: 100.0)
     monkeypatch.setattr(residing_driver, "BREAKS", {"ADD"})  # of the first branch
     model, (then, otherwise) = parse(FLAG), FEEDS[FLAG]

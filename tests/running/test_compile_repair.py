@@ -53,32 +53,32 @@ def reasons(report):
 
 
 @pytest.mark.parametrize("culprit", ["EXP", "RELU", "ADD"])
-def test_the_node_at_fault_goes_and_the_others_stay(culprit):
+def test_only_the_failing_node_leaves_the_device(culprit):
     report = made({"fails_on": culprit})
     assert elsewhere(report) == [culprit.capitalize()]
     assert report.incidents[0].stage == "compile" and report.incidents[0].kind == "RuntimeError"
 
 
-def test_all_nodes_of_the_form_go_at_once():
+def test_all_nodes_of_a_failing_form_are_moved():
     report = made({"fails_on": "NEG"})
     assert elsewhere(report) == ["Neg", "Neg"]
 
 
-def test_of_two_that_do_not_go_together_one_goes():
+def test_one_of_two_incompatible_nodes_is_moved():
     report = made({"beside": ["EXP", "SIGMOID"]})
     assert elsewhere(report) in (["Exp"], ["Sigmoid"])
 
 
-def test_a_segment_that_is_too_large_is_cut_and_nothing_goes_elsewhere():
+def test_oversized_segment_is_split_on_the_same_device():
     report = made({"room": 4})
     assert elsewhere(report) == [] and len(report.segments) == 2
 
 
-def test_a_device_that_compiles_nothing_loses_the_segment():
+def test_segment_leaves_a_device_that_compiles_nothing():
     assert len(elsewhere(made({"fault": "compile"}))) == 8
 
 
-def test_one_warning_and_under_forbid_the_typed_error():
+def test_compile_failure_warns_once_or_raises_compilation_error():
     with pytest.warns(FallbackWarning, match="failed to compile") as caught:
         made({"fails_on": "EXP"}, fallback="warn")
     assert len(caught) == 1
@@ -88,7 +88,7 @@ def test_one_warning_and_under_forbid_the_typed_error():
     assert (error.device, error.segment, len(error.nodes), error.phase) == ("trial", 0, 8, "compile")
 
 
-def test_what_may_go_well_the_next_time_is_compiled_once_more():
+def test_transient_compile_failure_is_retried():
     COMPILES.append(TransientError("busy"))
     report = made({}, fallback="forbid")
     assert elsewhere(report) == [] and COMPILES == []
@@ -101,7 +101,7 @@ def test_what_may_go_well_the_next_time_is_compiled_once_more():
     assert elsewhere(made({})) == []
 
 
-def test_without_room_for_a_single_node_it_is_compiled_once():
+def test_out_of_memory_node_is_retried_once():
     COMPILES.extend([OutOfMemoryError("full")] * 3)
     model = parse(f"{HEAD} g (float[2, 3] x) => (float[2, 3] y) {{ y = Relu(x) }}")
     with nna.InferenceSession(model, devices="trial", options=nna.Options(fallback="allow")) as session:
@@ -118,7 +118,7 @@ def devices_at(session, rows):
     return [step.device for step in session.provenance.steps]
 
 
-def test_without_room_the_plans_that_nobody_uses_make_some():
+def test_unused_plans_are_evicted_if_memory_is_full():
     with nna.InferenceSession(parse(ROWS), devices="trial", options=nna.Options(fallback="forbid")) as session:
         for rows in (1, 2, 3):
             assert devices_at(session, rows) == ["trial"]
@@ -141,7 +141,7 @@ def test_without_room_the_plans_that_nobody_uses_make_some():
         ({}, [DeviceLostError("the threads are not there")], "these nodes go to 'cpu'"),
     ],
 )
-def test_a_warning_says_where_the_nodes_of_a_failed_segment_are(options, failures, words):
+def test_warning_names_new_placement_of_a_failed_segment(options, failures, words):
     COMPILES.extend(failures)
     with pytest.warns(FallbackWarning, match=words):
         report = made(options, fallback="warn")
@@ -161,7 +161,7 @@ class _Memory(Memory):
         self.freed = True
 
 
-def test_memory_of_values_that_are_gone_is_free_before_a_device_compiles():
+def test_orphaned_tensors_are_freed_before_compilation():
     memory = _Memory()
     bind_to_owner(DeviceTensor(memory, np.dtype(np.float32), (1,)))
     assert not memory.freed
@@ -169,14 +169,14 @@ def test_memory_of_values_that_are_gone_is_free_before_a_device_compiles():
         assert memory.freed
 
 
-def test_an_interrupt_in_the_search_leaves_everything_usable():
+def test_interrupted_search_leaves_sessions_usable():
     COMPILES.extend([RuntimeError("no"), RuntimeError("no"), None, KeyboardInterrupt()])
     with pytest.raises(KeyboardInterrupt):
         made({})
     assert elsewhere(made({})) == []
 
 
-def test_a_driver_that_fails_when_asked_is_an_incident_of_the_stage_load():
+def test_failing_verdict_is_a_load_incident():
     report = made({"fault": "admit"})
     assert [(each.stage, each.device, len(each.nodes)) for each in report.incidents] == [("load", "trial", 8)]
     with pytest.raises(NotDelegatedError) as raised:
@@ -184,7 +184,7 @@ def test_a_driver_that_fails_when_asked_is_an_incident_of_the_stage_load():
     assert (raised.value.device, raised.value.phase, len(raised.value.nodes)) == ("trial", "judge", 8)
 
 
-def test_the_next_session_does_not_try_what_is_banned(tmp_path):
+def test_next_session_skips_banned_nodes(tmp_path):
     made({"fails_on": "EXP"}, tmp_path)
     before = COUNTS["compile"]
     report = made({"fails_on": "EXP"}, tmp_path)
@@ -196,7 +196,7 @@ def test_the_next_session_does_not_try_what_is_banned(tmp_path):
     assert [ban.device for ban in bans.stored_bans(tmp_path)] == ["trial"] * 2
 
 
-def test_a_device_that_is_gone_says_nothing_of_what_it_was_given(tmp_path):
+def test_lost_device_causes_no_ban(tmp_path):
     before = COUNTS["compile"]
     COMPILES.append(DeviceLostError("the threads are not there"))
     report = made({}, tmp_path)
@@ -212,7 +212,7 @@ def test_an_expired_ban_is_tried_again(tmp_path, monkeypatch):
     assert COUNTS["compile"] - before > 5 and elsewhere(report) == ["Exp"] and report.incidents
 
 
-def test_a_size_is_remembered_too(tmp_path):
+def test_segment_size_limit_is_cached(tmp_path):
     made({"room": 4}, tmp_path)
     before = COUNTS["compile"]
     report = made({"room": 4}, tmp_path)

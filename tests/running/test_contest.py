@@ -38,7 +38,7 @@ class Machine:
 
 
 @given(ROUNDS)
-def test_who_is_taken_is_never_clearly_slower_than_another(rounds):
+def test_winner_is_never_clearly_slower_than_another(rounds):
     samples = [list(each) for each in zip(*rounds, strict=True)]
     outcome = decided(samples, range(len(samples)))
     assert outcome.seconds == tuple(map(typical, samples))
@@ -47,7 +47,7 @@ def test_who_is_taken_is_never_clearly_slower_than_another(rounds):
 
 
 @given(ROUNDS, st.randoms(use_true_random=False))
-def test_who_stands_where_decides_nothing_but_ties(rounds, random):
+def test_order_of_candidates_decides_only_ties(rounds, random):
     samples = [list(each) for each in zip(*rounds, strict=True)]
     order = list(range(len(samples)))
     random.shuffle(order)
@@ -59,7 +59,7 @@ def test_who_stands_where_decides_nothing_but_ties(rounds, random):
 
 
 @given(st.lists(st.tuples(SECONDS, SECONDS), min_size=1, max_size=15), st.floats(0, 0.5))
-def test_two_are_never_both_slower_than_each_other(pairs, by):
+def test_is_slower_is_asymmetric(pairs, by):
     mine, others = zip(*pairs, strict=True)
     assert not (is_slower(mine, others, by) and is_slower(others, mine, by))
     assert not is_slower(mine, mine, by)
@@ -68,7 +68,7 @@ def test_two_are_never_both_slower_than_each_other(pairs, by):
 
 
 @given(st.lists(SECONDS, min_size=1, max_size=15), SECONDS)
-def test_noise_that_only_adds_never_makes_one_faster(turns, noise):
+def test_additive_noise_never_lowers_typical_time(turns, noise):
     at = len(turns) // 2
     assert typical([*turns[:at], turns[at] + noise, *turns[at + 1 :]]) >= typical(turns) >= min(turns)
 
@@ -76,59 +76,59 @@ def test_noise_that_only_adds_never_makes_one_faster(turns, noise):
 @pytest.mark.parametrize(
     ("turns", "slower"), [(1, 11.0), (2, 4.5), (3, 1.6), (4, 1.3), (5, 1.01), (9, 1.01)]
 )  # fmt: skip
-def test_the_fewer_turns_the_wider_the_margin(turns, slower):
+def test_margin_widens_with_fewer_turns(turns, slower):
     assert is_slower([slower] * turns, [1.0] * turns)
     assert is_slower([1.05] * turns, [1.0] * turns) == (turns >= 5)
 
 
 @pytest.mark.parametrize(("turns", "strays"), [(5, 0), (6, 0), (7, 1), (10, 1), (11, 2), (15, 3)])
-def test_how_many_turns_may_say_the_contrary(turns, strays):
+def test_number_of_tolerated_outliers(turns, strays):
     mine = [1.5] * turns
     for count in range(strays + 2):
         mine[:count] = [0.5] * count
         assert is_slower(mine, [1.0] * turns) == (count <= strays)
 
 
-def test_a_stray_turn_does_not_decide():
+def test_single_outlier_does_not_decide():
     machine = Machine(2, lambda number, turn: (1.0, 1.3)[number] * (0.5 if (number, turn) == (1, 2) else 1.0))
     outcome, samples = machine.contest()
     assert outcome.winner == 0 and outcome.is_sure and len(samples[0]) > 5
 
 
-def test_what_disturbs_neighbors_alike_does_not_hide_the_faster():
+def test_shared_load_does_not_hide_the_faster_candidate():
     chance = Random(1)
     load = [chance.choice((1.0, 1.0, 3.0)) for _ in range(50)]
     outcome, doubt = Machine(2, lambda number, turn: (1.15, 1.0)[number] * load[turn]).twice()
     assert (outcome.winner, doubt) == (1, "")
 
 
-def test_the_simplest_is_taken_where_another_is_hardly_faster():
+def test_simplest_candidate_wins_if_others_are_hardly_faster():
     machine = Machine(3, lambda number, _: (1.01, 1.0, 1.5)[number])
     assert machine.contest()[0].winner == 0
     assert Machine(3, lambda number, _: (1.01, 1.0, 1.5)[number]).contest([1, 0, 2])[0].winner == 1
     assert Machine(3, lambda number, _: (1.04, 1.0, 1.5)[number]).contest()[0].winner == 1
 
 
-def test_who_is_far_behind_gets_one_turn():
+def test_much_slower_candidate_gets_one_turn():
     machine = Machine(3, lambda number, _: (1.0, 20.0, 1.1)[number])
     machine.contest()
     assert machine.taken[1] == 1 < machine.taken[2]
 
 
-def test_who_takes_long_does_not_keep_others_waiting():
+def test_slow_candidates_get_few_turns():
     machine = Machine(2, lambda number, turn: (1e4, 1.01e4)[number] * (1 + 0.2 * (turn % 2)))
     machine.contest()
     assert machine.taken == [3, 3]
 
 
-def test_what_cannot_be_told_apart_ends_and_is_in_doubt():
+def test_indistinguishable_candidates_are_doubtful():
     chance = Random(2)
     machine = Machine(2, lambda *_: chance.uniform(1.0, 3.0))
     outcome, doubt = machine.twice()
     assert doubt and not outcome.is_sure and max(machine.taken) <= 30
 
 
-def test_two_measurements_that_disagree_are_in_doubt():
+def test_disagreeing_measurements_are_doubtful():
     # the second is slow at first, for longer than a contest
     machine = Machine(2, lambda number, turn: 1.0 if number == 0 or turn > 4 else 1.5)
     first, _ = Machine(2, lambda number, _: (1.0, 1.5)[number]).contest()
@@ -140,7 +140,7 @@ def test_two_measurements_that_disagree_are_in_doubt():
 
 
 @given(st.integers(0, 2**32), st.floats(1.2, 3.0), st.integers(0, 2))
-def test_a_clearly_faster_one_is_found_in_noise_that_only_adds(seed, times, fastest):
+def test_clearly_faster_candidate_wins_despite_additive_noise(seed, times, fastest):
     chance = Random(seed)
 
     def seconds(number, _):

@@ -26,7 +26,7 @@ def session_on(*devices, **options):
     return nna.InferenceSession(parse(CHAIN), devices=list(devices), options=nna.Options(**options))
 
 
-def test_the_deadline_is_looked_at_between_steps():
+def test_deadline_is_checked_between_steps():
     slow = ("latency", {"only": ["RELU"], "operation_ms": 600.0})
     with session_on(slow, "trial", deadline_s=0.3) as session, pytest.raises(DeadlineExceededError) as caught:
         session.run(None, X)
@@ -34,7 +34,7 @@ def test_the_deadline_is_looked_at_between_steps():
     assert "longer than 0.3 s, and ended before segment 1 ran on 'trial'" in str(caught.value)
 
 
-def test_a_device_that_can_stop_does_so_in_the_middle():
+def test_deadline_stops_a_running_segment():
     slow = ("latency", {"operation_ms": LONG, "stops": True})
     with session_on(slow, deadline_s=0.5) as session, pytest.raises(DeadlineExceededError) as caught:
         session.run(None, X)
@@ -43,7 +43,7 @@ def test_a_device_that_can_stop_does_so_in_the_middle():
 
 
 @pytest.mark.parametrize("usual", [None, 60])
-def test_a_run_may_have_a_deadline_of_its_own(usual):
+def test_run_options_override_the_deadline(usual):
     options, slow = onnxruntime.RunOptions(), ("latency", {"operation_ms": LONG, "stops": True})
     options.add_run_config_entry("nnadapter.deadline_s", "0.05")
     with session_on(slow, deadline_s=usual) as session:
@@ -56,7 +56,7 @@ def test_a_run_may_have_a_deadline_of_its_own(usual):
             session.run(None, X, options)
 
 
-def test_the_cpu_alone_keeps_to_the_deadline_of_a_run():
+def test_run_deadline_applies_to_a_cpu_session():
     model = parse(f"""{HEAD} g (int64 n) => (float y) <float s = {{1}}> {{
         c = Constant<value = bool {{1}}>()
         y = Loop(n, c, s) <body = b (int64 i, bool g, float a) => (bool h, float d) {{ h = Identity(g) d = Add(a, a) }}>
@@ -69,13 +69,13 @@ def test_the_cpu_alone_keeps_to_the_deadline_of_a_run():
             session.run(None, {"n": np.asarray(2**40)}, options)
 
 
-def test_a_run_that_came_to_its_end_gives_its_results():
+def test_finished_run_in_time_returns_results():
     with session_on(("latency", {"operation_ms": 200.0}), deadline_s=0.3) as session:
         assert session.run(None, X)
         assert not session.provenance.fell_back
 
 
-def test_runs_in_time_are_those_without_a_deadline():
+def test_deadline_does_not_change_results():
     with session_on("trial", deadline_s=60) as session, session_on("trial") as other:
         for _ in range(3):
             assert np.array_equal(session.run(None, X)[0], other.run(None, X)[0])
@@ -95,7 +95,7 @@ def run_values(session, feed):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("run", [lambda session, feed: session.run(None, feed), run_bound, run_values])
-def test_the_deadline_reaches_onnxruntime(run):
+def test_deadline_stops_onnxruntime_between_nodes(run):
     """Many short products: ONNX Runtime checks between nodes."""
     lines = "\n".join(f"t{index + 1} = MatMul(t{index}, t{index})" for index in range(2000))
     model = parse(f"{HEAD} g (float[300, 300] t0) => (float[300, 300] t2000) {{ {lines} }}")
@@ -107,12 +107,12 @@ def test_the_deadline_reaches_onnxruntime(run):
 
 
 @pytest.mark.parametrize("seconds", [0, -1, float("inf"), float("nan"), True, "1"])
-def test_deadlines_that_are_none(seconds):
+def test_invalid_deadlines_are_refused(seconds):
     with pytest.raises(InvalidOptionError, match="deadline_s"):
         nna.Options(deadline_s=seconds)
 
 
-def test_run_options_stop_a_run_that_is_under_way():
+def test_terminate_stops_a_running_run():
     options = onnxruntime.RunOptions()
     with session_on(("latency", {"operation_ms": LONG, "stops": True})) as session:
         timer = threading.Timer(0.05, setattr, (options, "terminate", True))
@@ -123,7 +123,7 @@ def test_run_options_stop_a_run_that_is_under_way():
         assert options.terminate
 
 
-def test_a_deadline_leaves_the_callers_options_as_they_were():
+def test_deadline_does_not_set_the_callers_terminate_flag():
     options = onnxruntime.RunOptions()
     slow = ("latency", {"operation_ms": LONG, "stops": True})
     with session_on(slow, deadline_s=0.3) as session, pytest.raises(DeadlineExceededError):
@@ -136,7 +136,7 @@ SQUARE = {"t0": np.zeros((600, 600), np.float32)}
 
 
 @pytest.mark.parametrize(("deadline_s", "kind"), [(0.15, DeadlineExceededError), (None, CancelledError)])
-def test_a_run_that_is_stopped_in_a_substitute_says_so(deadline_s, kind):
+def test_stop_during_cpu_substitute_is_reported(deadline_s, kind):
     model = parse(f"{HEAD} g (float[600, 600] t0) => (float[600, 600] t400) {{ {PRODUCTS} }}")
     device = ("trial", {"fault": "compute"})
     with nna.InferenceSession(
@@ -152,7 +152,7 @@ def test_a_run_that_is_stopped_in_a_substitute_says_so(deadline_s, kind):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("deadline_s", "kind"), [(0.15, DeadlineExceededError), (None, CancelledError)])
-def test_a_run_that_is_stopped_in_the_whole_model_says_so(deadline_s, kind):
+def test_stop_during_full_cpu_fallback_is_reported(deadline_s, kind):
     """The planned shape of `p` is wrong, so the run falls back to the CPU for the entire model."""
     model = parse(f"""<ir_version: 10, opset_import: ["" : 17, "com.microsoft" : 1]>
         g (float[N, 600] x, float[600, 600] t) => (float[600, 600] t400) {{
@@ -188,7 +188,7 @@ def stop_soon(options, deadline_s):
 
 
 @pytest.mark.parametrize(("deadlines", "is_held"), [(Deadlines(3600.0), False), (None, True)])
-def test_a_run_that_is_stopped_stops_no_other_with_the_same_options(deadlines, is_held):
+def test_stopping_spares_runs_with_the_same_options(deadlines, is_held):
     options = onnxruntime.RunOptions()
     options.logid = "a run"
     options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
@@ -209,7 +209,7 @@ def test_a_run_that_is_stopped_stops_no_other_with_the_same_options(deadlines, i
         deadlines.close()
 
 
-def test_futures_can_be_cancelled_before_and_while_they_run():
+def test_futures_are_cancellable_before_and_during_the_run():
     with session_on(("latency", {"operation_ms": LONG, "stops": True})) as session:
         running = [session.submit(None, X) for _ in range(8)]
         while not running[0].running():
@@ -220,7 +220,7 @@ def test_futures_can_be_cancelled_before_and_while_they_run():
         assert running[0].provenance is None
 
 
-def test_a_driver_that_gives_up_by_itself_has_failed():
+def test_unrequested_cancellation_by_a_driver_is_a_failure():
     with session_on(("trial", {"fault": "compute_cancelled"}), fallback="allow", deadline_s=60) as session:
         session.run(None, X)
         assert session.provenance.fell_back
@@ -246,7 +246,7 @@ def test_fake_npu_stops_between_instructions():
 
 
 @pytest.mark.sweep
-def test_openvino_stops_in_the_middle():
+def test_openvino_stops_during_inference():
     pytest.importorskip("openvino")
     lines = "\n".join(f"t{index + 1} = MatMul(t{index}, x)" for index in range(200))
     model = parse(f"{HEAD} g (float[800, 800] x) => (float[800, 800] y) {{ t0 = Relu(x) {lines} y = Relu(t200) }}")
@@ -261,7 +261,7 @@ def test_openvino_stops_in_the_middle():
 
 
 @pytest.mark.slow
-def test_the_clock_stands_still_while_a_run_waits_for_its_turn():
+def test_deadline_excludes_time_queued_for_a_device():
     turns, deadlines = Turns(), Deadlines(1.0)
     first, control = RunControl(turns, 0), RunControl(turns, 1)
     first.before("a", shared=True)
@@ -283,7 +283,7 @@ def test_the_clock_stands_still_while_a_run_waits_for_its_turn():
     assert turns.take_free("a")
 
 
-def test_a_run_that_is_stopped_does_not_wait_for_its_turn():
+def test_stopped_run_does_not_queue_for_a_device():
     turns = Turns()
     first, control = RunControl(turns, 0), RunControl(turns, 1)
     first.before("a", shared=True)
@@ -297,7 +297,7 @@ def test_a_run_that_is_stopped_does_not_wait_for_its_turn():
     assert turns.take_free("a")
 
 
-def test_who_is_late_is_told_and_who_is_done_is_not():
+def test_deadline_stops_only_unfinished_runs():
     told = []
     deadlines = Deadlines(0.02)
     deadlines.watch(late := lambda: told.append("late"))
@@ -311,7 +311,7 @@ def test_who_is_late_is_told_and_who_is_done_is_not():
     assert told == ["late"]
 
 
-def test_nobody_watches_after_the_end():
+def test_closing_ends_the_deadline_thread():
     deadlines = Deadlines(3600.0)
     deadlines.watch(lambda: None)
     deadlines.close()

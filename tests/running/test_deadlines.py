@@ -27,7 +27,7 @@ def closed(deadlines: list[Deadlines]) -> None:
 
 
 @pytest.mark.parametrize("end", [let_go, closed])
-def test_the_thread_ends_with_the_session_however_long_its_runs_may_take(end):
+def test_thread_ends_with_the_session_before_any_deadline(end):
     before, deadlines = watching(), [Deadlines(3600.0)]
 
     def tell():
@@ -41,7 +41,7 @@ def test_the_thread_ends_with_the_session_however_long_its_runs_may_take(end):
     assert not thread.is_alive()
 
 
-def test_those_whose_time_is_over_are_told_in_turn_and_the_thread_ends_where_nobody_comes():
+def test_expired_callback_is_repeated_and_idle_thread_ends():
     before, told, deadlines = watching(), [], Deadlines(0.05)
 
     def tell():

@@ -16,7 +16,7 @@ from tests.models import HEAD, parse, run_whole
 from tests.running.test_choices import ALLOW, FEEDS, FLAG, RATE, check, rows, truth
 
 
-def test_numbers_in_foreign_byte_order_choose_as_others():
+def test_big_endian_inputs_select_the_same_branch():
     model = parse(RATE)
     for rate in (8000, 16000, 5):
         with nna.InferenceSession(model, devices="fake_npu", options=ALLOW) as session:
@@ -49,7 +49,7 @@ def test_numbers_in_foreign_byte_order_choose_as_others():
     ],
     ids=["data", "loop"],
 )
-def test_what_inputs_do_not_choose_stays(text):
+def test_branches_not_decided_by_inputs_are_kept(text):
     model = parse(text)
     feeds = [{"x": sign * np.abs(rows(2)), "c": truth(sign > 0)} for sign in (1, -1)]
     with nna.InferenceSession(model, devices="fake_npu", options=ALLOW) as session:
@@ -60,7 +60,7 @@ def test_what_inputs_do_not_choose_stays(text):
         assert session.report().plans.compiled == 1
 
 
-def test_an_input_with_contents_of_its_own_chooses():
+def test_input_with_a_default_selects_branches():
     model = parse(FLAG)
     model.graph.initializer.add(name="c", data_type=9, dims=[1], raw_data=b"\1")
     with nna.InferenceSession(model, devices="fake_npu", options=ALLOW) as session:
@@ -68,7 +68,7 @@ def test_an_input_with_contents_of_its_own_chooses():
             assert check(session, model, feed) == {"fake_npu"}
 
 
-def test_what_chooses_may_be_bound_or_a_list():
+def test_condition_may_be_bound_or_a_list():
     model = parse(FLAG)
     with nna.InferenceSession(model, devices="fake_npu", options=ALLOW) as session:
         for value in (True, False, True):
@@ -87,7 +87,7 @@ def test_what_chooses_may_be_bound_or_a_list():
                 np.testing.assert_allclose(binding.copy_outputs_to_cpu()[0], expected, rtol=1e-5)
 
 
-def test_wrong_feeds_fail_as_ever():
+def test_invalid_condition_feeds_raise_the_usual_errors():
     with nna.InferenceSession(parse(FLAG), devices="fake_npu", options=ALLOW) as session:
         good = FEEDS[FLAG][0]
         session.run(None, good)
@@ -97,7 +97,7 @@ def test_wrong_feeds_fail_as_ever():
             session.run(None, {**good, "c": np.array([1])})
 
 
-def test_a_condition_that_cannot_be_told_fails_as_the_model_that_was_given():
+def test_uncomputable_condition_is_an_input_error():
     text = f"""{HEAD} g (float[N, 3] x, int64 at) => (float[N, 3] y) <bool[2] truths = {{1, 0}}> {{
         c = Gather(truths, at)
         y = If(c) <
@@ -113,7 +113,7 @@ def test_a_condition_that_cannot_be_told_fails_as_the_model_that_was_given():
                 session.run(None, {"x": rows(2), "at": np.array(7)})
 
 
-def test_what_is_remembered_of_choices_is_bounded(monkeypatch):
+def test_cached_branch_decisions_are_bounded(monkeypatch):
     monkeypatch.setattr(branch_conditions, "_MOST_REMEMBERED", 4)
     names = tuple("abcd")
     conditions = Conditions(names, (), names, b"")
@@ -131,7 +131,7 @@ def test_what_is_remembered_of_choices_is_bounded(monkeypatch):
 
 
 @pytest.mark.parametrize(("depth", "device"), [(3, "fake_npu"), (5, "cpu")])
-def test_models_that_are_looked_at_for_a_choice_are_bounded(monkeypatch, depth, device):
+def test_number_of_forks_is_bounded(monkeypatch, depth, device):
     monkeypatch.setattr(branches, "MOST_FORKS", 4)
     body = "r = Exp(x)"
     for at in reversed(range(depth)):

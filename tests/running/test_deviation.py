@@ -25,7 +25,7 @@ def test_integers_are_compared_as_integers(dtype):
     assert not apart(np.array([2**60 + 1], dtype), np.array([2**60], dtype), STEP).beyond
 
 
-def test_integers_from_end_to_end():
+def test_extreme_integers():
     for dtype in (np.int8, np.int64, np.uint64):
         ends = np.iinfo(dtype)
         found = apart(np.array(ends.min, dtype), np.array(ends.max, dtype))
@@ -33,7 +33,7 @@ def test_integers_from_end_to_end():
 
 
 @pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn", "float8_e5m2", "float16", "float32", "float64"])
-def test_floating_point_numbers(name):
+def test_deviation_of_floating_point_numbers(name):
     dtype = np.dtype(getattr(ml_dtypes, name, name))
     expected, got = np.asarray([1, 2, np.nan], dtype), np.asarray([1, 4, np.nan], dtype)
     found = apart(got, expected)
@@ -42,7 +42,7 @@ def test_floating_point_numbers(name):
 
 
 @pytest.mark.parametrize("dtype", [ml_dtypes.int4, ml_dtypes.uint4, np.int8, np.uint16])
-def test_quantized_integers(dtype):
+def test_deviation_of_quantized_integers(dtype):
     expected, got = np.asarray([1, 2], dtype), np.asarray([1, 3], dtype)
     assert apart(got, expected).beyond == 1 and not apart(got, expected, STEP).beyond
     assert apart(np.asarray([1, 4], dtype), expected, STEP).beyond == 1
@@ -71,11 +71,11 @@ def test_quantized_integers(dtype):
         ([{1: 0.5}], [{2: 0.5}], 1),
     ],
 )
-def test_other_values(got, expected, beyond):
+def test_deviation_of_other_values(got, expected, beyond):
     assert apart(got, expected).beyond == beyond
 
 
-def test_what_is_left_of_large_numbers():
+def test_scaled_tolerance_allows_cancellation_errors():
     got, expected = np.float32([1e-4, 50]), np.float32([0, 50])
     assert (
         apart(got, expected).beyond

@@ -37,7 +37,7 @@ class Watched(Program, Execution):
 
 
 @pytest.mark.parametrize(("kind", "most"), [(Threading.SERIAL, 1), (Threading.EXCLUSIVE, 4), (Threading.REENTRANT, 4)])
-def test_computations_at_once(kind, most):
+def test_concurrent_computations_follow_the_declared_threading(kind, most):
     program = Watched(most)
     pools = [ExecutionPool(program, kind, NamedCalls("watched")) for _ in range(2)]  # as in two sessions
     with ThreadPoolExecutor(4) as workers:

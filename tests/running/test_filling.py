@@ -29,7 +29,7 @@ def counts():
 
 
 @pytest.mark.slow
-def test_a_language_model_compiles_again_what_reads_the_cache(counts):
+def test_language_model_recompiles_only_cache_readers(counts):
     model = language_model(SMALL)
     alone = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     with session(model, "trial", only=("MAT_MUL", "FULLY_CONNECTED", "ADD")) as opened:
@@ -44,7 +44,7 @@ def test_a_language_model_compiles_again_what_reads_the_cache(counts):
         assert counts["compile"] <= 3 * segments + 2 * 12 * of_cache
 
 
-def test_a_whole_language_model_has_one_segment():
+def test_fully_supported_language_model_is_one_segment():
     model = language_model(SMALL)
     alone = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     with session(model, "trial") as opened:
@@ -57,7 +57,7 @@ def test_a_whole_language_model_has_one_segment():
 
 @pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(1, 3), st.integers(1, 4), st.integers(0, 5)), min_size=2, max_size=6))
-def test_whatever_comes_before_results_are_those_of_onnxruntime(orders):
+def test_results_equal_onnxruntime_in_any_order(orders):
     model = parse(SIZES)
     with session(model, "trial") as opened:
         for rows, length, past in orders:
@@ -66,7 +66,7 @@ def test_whatever_comes_before_results_are_those_of_onnxruntime(orders):
 
 @pytest.mark.slow
 @given(st.lists(st.tuples(st.sampled_from([1, 2, 5]), st.booleans(), st.booleans()), min_size=2, max_size=6))
-def test_what_hangs_on_equal_sizes_is_another_class(orders):
+def test_equal_sizes_are_another_guarded_shape_set(orders):
     model = parse(BROADCAST)
     with session(model, "trial") as opened:
         for rows, one, other in orders:
@@ -74,14 +74,14 @@ def test_what_hangs_on_equal_sizes_is_another_class(orders):
 
 
 @pytest.mark.parametrize("only", [(), ("CONV_2D",), ("RELU", "MAX_POOL_2D")])
-def test_pictures_of_any_size(only):
+def test_images_of_any_size(only):
     model = parse(IMAGES)
     with session(model, "trial", only=only) as opened:
         for height, width in ((8, 8), (9, 12), (32, 17), (40, 64), (10, 11), (9, 12)):
             agree(opened, model, {"x": numbers(1, 3, height, width)})
 
 
-def test_shapes_that_no_class_takes_have_plans_of_their_own():
+def test_shapes_outside_all_guards_get_static_plans():
     model = parse(SHIFTED)
     with session(model, "trial") as opened:
         for rows, columns in ((3, 2), (4, 2), (1, 2), (1, 3), (1, 4), (5, 7), (1, 7), (6, 8)):
@@ -93,7 +93,7 @@ ADDED = f"{HEAD} g (float[n, 4] x) => (float[n, 4] y, float[n, 4] z) {{ a = Neg 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("order", [*permutations([1, 5, 20, 2])])
-def test_what_a_device_refuses_at_some_size_runs_elsewhere_there(order):
+def test_node_refused_at_a_size_runs_elsewhere(order):
     model = parse(ADDED)
     with session(model, "trial", largest=40, only=("NEG", "ADD")) as opened:
         for rows in (*order, 20, 5):
@@ -102,7 +102,7 @@ def test_what_a_device_refuses_at_some_size_runs_elsewhere_there(order):
             assert devices == ({"cpu"} if rows * 4 > 40 else {"trial", "cpu"})
 
 
-def test_a_device_is_asked_once_about_a_size_that_it_refuses(counts):
+def test_size_refusal_is_cached(counts):
     model = parse(ADDED)
     with session(model, "trial", largest=40, only=("NEG", "ADD")) as opened:
         for rows in (1, 2, 20, 3, 20, 2, 20):
@@ -111,7 +111,7 @@ def test_a_device_is_asked_once_about_a_size_that_it_refuses(counts):
     assert counts["compile"] == 3 and made == 4
 
 
-def test_what_fails_to_compile_is_told_and_runs_on_the_cpu():
+def test_compile_failure_warns_and_falls_back():
     model = parse(ADDED)
     with session(model, "trial", options=nna.Options(), fails_on="ADD") as opened, pytest.warns(FallbackWarning):
         for rows in (1, 2, 3):
@@ -120,7 +120,7 @@ def test_what_fails_to_compile_is_told_and_runs_on_the_cpu():
                 np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
 
 
-def test_a_run_that_fails_goes_on_on_the_cpu():
+def test_failing_run_falls_back_to_the_cpu():
     model = parse(ADDED)
     with session(model, "trial", fault="compute") as opened:
         for rows in (1, 2, 3, 2):
@@ -138,7 +138,7 @@ MIXED = f"""{HEAD} g (float[n, 4] x, float[m, 4] w) => (float[n, 4] y, float[m, 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("limit", [1, 2, 3, 64])
-def test_programs_are_closed_when_no_plan_has_them(counts, limit):
+def test_programs_without_plans_are_closed(counts, limit):
     model = parse(MIXED)
     chosen = random.Random(0)
     with session(model, "trial", options=nna.Options(fallback="allow", max_plans=limit), only=("NEG", "EXP")) as opened:
@@ -152,7 +152,7 @@ def test_programs_are_closed_when_no_plan_has_them(counts, limit):
     assert counts["compile"] == counts["closed"]
 
 
-def test_programs_are_closed_whatever_was_interrupted(counts):
+def test_interrupts_leak_no_programs(counts):
     model, sizes = parse(MIXED), count(8)
     options = nna.Options(fallback="allow", max_plans=2)
     with session(model, "trial", options=options, only=("NEG", "EXP")) as opened:
@@ -172,7 +172,7 @@ def test_programs_are_closed_whatever_was_interrupted(counts):
 
 
 @pytest.mark.sweep
-def test_a_cache_that_grows_for_long_makes_few_classes_and_leaves_what_comes_back_alone(counts):
+def test_growing_cache_does_not_evict_recurring_shapes(counts):
     model, back = parse(SIZES), grown(2, 3, 4)
     with session(model, "trial", options=nna.Options(fallback="allow", max_plans=8)) as opened:
         agree(opened, model, back)
@@ -192,7 +192,7 @@ def test_a_cache_that_grows_for_long_makes_few_classes_and_leaves_what_comes_bac
     assert counts["compile"] == counts["closed"] <= 204
 
 
-def test_many_threads_with_sizes_of_their_own(counts):
+def test_concurrent_threads_with_different_sizes(counts):
     model = parse(MIXED)
     with session(model, "trial", options=nna.Options(fallback="allow", max_plans=4), only=("NEG", "EXP")) as opened:
 

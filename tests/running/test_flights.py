@@ -59,7 +59,7 @@ def session_of(text=CHAIN, **options):
     return nna.InferenceSession(parse_model(text), devices="residing", options=options)
 
 
-def test_a_run_waits_once_for_steps_in_a_row():
+def test_consecutive_steps_are_awaited_once():
     with session_of() as session:
         before, memory = device().waits, used()
         for count in range(1, 4):
@@ -74,7 +74,7 @@ def test_a_run_waits_once_for_steps_in_a_row():
     assert len(ENQUEUED) == 12
 
 
-def test_steps_are_enqueued_before_the_first_is_done():
+def test_all_steps_are_enqueued_before_any_finishes():
     """The device starts only after the last step is enqueued, so an earlier wait would deadlock."""
     GATE.append(gate := threading.Event())
     with session_of() as session:
@@ -90,7 +90,7 @@ def test_steps_are_enqueued_before_the_first_is_done():
         assert not runner.is_alive()
 
 
-def test_a_step_of_the_host_waits_for_what_it_reads_alone():
+def test_host_step_waits_only_for_its_inputs():
     with session_of(FORKED) as session:
         before = device().waits
         for found, expected in zip(session.run(None, {"x": X}), expected_of(FORKED), strict=True):
@@ -100,7 +100,7 @@ def test_a_step_of_the_host_waits_for_what_it_reads_alone():
 
 @pytest.mark.parametrize("when", ["fails", "at the wait"])
 @pytest.mark.parametrize("operation", ["RELU", "NEG", "ABS", "ADD"])
-def test_a_step_that_fails_runs_on_the_cpu_and_those_behind_it_again(operation, when):
+def test_failing_step_falls_back_and_later_steps_rerun(operation, when):
     STREAMS.update({"fails"} & {when})
     memory = used()
     with session_of() as session:
@@ -119,7 +119,7 @@ def test_a_step_that_fails_runs_on_the_cpu_and_those_behind_it_again(operation, 
     assert used() == memory
 
 
-def test_where_another_run_failed_meanwhile_a_step_waits_for_what_it_reads():
+def test_nothing_is_enqueued_after_a_concurrent_failure():
     """The device is marked as failing then, so nothing is enqueued although the first step is in flight."""
     with session_of(fallback="allow") as session:
 
@@ -137,7 +137,7 @@ def test_where_another_run_failed_meanwhile_a_step_waits_for_what_it_reads():
         assert len(ENQUEUED) == 1 and not session.provenance.fell_back
 
 
-def test_where_fallback_is_forbidden_the_error_names_the_step():
+def test_error_names_the_step_if_fallback_is_forbidden():
     with session_of(fallback="forbid") as session:
         BREAKS.add("ABS")
         with pytest.raises(ExecutionError, match=r"'residing' failed while it ran segment 2 .*burnt through") as caught:
@@ -147,7 +147,7 @@ def test_where_fallback_is_forbidden_the_error_names_the_step():
         np.testing.assert_array_equal(session.run(None, {"x": X})[0], expected_of(CHAIN)[0])
 
 
-def test_a_driver_that_enqueues_nothing_is_asked_once_and_computes():
+def test_driver_that_refuses_to_enqueue_computes_synchronously():
     STREAMS.add("refused")
     with session_of() as session:
         before = device().waits
@@ -156,7 +156,7 @@ def test_a_driver_that_enqueues_nothing_is_asked_once_and_computes():
         assert device().waits == before and len(session.provenance.transfers) == 2
 
 
-def test_without_room_for_all_it_waits_and_goes_on():
+def test_full_memory_waits_for_enqueued_steps():
     with session_of() as session:
         statistics = device().memory_statistics()
         filler = device().allocate(statistics.total_bytes - statistics.used_bytes - 3 * X.nbytes)
@@ -167,7 +167,7 @@ def test_without_room_for_all_it_waits_and_goes_on():
             filler.free()
 
 
-def test_a_run_that_is_stopped_names_the_step_and_leaves_nothing_behind():
+def test_deadline_names_the_step_and_frees_memory():
     memory = used()
     with session_of(deadline_s=0.05) as session, pytest.raises(DeadlineExceededError, match="on 'residing'"):
         GATE.append(gate := threading.Event())
@@ -177,7 +177,7 @@ def test_a_run_that_is_stopped_names_the_step_and_leaves_nothing_behind():
     assert used() == memory
 
 
-def test_what_an_interrupt_leaves_under_way_is_done_before_it_is_used_again(interruptible):
+def test_interrupted_work_finishes_before_the_next_run(interruptible):
     """The interrupt arrives while the host waits."""
     GATE.append(gate := threading.Event())
     with session_of() as session:
@@ -197,7 +197,7 @@ def session_is_busy():
     return any(thread.name == "fake_npu stream" and thread.is_alive() for thread in threading.enumerate())
 
 
-def test_threads_share_a_session_and_closing_waits():
+def test_concurrent_runs_leave_no_stream_threads():
     failures = []
     with session_of() as session:
 
@@ -218,7 +218,7 @@ def test_threads_share_a_session_and_closing_waits():
     assert not failures and not session_is_busy()
 
 
-def test_a_stream_of_runs_gives_what_runs_give():
+def test_stream_results_equal_run_results():
     with session_of(FORKED) as session:
         feeds = [{"x": number * X} for number in range(1, 6)]
         serial = [session.run(None, feed) for feed in feeds]
@@ -226,7 +226,7 @@ def test_a_stream_of_runs_gives_what_runs_give():
             np.testing.assert_array_equal(found, expected)
 
 
-def test_outputs_that_stay_are_done_when_the_run_is():
+def test_resident_outputs_are_complete_after_the_run():
     with session_of() as session:
         binding = session.io_binding()
         binding.bind_ortvalue_input("x", nna.DeviceValue.from_numpy(X, "residing"))
@@ -247,7 +247,7 @@ def acme(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 @needs_compiler
-def test_the_same_by_a_driver_in_c(acme):
+def test_streams_of_a_c_driver(acme):
     memory = used("acme_c")
     lines = " ".join(f"t{at + 1} = Conv(t{at}, w{at})" for at in range(3))
     weights = ", ".join(f"float[8, 8, 1, 1] w{at} = {{{', '.join(['0.5', '-1.25'] * 32)}}}" for at in range(3))
@@ -262,7 +262,7 @@ def test_the_same_by_a_driver_in_c(acme):
     assert used("acme_c") == memory
 
 
-def test_terminate_reaches_what_is_under_way():
+def test_terminate_stops_enqueued_steps():
     options = onnxruntime.RunOptions()
     GATE.append(gate := threading.Event())
     with session_of() as session:

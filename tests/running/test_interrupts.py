@@ -177,18 +177,18 @@ def run(code, *arguments):
 
 
 @pytest.mark.slow
-def test_what_is_dropped_is_collected_while_every_lock_is_held():
+def test_finalizers_take_no_locks():
     """The collector may run in a thread that holds any lock, so a finalizer that acquires one would deadlock."""
     assert run(_COLLECTED) == "done"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("seed", "interrupts"), [(0, 100), pytest.param(1, 5000, marks=pytest.mark.fuzz)])
-def test_interrupts_at_random_moments_leave_everything_as_it_was(seed, interrupts):
+def test_random_interrupts_leave_consistent_state(seed, interrupts):
     assert run(_RUNS, seed, interrupts) == "done"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.fuzz)])
-def test_interrupts_in_the_first_use_leave_a_package_that_works(seed):
+def test_package_works_after_interrupts_of_its_first_use(seed):
     assert run(_FIRST_USE, seed) == "8.0"

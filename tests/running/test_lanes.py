@@ -18,7 +18,7 @@ def step(done, go=None):
     return run
 
 
-def test_a_step_that_was_noted_and_not_handed_over_is_not_waited_for():
+def test_unsubmitted_step_is_not_awaited():
     """An interrupt between the two causes this."""
     lane, done = Lane("null"), []
     job = lane.job(step(done))
@@ -31,7 +31,7 @@ def test_a_step_that_was_noted_and_not_handed_over_is_not_waited_for():
     assert done == []
 
 
-def test_a_step_that_has_begun_is_waited_for():
+def test_started_step_is_awaited():
     lane, done, go = Lane("null"), [], threading.Event()
     job = lane.job(step(done, go))
     lane.submit(job)

@@ -79,7 +79,7 @@ def background(model, devices="fake_npu", **options):
 
 
 @pytest.mark.parametrize("devices", ["fake_npu", [("fake_npu", {"memory_bytes": 1 << 20})]])
-def test_the_cpu_runs_until_a_plan_is_made(gate, devices):
+def test_cpu_runs_until_a_plan_is_ready(gate, devices):
     model = parse(OPEN)
     with background(model, devices) as session:
         for rows in (2, 3, 2):
@@ -94,7 +94,7 @@ def test_the_cpu_runs_until_a_plan_is_made(gate, devices):
         assert "runs on the CPU while a plan was made: 3" in " ".join(session.report().notes)
 
 
-def test_the_cpu_has_a_model_whose_output_is_an_initializer(gate):
+def test_initializer_output_while_planning_in_the_background(gate):
     model = parse(f"{HEAD} g (float[n, 4] x) => (float[n, 4] y, float[2] c) <float[2] c = {{1, 2}}> {{ y = Exp(x) }}")
     with background(model) as session:
         assert run_right(session, model, {"x": numbers(2, 4)}) == ["cpu"]
@@ -104,7 +104,7 @@ def test_the_cpu_has_a_model_whose_output_is_an_initializer(gate):
 
 
 @pytest.mark.slow
-def test_plans_are_made_for_threads_that_go_on_after_the_main_one():
+def test_plans_are_made_after_the_main_thread_ends():
     program = """
 import threading, time
 import numpy as np
@@ -127,7 +127,7 @@ threading.Thread(target=serve).start()
     assert ran.stdout.split() == ["fake_npu"], ran.stderr
 
 
-def test_a_session_of_fixed_shapes_is_there_before_its_plan(gate):
+def test_static_session_opens_before_its_plan_is_ready(gate):
     model = parse(CHAIN)
     with background(model) as session:
         assert run_right(session, model, {"x": numbers(2, 3)}) == ["cpu"]
@@ -137,7 +137,7 @@ def test_a_session_of_fixed_shapes_is_there_before_its_plan(gate):
         assert gate.compiled == 1
 
 
-def test_sizes_that_a_plan_serves_wait_for_nothing(gate):
+def test_sizes_served_by_a_plan_do_not_wait(gate):
     """A language model has one plan for all lengths, so only its first tokens run on the CPU."""
     sizes = Sizes(layers=1, width=16, heads=2, words=20)
     model = language_model(sizes)
@@ -150,7 +150,7 @@ def test_sizes_that_a_plan_serves_wait_for_nothing(gate):
         assert not making()
 
 
-def test_what_a_feed_chooses_is_planned_whatever_becomes_of_the_feed(gate):
+def test_modified_feed_does_not_change_the_planned_branch(gate):
     model = parse(CHOOSING)
     with background(model) as session:
         chosen = np.array(True)
@@ -161,7 +161,7 @@ def test_what_a_feed_chooses_is_planned_whatever_becomes_of_the_feed(gate):
         assert run_right(session, model, {"x": numbers(2, 4), "c": np.array(True)}) == ["fake_npu"]
 
 
-def test_each_choice_has_its_plan_made_and_no_feed_is_held_for_it(gate):
+def test_each_branch_is_planned_without_retaining_feeds(gate):
     model = parse(CHOOSING)
     with background(model) as session:
         x = numbers(2, 4)
@@ -178,7 +178,7 @@ def test_each_choice_has_its_plan_made_and_no_feed_is_held_for_it(gate):
         assert gate.compiled == 2 and not making()
 
 
-def test_many_shapes_have_their_plans_in_turn(gate, monkeypatch):
+def test_many_shapes_are_planned_in_the_background(gate, monkeypatch):
     gate.open.set()
     model = parse(OPEN)
     monkeypatch.setattr(ModelPlanSource, "serves", lambda self, compiled, feed: None)
@@ -191,7 +191,7 @@ def test_many_shapes_have_their_plans_in_turn(gate, monkeypatch):
             assert run_right(session, model, {"x": numbers(rows, 4)}) == ["fake_npu"]
 
 
-def test_a_plan_that_could_not_be_made_is_made_by_the_run_that_wants_it(gate, monkeypatch):
+def test_failed_background_plan_is_made_by_the_run(gate, monkeypatch):
     gate.open.set()
     model = parse(OPEN)
 
@@ -205,7 +205,7 @@ def test_a_plan_that_could_not_be_made_is_made_by_the_run_that_wants_it(gate, mo
         assert run_right(session, model, {"x": numbers(2, 4)}) == ["fake_npu"]
 
 
-def test_a_model_that_the_cpu_does_not_take_waits_for_its_plan(gate, monkeypatch):
+def test_model_unsupported_on_the_cpu_waits_for_planning(gate, monkeypatch):
     gate.open.set()
 
     def refuses(self):
@@ -217,7 +217,7 @@ def test_a_model_that_the_cpu_does_not_take_waits_for_its_plan(gate, monkeypatch
         assert run_right(session, model, {"x": numbers(2, 4)}) == ["fake_npu"]
 
 
-def test_many_threads_have_right_results_while_plans_are_made(gate):
+def test_concurrent_results_are_right_during_background_planning(gate):
     model, wrong = parse(OPEN), []
 
     def run(session, seed):
@@ -237,7 +237,7 @@ def test_many_threads_have_right_results_while_plans_are_made(gate):
     assert not wrong
 
 
-def test_a_session_that_is_closed_makes_no_more_plans(gate):
+def test_closed_session_stops_background_planning(gate):
     model = parse(OPEN)
     with background(model) as session:
         for rows in (2, 3, 4):
@@ -250,7 +250,7 @@ def test_a_session_that_is_closed_makes_no_more_plans(gate):
     assert gate.compiled == 1
 
 
-def test_a_session_that_nobody_has_is_gone_with_the_plan_that_it_makes(gate):
+def test_unreferenced_session_is_freed_after_background_planning(gate):
     session = nna.InferenceSession(parse(OPEN), devices="fake_npu", options=BACKGROUND)
     session.run(None, {"x": numbers(2, 4)})
     assert gate.entered.wait(10)
@@ -265,7 +265,7 @@ def test_a_session_that_nobody_has_is_gone_with_the_plan_that_it_makes(gate):
         gc.enable()
 
 
-def test_a_process_that_was_forked_asks_again(gate):
+def test_forked_process_restarts_background_planning(gate):
     """The forked process lacks the planning thread."""
     model = parse(OPEN)
     with background(model) as session:
@@ -278,7 +278,7 @@ def test_a_process_that_was_forked_asks_again(gate):
         assert run_right(session, model, {"x": numbers(2, 4)}) == ["fake_npu"]
 
 
-def test_a_deadline_holds_for_runs_that_the_cpu_has(gate):
+def test_deadline_applies_while_planning_in_the_background(gate):
     text = f"""{HEAD} g (float[n, 4] x) => (float[n, 4] y) {{
         rounds = Constant<value = int64 {{9000000000000}}>()
         go = Constant<value = bool {{1}}>()
@@ -300,18 +300,18 @@ def test_a_deadline_holds_for_runs_that_the_cpu_has(gate):
         ({"background": True, "fallback": {"run": "forbid"}}, "stage 'run'"),
     ],
 )
-def test_what_does_not_go_together_is_refused(options, says):
+def test_options_incompatible_with_background_are_refused(options, says):
     with pytest.raises(InvalidOptionError, match=says):
         nna.Options(**options)
 
 
-def test_a_compiled_file_refuses_it(tmp_path):
+def test_compiled_file_refuses_option_background(tmp_path):
     nna.compile(parse(CHAIN), tmp_path / "m.nna", devices="fake_npu")
     with pytest.raises(InvalidOptionError, match="background"):
         nna.InferenceSession(tmp_path / "m.nna", options=BACKGROUND)
 
 
-def test_what_looks_at_devices_waits_for_them(gate, tmp_path):
+def test_compile_and_bench_wait_for_plans(gate, tmp_path):
     gate.open.set()
     model = parse(CHAIN)
     nna.compile(model, tmp_path / "m.nna", devices="fake_npu", options=BACKGROUND)
@@ -320,7 +320,7 @@ def test_what_looks_at_devices_waits_for_them(gate, tmp_path):
     assert gate.compiled == 2 and not making()
 
 
-def test_plans_that_were_kept_serve_at_once(tmp_path):
+def test_cached_plans_are_used_immediately(tmp_path):
     model, feed = parse(CHAIN), {"x": numbers(2, 3)}
     with nna.InferenceSession(model, devices="fake_npu", options=nna.Options(cache_dir=tmp_path)) as session:
         session.run(None, feed)
@@ -329,14 +329,14 @@ def test_plans_that_were_kept_serve_at_once(tmp_path):
         assert not any("cannot be used" in note for note in session.report().notes)
 
 
-def test_the_cpu_alone_waits_for_nothing():
+def test_cpu_session_does_not_plan_in_the_background():
     model = parse(OPEN)
     with background(model, "cpu") as session:
         assert run_right(session, model, {"x": numbers(2, 4)}) == ["cpu"]
     assert not making()
 
 
-def test_a_model_that_contradicts_itself_is_refused_by_a_run_at_the_latest(gate):
+def test_invalid_model_is_refused_at_the_first_run(gate):
     gate.open.set()
     text = f"{HEAD} g (float[2, 3] x, float[4, 5] z) => (float[2, 5] y) {{ y = MatMul(x, z) }}"
     with pytest.raises(NNAdapterError), background(onnx.parser.parse_model(text), fallback="allow") as session:

@@ -50,7 +50,7 @@ def one_pool():
 
 
 @pytest.mark.slow
-def test_candidates_are_timed_with_their_threads(one_pool):
+def test_each_candidate_is_timed_with_its_thread_pool(one_pool):
     model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 20]>
     g (float[1, 64, 64, 64] x) => (float[1, 64, 64, 64] y) {
         a = Conv <pads = [1, 1, 1, 1]> (x, w)
@@ -69,7 +69,7 @@ def test_candidates_are_timed_with_their_threads(one_pool):
     assert set(one_pool) == {(True, True), (False, True)}
 
 
-def test_a_choice_without_threads_is_not_kept(stack):
+def test_choice_measured_without_thread_pools_is_not_stored(stack):
     """All thread pools are in use; later sessions may get some."""
     gc.collect()
     permits = list(iter(pool_permit, None))
@@ -80,7 +80,7 @@ def test_a_choice_without_threads_is_not_kept(stack):
     assert "not stored" not in measured.choose().chosen
 
 
-def test_little_steps_on_the_cpu_want_no_threads_that_others_have(stack):
+def test_small_cpu_steps_need_no_thread_pool(stack):
     gc.collect()
     permits = list(iter(pool_permit, None))
     permits.pop()
@@ -140,7 +140,7 @@ class Measured:
         return self.measurer._compiler.setting
 
 
-def test_what_two_measurements_agree_on_is_kept(stack):
+def test_choice_confirmed_by_two_measurements_is_stored(stack):
     first = Measured(stack).choose()
     assert [str(each.origin) for each in first.timed] == ["all on cpu", "everything supported"]
     assert first.timed[0].measured == 0.0 < first.timed[1].measured
@@ -150,7 +150,7 @@ def test_what_two_measurements_agree_on_is_kept(stack):
     assert [each.measured for each in again.timed] == [each.measured for each in first.timed]
 
 
-def test_threads_are_part_of_what_a_choice_is_kept_by(stack):
+def test_stored_choices_depend_on_thread_count(stack):
     Measured(stack).choose()
     two = onnxruntime.SessionOptions()
     two.intra_op_num_threads = 2
@@ -158,13 +158,13 @@ def test_threads_are_part_of_what_a_choice_is_kept_by(stack):
     assert Measured(stack).choose().chosen == "measured in an earlier session"
 
 
-def test_a_process_of_its_own_is_part_of_what_a_choice_is_kept_by(stack):
+def test_stored_choices_depend_on_isolation(stack):
     """Isolated segments take longer: a run is a message and its reply."""
     here, apart = (Measured(stack, ("null", {"isolate": isolated})) for isolated in (False, True))
     assert here.past.key(here.judgment) != apart.past.key(apart.judgment)
 
 
-def test_what_runs_contradict_is_forgotten_and_measured_again_a_few_times(stack):
+def test_contradicted_choice_is_measured_again_a_few_times(stack):
     measured = Measured(stack)
     for times in range(MOST_AGAIN + 1):
         compiled = measured.choose()
@@ -178,7 +178,7 @@ def test_what_runs_contradict_is_forgotten_and_measured_again_a_few_times(stack)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seconds", [1e3, 1e-9], ids=["measured on a busy machine", "another was faster"])
-def test_a_wrong_choice_on_disk_is_corrected_by_the_runs_after_it(stack, seconds):
+def test_wrong_stored_choice_is_corrected_by_later_runs(stack, seconds):
     Measured(stack, "fake_npu").keep(seconds, 2 * seconds)
     with nna.InferenceSession(onnx.parser.parse_model(SMALL), devices="fake_npu", options=MEASURED) as session:
         session.run(None, FEED)
@@ -193,7 +193,7 @@ def test_a_wrong_choice_on_disk_is_corrected_by_the_runs_after_it(stack, seconds
         assert session.provenance.steps[0].device == report.segments[0].device
 
 
-def test_runs_that_are_as_they_were_measured_leave_it_as_it_is(stack):
+def test_runs_as_fast_as_measured_keep_the_plan(stack):
     Measured(stack, "fake_npu").keep(1e-9, 1e3)  # an unbeatable measurement
     with nna.InferenceSession(onnx.parser.parse_model(SMALL), devices="fake_npu", options=MEASURED) as session:
         for _ in range(BLOCK * (BLOCKS + 1)):
@@ -202,7 +202,7 @@ def test_runs_that_are_as_they_were_measured_leave_it_as_it_is(stack):
 
 
 @pytest.mark.parametrize(("rival_seconds", "is_left_open"), [(1e-9, False), (1e3, True)])
-def test_sizes_are_left_open_where_that_keeps_what_was_gained(stack, rival_seconds, is_left_open):
+def test_dynamic_plan_is_used_if_it_stays_faster(stack, rival_seconds, is_left_open):
     setting = open_setting("fake_npu", MEASURED)
     stack.callback(setting.close)
     text, shapes = SMALL.replace("[512, 512]", "[n, 4]"), {"x": (3, 4)}
@@ -227,7 +227,7 @@ def test_sizes_are_left_open_where_that_keeps_what_was_gained(stack, rival_secon
             measurer.check_dynamic(compiled, fastest, shapes, {"x": numbers(3, 4)})
 
 
-def test_what_was_measured_first_serves_shapes_like_those():
+def test_first_measurement_applies_to_similar_shapes():
     """The second plan has dynamic shapes, and nothing is measured again."""
     model = onnx.parser.parse_model(SMALL.replace("[512, 512]", "[n, 512]"))
     with nna.InferenceSession(model, devices="fake_npu", options=MEASURED) as session:
@@ -240,7 +240,7 @@ def test_what_was_measured_first_serves_shapes_like_those():
 
 
 @pytest.mark.slow
-def test_a_plan_is_dropped_by_its_lease(stack):
+def test_contradicted_plan_is_replaced_under_concurrent_runs(stack):
     Measured(stack, "fake_npu").keep(1e3, 2e3)
     model = onnx.parser.parse_model(SMALL)
     with nna.InferenceSession(model, devices="fake_npu", options=MEASURED) as session, ThreadPoolExecutor(4) as pool:

@@ -44,12 +44,12 @@ def step(*, may_try=True):
     return bound
 
 
-def test_the_caller_of_a_device_that_rests(gone):
+def test_donated_input_fails_if_the_device_is_paused(gone):
     with pytest.raises(DonatedValueError, match="feed it anew"):
         run_step(step(may_try=False), RunState(gone))
 
 
-def test_a_device_that_failed_behind_it_is_what_failed(gone):
+def test_device_error_is_raised_despite_donated_input(gone):
     bound = step()
     failed = ExecutionError("too hot", device="npu", phase="run")
     with pytest.raises(ExecutionError, match="segment 3 failed .*too hot.*cannot be repeated: .*feed it anew"):
@@ -57,7 +57,7 @@ def test_a_device_that_failed_behind_it_is_what_failed(gone):
     bound.health.failed.assert_called_once_with(("y", "node"), failed)
 
 
-def test_a_caller_is_at_fault_alone(gone):
+def test_feeding_a_donated_value_is_no_device_failure(gone):
     bound = step()
     with pytest.raises(DonatedValueError):
         after_failure(bound, DonatedValueError("gone"), RunState(gone), 0.0)

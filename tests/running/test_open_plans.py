@@ -40,7 +40,7 @@ def agrees(session, rows):
     assert not session.provenance.fell_back
 
 
-def test_sizes_far_from_those_at_which_costs_were_weighed_get_a_plan_of_their_own():
+def test_sizes_far_from_costed_ones_get_another_plan():
     options = nna.Options(policy="latency", fallback="allow")
     with nna.InferenceSession(parse(RELU), devices=("fake_npu", {"clock": "simulated"}), options=options) as session:
         for rows, made in ((3, 1), (4, 2), (5, 2), (300, 3), (4, 3), (301, 3)):
@@ -48,7 +48,7 @@ def test_sizes_far_from_those_at_which_costs_were_weighed_get_a_plan_of_their_ow
             assert session.report().plans.compiled == made
 
 
-def test_a_thread_that_chose_a_plan_is_told_the_sizes_of_the_one_that_is_made_again(session, doings):
+def test_evicted_plan_is_rebuilt_for_concurrent_threads(session, doings):
     gate = Gate()
     agrees(session, SMALL)
     doings.closing = gate
@@ -61,7 +61,7 @@ def test_a_thread_that_chose_a_plan_is_told_the_sizes_of_the_one_that_is_made_ag
         again.result()
 
 
-def test_shapes_get_a_plan_of_their_own_where_the_one_for_many_cannot_be_made_again(session, doings):
+def test_static_plan_replaces_a_dynamic_plan_that_fails(session, doings):
     doings.fails = True
     agrees(session, SMALL)
     made = session.report().plans.compiled
@@ -71,7 +71,7 @@ def test_shapes_get_a_plan_of_their_own_where_the_one_for_many_cannot_be_made_ag
 
 
 @pytest.mark.parametrize(("rows", "judged"), [((3, 5, 7), 1), ((1, 5, 7), 2)])
-def test_the_first_plan_for_many_shapes_is_made_of_the_one_that_there_is(tmp_path, rows, judged):
+def test_first_dynamic_plan_generalizes_the_static_plan(tmp_path, rows, judged):
     """The first plan is generalized, unless it has a size of 1, which decides more than other sizes."""
     trace = tmp_path / "trace.json"
     with nna.InferenceSession(parse(RELU), devices="openir", options=nna.Options(trace=trace)) as session:
@@ -88,7 +88,7 @@ CACHE = f"""{HEAD} g (float[n, 4] x, float[p, 4] past) => (float[q, 4] present, 
 }}"""
 
 
-def test_prompts_share_a_plan_where_one_device_takes_onnx_and_another_ir():
+def test_prompts_share_plans_on_onnx_and_ir_devices():
     """A plan for a grown cache excludes an empty one; each prompt would then be planned separately."""
     pytest.importorskip("openvino")
     model = parse(CACHE)
@@ -105,7 +105,7 @@ def test_prompts_share_a_plan_where_one_device_takes_onnx_and_another_ir():
         assert session.report().plans.compiled <= 3
 
 
-def test_what_a_device_refuses_of_open_sizes_as_of_known_ones_stays_elsewhere(doings):
+def test_nodes_refused_statically_and_dynamically_run_elsewhere(doings):
     """The refusal holds below eight rows; a guard on the rows separates the shapes."""
     text = f"{HEAD} g (float[n, 4] x) => (float[n, 4] y) {{ a = Relu (x)  b = Softmax (a)  y = Relu (b) }}"
     doings.refuses = lambda operation, model: (

@@ -39,7 +39,7 @@ def session(fallback, *devices):
     return nna.InferenceSession(MODEL, devices=[DEVICE, *devices], options=nna.Options(fallback=fallback, rules=RULES))
 
 
-def test_a_value_of_another_shape_does_not_lose_the_run():
+def test_unexpected_shape_falls_back_to_the_cpu():
     with session("allow") as opened:
         for x in FEEDS:
             (y,) = opened.run(None, {"x": x})
@@ -48,7 +48,7 @@ def test_a_value_of_another_shape_does_not_lose_the_run():
             assert any("'p'" in note for note in opened.report().notes) == (len(x) != 2)
 
 
-def test_it_is_warned_of_once_for_these_input_shapes():
+def test_unexpected_shape_warns_once_per_input_shapes():
     with session("warn") as opened:
         with pytest.warns(
             FallbackWarning, match=r"'p' is float32\[1, 4\], but the plan expects float32\[2, 4\].*the CPU"
@@ -60,7 +60,7 @@ def test_it_is_warned_of_once_for_these_input_shapes():
             opened.run(None, {"x": FEEDS[3]})
 
 
-def test_where_fallback_is_forbidden_it_is_a_typed_error():
+def test_forbidden_fallback_makes_unexpected_shapes_an_error():
     with (
         session("forbid", "cpu") as opened,
         pytest.raises(
@@ -70,7 +70,7 @@ def test_where_fallback_is_forbidden_it_is_a_typed_error():
         opened.run(None, {"x": FEEDS[1]})
 
 
-def test_an_error_of_the_model_itself_stays_an_error():
+def test_model_errors_do_not_cause_fallback():
     model = parser.parse_model(
         """<ir_version: 10, opset_import: ["" : 17]> g (float[4] x, int64[1] i) => (float[1] y) {
             a = Neg(x)

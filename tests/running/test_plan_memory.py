@@ -14,7 +14,7 @@ HOLDINGS = st.builds(Holding, st.integers(0, 50), st.dictionaries(st.sampled_fro
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.none() | HOLDINGS), max_size=20))
-def test_what_is_told_and_forgotten_is_counted_as_if_all_were_added_up_again(events):
+def test_incremental_total_equals_recomputed_total(events):
     memory, kept = PlanMemory(), {}
     for plan, holding in events:
         if holding is None:
@@ -29,7 +29,7 @@ def test_what_is_told_and_forgotten_is_counted_as_if_all_were_added_up_again(eve
             assert memory.freed_bytes(last) == memory.total_bytes - 30 * len(each.shared_bytes)
 
 
-def test_what_is_shared_is_counted_once_as_it_was_told_last():
+def test_shared_memory_counts_once_with_its_last_size():
     memory = PlanMemory()
     memory.update("one", Holding(1, {"a": 10, "b": 20}))
     memory.update("two", Holding(2, {"b": 25}))
@@ -39,7 +39,7 @@ def test_what_is_shared_is_counted_once_as_it_was_told_last():
 
 
 @pytest.mark.parametrize("is_asked", [True, False])
-def test_an_interrupt_between_any_two_steps_leaves_what_was_counted_before_or_after(is_asked):
+def test_interrupted_update_leaves_a_consistent_total(is_asked):
     """An interrupt at any step leaves the old count or the new one, whether or not it is read in between."""
     for event, before, after in (
         (lambda memory: memory.update("one", Holding(5, {"a": 10, "c": 7})), (33, 10), (44, 17)),

@@ -32,7 +32,7 @@ def eager_switches():
 
 @pytest.mark.usefixtures("eager_switches")
 @pytest.mark.parametrize("_", range(5))
-def test_every_thread_is_given_the_branches_back(_):
+def test_failed_branch_expansion_is_undone_in_every_thread(_):
     """The device fails on the node in the branch, which is an error; the unexpanded branch runs on the CPU."""
     devices, forbid = [("trial", {"fails_on": "NEG"}), "cpu"], nna.Options(fallback="forbid")
     barrier = Barrier(THREADS)

@@ -33,7 +33,7 @@ def used(cache, key, make=Plan):
         cache.close_unused()
 
 
-def test_a_plan_that_could_not_be_made_is_made_by_the_next_one_who_waits():
+def test_waiting_thread_retries_a_failed_plan():
     cache, entered, go = PlanCache(4, 1), threading.Event(), threading.Event()
     got = []
 
@@ -66,7 +66,7 @@ def test_a_plan_that_could_not_be_made_is_made_by_the_next_one_who_waits():
     assert plan.closed
 
 
-def test_what_is_in_use_is_closed_when_it_is_given_back_and_the_end_comes_last():
+def test_closing_waits_for_plans_in_use():
     cache, end = PlanCache(4, 1), Plan()
     with used(cache, "k") as plan:
         cache.close([end])
@@ -77,13 +77,13 @@ def test_what_is_in_use_is_closed_when_it_is_given_back_and_the_end_comes_last()
     cache.close()
 
 
-def test_the_end_comes_where_no_plan_was_ever_made():
+def test_closing_without_plans_closes_the_rest():
     cache, end = PlanCache(4, 1), Plan()
     cache.close((end,))
     assert end.closed
 
 
-def test_the_least_recently_used_goes_first():
+def test_least_recently_used_plan_is_evicted_first():
     cache = PlanCache(2, 1)
     plans = {}
     for key in "abac":
@@ -103,7 +103,7 @@ def use_plan(cache, key, made):
         return plan
 
 
-def test_bytes_are_bounded_too():
+def test_cached_bytes_are_bounded():
     cache = PlanCache(9, 100)
     a, b, c = (use(cache, key, 40) for key in "abc")
     assert a.closed and not b.closed and not c.closed
@@ -114,7 +114,7 @@ def test_bytes_are_bounded_too():
     assert cache.counts.memory_bytes == 100
 
 
-def test_the_plan_used_last_stays_however_large_it_is():
+def test_last_used_plan_stays_beyond_the_byte_limit():
     cache = PlanCache(9, 100)
     small, large = use(cache, "a", 1), use(cache, "b", 1000)
     assert small.closed and not large.closed
@@ -122,14 +122,14 @@ def test_the_plan_used_last_stays_however_large_it_is():
     assert not use(cache, "c", 1).closed and large.closed
 
 
-def test_what_goes_for_want_of_room_is_closed_before_the_new_plan_is_used():
+def test_evicted_plan_closes_before_the_new_plan_runs():
     cache = PlanCache(1, 1 << 30)
     old = use(cache, "a", 1)
     with used(cache, "b"):
         assert old.closed
 
 
-def test_a_plan_that_is_still_being_made_is_not_dropped_as_one_that_was_used_once():
+def test_plan_under_construction_is_not_dropped():
     cache, dropped = PlanCache(4, 1 << 30), []
 
     def make():
@@ -142,7 +142,7 @@ def test_a_plan_that_is_still_being_made_is_not_dropped_as_one_that_was_used_onc
     assert cache.drop_unless_used_again("k") and plan.closed
 
 
-def test_what_a_plan_holds_may_grow_while_it_is_kept():
+def test_growth_of_a_cached_plan_is_counted():
     cache = PlanCache(9, 100)
     grown = use(cache, "a", 10)
     grown.holding = Holding(90, {})
@@ -150,7 +150,7 @@ def test_what_a_plan_holds_may_grow_while_it_is_kept():
     assert not use(cache, "b", 20).closed and grown.closed
 
 
-def test_what_plans_share_is_counted_once_and_no_reason_to_drop_who_holds_it_with_the_last():
+def test_shared_bytes_count_once_and_cause_no_eviction():
     cache = PlanCache(9, 100)
     weights = {"weights": 1000}
     first = use_plan(cache, "a", Plan(40, weights))
@@ -163,7 +163,7 @@ def test_what_plans_share_is_counted_once_and_no_reason_to_drop_who_holds_it_wit
 
 
 @pytest.mark.slow
-def test_a_plan_is_made_once_however_many_ask():
+def test_concurrent_threads_make_a_plan_once():
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
     try:
@@ -220,7 +220,7 @@ def made_of(trace, limit):
 
 @pytest.mark.parametrize("limit", [2, 4, 8])
 @pytest.mark.parametrize("seed", range(8))
-def test_shapes_that_grow_do_not_drive_out_those_that_come_back(limit, seed):
+def test_growing_shapes_do_not_evict_recurring_shapes(limit, seed):
     chosen = random.Random(seed)
     recurrent = [f"shape {number}" for number in range(limit - 1)]
     trace = [chosen.choice(recurrent) if chosen.random() < 0.3 else number for number in range(400)]
@@ -232,7 +232,7 @@ def test_shapes_that_grow_do_not_drive_out_those_that_come_back(limit, seed):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("limit", [2, *(pytest.param(limit, marks=pytest.mark.sweep) for limit in (3, 4))])
-def test_where_nothing_grows_it_is_nearly_as_good_as_the_one_used_longest_ago(limit):
+def test_eviction_is_nearly_as_good_as_lru(limit):
     worst = 0
     for trace in product(range(limit + 1), repeat=7):
         worst = max(worst, made_of(trace, limit) - made_by_lru(trace, limit))
@@ -240,13 +240,13 @@ def test_where_nothing_grows_it_is_nearly_as_good_as_the_one_used_longest_ago(li
 
 
 @pytest.mark.parametrize("limit", [4, 8])
-def test_shapes_that_begin_to_come_back_get_room(limit):
+def test_newly_recurring_shapes_are_cached(limit):
     before, after = [f"a{number}" for number in range(limit)], [f"b{number}" for number in range(limit)]
     trace = before * 5 + after * 20
     assert made_of(trace, limit) <= 4 * limit
 
 
-def test_a_plan_that_was_made_while_the_cache_was_closed_serves_its_run():
+def test_plan_made_during_closing_serves_its_run():
     cache = PlanCache(4, 1 << 30)
 
     def make():
@@ -273,7 +273,7 @@ class AskedPlan(Plan):
         pass
 
 
-def test_a_new_plan_asks_only_plans_that_were_used_what_they_hold():
+def test_only_used_plans_are_asked_for_their_bytes():
     cache, asked = PlanCache(50, 100), []
     first = use_plan(cache, 0, AskedPlan(asked))
     for key in range(1, 20):

@@ -57,7 +57,7 @@ def right(session, x=X):
     return session.provenance
 
 
-def test_what_may_go_well_the_next_time_is_repeated(session):
+def test_transient_failure_is_retried(session):
     running = session()
     right(running)
     SCRIPT.append(TransientError(BUSY))
@@ -73,14 +73,14 @@ def test_what_may_go_well_the_next_time_is_repeated(session):
     assert right(running).incidents == ()
 
 
-def test_a_repetition_is_no_fallback_so_it_is_not_forbidden(session):
+def test_retry_is_allowed_if_fallback_is_forbidden(session):
     running = session("forbid")
     SCRIPT.append(TransientError(BUSY))
     provenance = right(running)
     assert provenance.steps[0].device == "trial" and len(provenance.incidents) == 1
 
 
-def test_without_room_the_plans_that_nobody_uses_make_some():
+def test_unused_plans_are_evicted_if_memory_is_full():
     model = parse(f"{HEAD} g (float[N, 3] x) => (float[N, 3] y) {{ y = Relu(x) }}")
     with nna.InferenceSession(model, devices="trial", options=nna.Options(fallback="forbid")) as running:
         for rows in (1, 2, 3):
@@ -98,14 +98,14 @@ def test_without_room_the_plans_that_nobody_uses_make_some():
 @pytest.mark.parametrize(
     ("rule", "instead"), [('[[pin]]\ndevice = "trial"', "cpu"), ('[[ban]]\ndevice = "cpu"', "reference")]
 )
-def test_a_pin_to_what_failed_leaves_the_cpu_and_a_ban_does_not(rule, instead):
+def test_fallback_ignores_pins_but_respects_cpu_bans(rule, instead):
     SCRIPT.extend([ExecutionError(BUSY)] * 2)
     options = nna.Options(fallback="allow", rules=f'{rule}\nname = "*"\n')
     with nna.InferenceSession(parse(CHAIN), devices="trial", options=options) as session:
         assert [step.device for step in right(session).steps] == [instead]
 
 
-def test_what_fails_again_runs_on_the_cpu(session):
+def test_failed_retry_falls_back_to_the_cpu(session):
     running = session()
     SCRIPT.extend([TransientError(BUSY), TransientError(BUSY)])
     with pytest.warns(FallbackWarning, match=BUSY):
@@ -117,7 +117,7 @@ def test_what_fails_again_runs_on_the_cpu(session):
 @pytest.mark.parametrize(
     "kind", [DeviceLostError, DeviceTimeoutError, OutOfMemoryError, TransientError, ExecutionError]
 )
-def test_forbidden_fallback_keeps_the_class_and_says_where(session, kind):
+def test_forbidden_fallback_keeps_error_class_and_names_segment(session, kind):
     running = session({"run": "forbid"})
     SCRIPT.extend([kind("no")] * (2 if kind is TransientError else 1))
     with pytest.raises(kind, match="'trial' failed while it ran segment 0.*no; fallback is forbidden") as caught:
@@ -129,7 +129,7 @@ def test_forbidden_fallback_keeps_the_class_and_says_where(session, kind):
 
 
 @pytest.mark.parametrize("first", [ExecutionError("no"), TransientError(BUSY), DeviceLostError("gone")])
-def test_a_driver_that_writes_to_its_inputs_spoils_nothing(session, first):
+def test_inputs_are_protected_from_driver_writes(session, first):
     SPOILS.append(True)
     running = session("allow")
     x = X.copy()
@@ -140,7 +140,7 @@ def test_a_driver_that_writes_to_its_inputs_spoils_nothing(session, first):
     right(running, x)
 
 
-def test_a_cause_is_warned_of_once_in_a_session(session):
+def test_each_cause_warns_once_per_session(session):
     running = session()
     SCRIPT.extend([ExecutionError(f"number {number}") for number in range(2)])
     with pytest.warns(FallbackWarning, match="number 0"):
@@ -148,7 +148,7 @@ def test_a_cause_is_warned_of_once_in_a_session(session):
     assert "number 1" in right(running).incidents[0].message
 
 
-def test_a_device_that_keeps_failing_rests_and_comes_back(session, monkeypatch):
+def test_repeatedly_failing_device_is_paused_and_resumed(session, monkeypatch):
     now = [100.0]
     monkeypatch.setattr(plan_devices, "monotonic", lambda: now[0])
     running = session("allow")
@@ -169,7 +169,7 @@ def test_a_device_that_keeps_failing_rests_and_comes_back(session, monkeypatch):
     assert right(running).steps[0].device == "trial" and "rests" not in str(running.report())
 
 
-def test_where_fallback_is_forbidden_no_device_rests(session):
+def test_no_device_is_paused_if_fallback_is_forbidden(session):
     running = session("forbid")
     for _ in range(5):
         SCRIPT.append(DeviceLostError("gone"))
@@ -178,7 +178,7 @@ def test_where_fallback_is_forbidden_no_device_rests(session):
     assert right(running).steps[0].device == "trial"
 
 
-def test_the_report_has_the_incidents_of_the_session(session):
+def test_report_lists_incidents_of_the_session(session):
     running = session("allow")
     for _ in range(2):
         SCRIPT.extend([ExecutionError("no"), None])
@@ -191,7 +191,7 @@ def test_the_report_has_the_incidents_of_the_session(session):
     assert "failed while it ran segment 0" in str(report)
 
 
-def test_an_interrupt_in_a_repetition_leaves_everything_usable(session):
+def test_interrupted_retry_leaves_the_session_usable(session):
     running = session()
     SCRIPT.extend([TransientError(BUSY), KeyboardInterrupt()])
     with pytest.raises(KeyboardInterrupt), warnings.catch_warnings():

@@ -41,7 +41,7 @@ def expected(x):
     return onnxruntime.InferenceSession(MODEL.SerializeToString()).run(None, {"x": x, "w": W})
 
 
-def test_runs_are_direct_and_equal(session, direct):
+def test_repeated_runs_are_direct_and_equal(session, direct):
     for size in (2, 2, 2, 5, 5, 2):
         x = numbers(size, 3, seed=size)
         for names, wanted in ((None, [0, 1]), (["z", "y"], [0, 1]), (["y"], [1]), (["y", "z"], [1, 0])):
@@ -66,7 +66,7 @@ def test_runs_are_direct_and_equal(session, direct):
         ([numbers(2, 3), W], InvalidInputError),
     ],
 )
-def test_wrong_feeds_are_told_as_before(session, direct, feed, error):
+def test_invalid_feeds_raise_the_usual_errors(session, direct, feed, error):
     for _ in range(2):
         session.run(None, {"x": numbers(2, 3), "w": W})
     with pytest.raises(error):
@@ -74,14 +74,14 @@ def test_wrong_feeds_are_told_as_before(session, direct, feed, error):
     assert direct == [True, False]
 
 
-def test_what_numpy_makes_of_lists_goes_the_long_way(session, direct):
+def test_masked_arrays_are_not_run_directly(session, direct):
     session.run(None, {"x": numbers(1, 3), "w": W})
     got = session.run(None, {"x": np.ma.masked_array(numbers(1, 3)), "w": W})
     np.testing.assert_array_equal(got[0], expected(numbers(1, 3))[0])
     assert direct == [False]
 
 
-def test_run_options_are_heard(session, direct):
+def test_repeated_run_respects_run_options(session, direct):
     session.run(None, {"x": numbers(2, 3), "w": W})
     options = onnxruntime.RunOptions()
     options.terminate = True
@@ -112,7 +112,7 @@ def test_plans_of_any_devices_are_repeated(direct, off):
             session.run(None, {**feed, "v": W})
 
 
-def test_a_device_that_fails_in_a_repeated_run(direct):
+def test_device_failure_in_a_repeated_run_falls_back(direct):
     feed = {"x": numbers(2, 3), "w": W}
     with nna.InferenceSession(MODEL, devices=("trial", {"last_run": 1})) as session:
         session.run(None, feed)
@@ -128,7 +128,7 @@ def test_a_device_that_fails_in_a_repeated_run(direct):
 
 
 @pytest.mark.parametrize("outputs", ["x", "c"])
-def test_what_the_step_does_not_make_is_not_handed_out_directly(direct, outputs):
+def test_outputs_not_computed_by_the_step_are_copied(direct, outputs):
     model = parse(f"""<ir_version: 10, opset_import: ["" : 17]>
     g (float[2] x) => (float[2] y, float[2] {outputs}) <float[2] c = {{1.0, 2.0}}> {{ y = Sin (x) }}""")
     with nna.InferenceSession(model, devices=OFF, options=nna.Options(fallback="allow")) as session:
@@ -140,7 +140,7 @@ def test_what_the_step_does_not_make_is_not_handed_out_directly(direct, outputs)
     assert direct == [True, True]
 
 
-def test_a_plan_on_the_cpu_alone_hands_the_feed_over_as_it_is(session, direct):
+def test_cpu_plan_passes_the_feed_unchanged(session, direct):
     feed = {"w": W, "x": numbers(2, 3)}
     with watched(SessionExecution.compute, lambda *_: "named once more") as computed:
         session.run(None, feed)
@@ -152,7 +152,7 @@ def test_a_plan_on_the_cpu_alone_hands_the_feed_over_as_it_is(session, direct):
     assert direct == [True, True]
 
 
-def test_what_the_model_does_not_read_is_not_handed_over(direct):
+def test_unread_inputs_are_not_passed(direct):
     model = parse("""<ir_version: 10, opset_import: ["" : 17]>
     g (float[2] x, float[3] unread) => (float[2] y) { y = Sin (x) }""")
     feed = {"x": numbers(2), "unread": numbers(3)}
@@ -167,7 +167,7 @@ def onnxruntime_sin(x):
     return onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})[0]
 
 
-def test_a_repeated_run_that_fails_on_the_cpu_is_told_in_our_words(direct):
+def test_repeated_cpu_failure_is_an_invalid_input_error(direct):
     model = parse("""<ir_version: 10, opset_import: ["" : 17]>
     g (float[3] x, int64[1] i) => (float[1] y) { y = Gather (x, i) }""")
     off = ("fake_npu", {"switched_off": "Gather"})
@@ -181,7 +181,7 @@ def test_a_repeated_run_that_fails_on_the_cpu_is_told_in_our_words(direct):
     assert direct == [True, False, False, True]  # a failed one is not used again
 
 
-def test_many_threads_and_shapes(session):
+def test_concurrent_threads_with_several_shapes(session):
     wanted = {(seed, size): expected(numbers(size, 3, seed=seed))[1] for seed in range(4) for size in (1, 2, 3)}
 
     def work(seed):
@@ -206,7 +206,7 @@ def needs(device):
 
 
 @pytest.mark.parametrize(("device", "takes", "repeats"), [("fake_npu", 2, 4), ("openvino", 3, 3)])
-def test_other_sizes_of_a_plan_need_no_other_plan_and_no_looking_for_one(device, takes, repeats):
+def test_other_sizes_of_a_plan_skip_the_lookup(device, takes, repeats):
     needs(device)
     alone, results = onnxruntime.InferenceSession(GROWING.SerializeToString()), []
     with nna.InferenceSession(GROWING, devices=device) as session:
@@ -236,7 +236,7 @@ def test_other_sizes_of_a_plan_need_no_other_plan_and_no_looking_for_one(device,
 
 @pytest.mark.parametrize("device", ["fake_npu", "openvino", "cpu", "null"])
 @pytest.mark.parametrize("own", [{}, {"input_shapes": {"x": (2, 3), "past": (6, 3)}}])
-def test_other_sizes_of_a_files_plan_need_no_looking_for_one(tmp_path, device, own):
+def test_other_sizes_of_compiled_plans_skip_the_lookup(tmp_path, device, own):
     needs(device)
     alone = onnxruntime.InferenceSession(GROWING.SerializeToString())
     nna.compile(GROWING, tmp_path / "f", devices=[device], **own)
@@ -255,7 +255,7 @@ def test_other_sizes_of_a_files_plan_need_no_looking_for_one(tmp_path, device, o
 
 
 @pytest.mark.parametrize("device", ["fake_npu", "openvino"])
-def test_sizes_at_which_something_within_is_empty_are_looked_at(device):
+def test_sizes_with_empty_inner_values_are_handled(device):
     needs(device)
     model = parse("""<ir_version: 10, opset_import: ["" : 17]>
     g (float[N, 3] x) => (float[M, 3] y, float[3] most) {

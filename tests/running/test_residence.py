@@ -50,7 +50,7 @@ def ways(session):
     return [(each.value, each.source, each.target, each.nbytes) for each in session.provenance.transfers]
 
 
-def test_a_value_that_returns_to_its_device_is_not_copied_back():
+def test_value_read_again_on_its_device_stays_there():
     before = used()
     with nna.InferenceSession(parse_model(RETURNS), devices=DEVICE) as session:
         for _ in range(3):
@@ -69,14 +69,14 @@ def test_a_value_that_returns_to_its_device_is_not_copied_back():
     assert after.peak_bytes >= before.used_bytes + 3 * 128  # v, c and y at once
 
 
-def test_what_several_segments_read_is_brought_once():
+def test_input_of_several_segments_is_transferred_once():
     feed = {"x": X, "mask": MASK}
     with nna.InferenceSession(parse_model(SHARED), devices=DEVICE) as session:
         np.testing.assert_allclose(session.run(None, feed)[0], expected_of(SHARED, feed)[0], rtol=1e-5, atol=1e-6)
         assert [way[:3] for way in ways(session) if way[0] == "mask"] == [("mask", "host", "fake_npu")]
 
 
-def test_a_plan_in_which_nothing_stays_goes_by_arrays():
+def test_plan_without_resident_values_uses_no_device_memory():
     text = f"{HEAD} g (float[4, 8] x) => (float[4, 8] y) {{ v = Relu(x) c = Sin(v) y = Neg(c) }}"
     before = used()
     with nna.InferenceSession(parse_model(text), devices=DEVICE) as session:
@@ -85,7 +85,7 @@ def test_a_plan_in_which_nothing_stays_goes_by_arrays():
     assert used() == before
 
 
-def test_what_the_caller_got_is_its_own():
+def test_later_runs_do_not_overwrite_returned_arrays():
     """No later run writes to an output of the caller."""
     with nna.InferenceSession(parse_model(RETURNS), devices=DEVICE) as session:
         first = session.run(None, {"x": X})[0]
@@ -98,7 +98,7 @@ def test_what_the_caller_got_is_its_own():
         np.testing.assert_array_equal(fed, X)
 
 
-def test_a_device_without_room_computes_from_arrays():
+def test_full_device_computes_from_host_arrays():
     statistics = used()
     with nna.InferenceSession(parse_model(RETURNS), devices=DEVICE) as session:
         expected = session.run(None, {"x": X})[0]
@@ -111,7 +111,7 @@ def test_a_device_without_room_computes_from_arrays():
     assert used().used_bytes == statistics.used_bytes
 
 
-def test_values_without_bytes_and_open_sizes():
+def test_empty_values_and_dynamic_shapes():
     text = f"""{HEAD} g (float[n, 8] x) => (float[n, 8] y) {{ v = Relu(x) c = Sin(v) y = Add(v, c) }}"""
     with nna.InferenceSession(parse_model(text), devices=DEVICE, options={"fallback": "allow"}) as session:
         for size in (3, 0, 5, 7, 0):
@@ -152,7 +152,7 @@ def acme(tmp_path, monkeypatch):
 
 
 @needs_compiler
-def test_the_same_by_a_driver_in_c(acme):
+def test_values_stay_resident_on_a_c_driver(acme):
     before = used("acme_c").used_bytes
     with nna.InferenceSession(parse_model(RETURNS), devices="acme_c") as session:
         for _ in range(3):
@@ -166,7 +166,7 @@ def test_the_same_by_a_driver_in_c(acme):
     assert used("acme_c").used_bytes == before
 
 
-def test_a_step_that_fails_there_runs_on_the_cpu():
+def test_failing_step_on_resident_values_falls_back():
     from tests.residing_driver import BREAKS
 
     session = nna.InferenceSession(parse_model(RETURNS), devices="residing")
@@ -184,7 +184,7 @@ def test_a_step_that_fails_there_runs_on_the_cpu():
 
 
 @pytest.mark.parametrize("whose", ["input", "output"])
-def test_memory_that_a_driver_gives_twice_is_refused(whose):
+def test_output_aliasing_an_input_or_output_is_refused(whose):
     from tests.residing_driver import GIVES_AGAIN
 
     text = f"{HEAD} g (float[4, 8] x) => (float[4, 8] y, float[4, 8] z) {{ y = Relu(x)\n z = Neg(x) }}"
@@ -209,7 +209,7 @@ def test_memory_that_a_driver_gives_twice_is_refused(whose):
     assert used("residing").used_bytes == before
 
 
-def test_memory_that_is_kept_twice_is_freed_once():
+def test_memory_with_two_owners_is_freed_once():
     memory = registry.open_device("fake_npu").allocate(X.nbytes)
     memory.copy_in(X)
     before, found = used().used_bytes, np.empty_like(X)
@@ -222,7 +222,7 @@ def test_memory_that_is_kept_twice_is_freed_once():
 
 @needs_compiler
 @pytest.mark.parametrize("device", [DEVICE, "acme_c"])
-def test_a_deadline_reaches_steps_in_device_memory(acme, device):
+def test_deadline_stops_steps_on_resident_values(acme, device):
     x = np.ones((4, 8), np.float32)
     with nna.InferenceSession(parse_model(RETURNS), devices=device, options={"deadline_s": 60}) as session:
         np.testing.assert_allclose(session.run(None, {"x": x})[0], x + np.sin(x), rtol=1e-6)

@@ -29,7 +29,7 @@ def fail(health, step=ONE, times=1, error=None):
         health.failed(step, error or ExecutionError("no"))
 
 
-def test_after_some_failures_in_a_row_there_is_a_pause(clock):
+def test_consecutive_failures_pause_a_device(clock):
     health = Health("acme")
     fail(health, times=IN_A_ROW - 1)
     assert health.is_troubled and health.may_try(ONE) and not health.text()
@@ -41,7 +41,7 @@ def test_after_some_failures_in_a_row_there_is_a_pause(clock):
     )
 
 
-def test_what_goes_well_between_makes_it_none_in_a_row(clock):
+def test_success_resets_the_count_of_consecutive_failures(clock):
     health = Health("acme")
     for _ in range(10):
         fail(health, times=IN_A_ROW - 1)
@@ -49,13 +49,13 @@ def test_what_goes_well_between_makes_it_none_in_a_row(clock):
     assert not health.is_troubled and health.may_try(ONE)
 
 
-def test_a_lost_device_rests_at_once(clock):
+def test_lost_device_is_paused_immediately(clock):
     health = Health("acme")
     fail(health, error=DeviceLostError("gone"))
     assert not health.may_try(OTHER) and "after a failure" in health.text()
 
 
-def test_pauses_grow_up_to_the_longest_and_end_when_it_goes_well(clock):
+def test_pauses_grow_exponentially_and_end_with_success(clock):
     health, pauses = Health("acme"), []
     fail(health, times=IN_A_ROW)
     for _ in range(12):
@@ -74,7 +74,7 @@ def test_pauses_grow_up_to_the_longest_and_end_when_it_goes_well(clock):
     assert health.may_try(ONE)
 
 
-def test_one_run_tries_at_the_end_of_a_pause_and_if_it_never_says_another_one_later(clock):
+def test_only_one_run_tries_after_a_pause(clock):
     health = Health("acme")
     fail(health, times=IN_A_ROW)
     clock.now += FIRST_PAUSE
@@ -83,7 +83,7 @@ def test_one_run_tries_at_the_end_of_a_pause_and_if_it_never_says_another_one_la
     assert health.may_try(ONE)
 
 
-def test_a_step_rests_alone_where_others_of_its_device_go_well(clock):
+def test_only_failing_step_is_paused_if_others_succeed(clock):
     health = Health("acme")
     for _ in range(IN_A_ROW):
         fail(health, ONE)
@@ -92,20 +92,20 @@ def test_a_step_rests_alone_where_others_of_its_device_go_well(clock):
     assert not health.text() and health.text(ONE).startswith("this step of device 'acme' is paused")
 
 
-def test_steps_of_a_device_that_fails_rest_together(clock):
+def test_all_steps_of_a_failing_device_are_paused(clock):
     health = Health("acme")
     for number in range(IN_A_ROW):
         fail(health, (str(number),))
     assert not health.may_try(OTHER)
 
 
-def test_where_nothing_may_take_its_place_it_is_tried_each_time(clock):
+def test_no_pause_without_a_substitute(clock):
     health = Health("acme", pauses=False)
     fail(health, times=9, error=DeviceLostError("gone"))
     assert health.may_try(ONE) and not health.text()
 
 
-def test_failing_steps_are_told_apart_up_to_a_number(clock):
+def test_number_of_distinguished_failing_steps_is_bounded(clock):
     health = Health("acme")
     for number in range(1000):
         fail(health, (str(number),))
@@ -113,7 +113,7 @@ def test_failing_steps_are_told_apart_up_to_a_number(clock):
     assert len(health._troubles) <= 257
 
 
-def test_threads_agree_on_who_tries(clock):
+def test_only_one_thread_tries_after_a_pause(clock):
     health, barrier = Health("acme"), threading.Barrier(4)
     fail(health, times=IN_A_ROW)
     clock.now += FIRST_PAUSE

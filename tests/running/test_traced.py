@@ -65,7 +65,7 @@ def test_lanes_of_a_plan_over_two_devices(path):
         assert named(lanes["session"], phase), phase
 
 
-def test_a_step_tells_its_nodes_shapes_and_bytes(path):
+def test_step_event_lists_nodes_shapes_and_bytes(path):
     lanes = traced(path, runs=1)
     (step,) = [event for event in lanes["cpu"] if event["cat"] == "step"]
     facts = step["args"]
@@ -75,7 +75,7 @@ def test_a_step_tells_its_nodes_shapes_and_bytes(path):
     assert step["name"].startswith("segment 1: ")
 
 
-def test_instructions_of_fake_npu_lie_in_its_steps(path):
+def test_fake_npu_instructions_are_within_its_steps(path):
     lane = traced(path)["fake_npu"]
     instructions, steps = ([event for event in lane if event["cat"] == kind] for kind in ("engine", "step"))
     assert len(instructions) >= len(steps)
@@ -84,7 +84,7 @@ def test_instructions_of_fake_npu_lie_in_its_steps(path):
 
 
 @pytest.mark.parametrize("devices", [OFF, "cpu"])
-def test_events_of_onnxruntime_lie_in_the_steps_of_their_segments(path, devices):
+def test_onnxruntime_events_are_within_steps_of_their_segments(path, devices):
     lane = traced(path, runs=3, devices=devices)["cpu"]
     steps, runs = [event for event in lane if event["cat"] == "step"], named(lane, "model_run")
     assert len(steps) == len(runs) == 3
@@ -95,7 +95,7 @@ def test_events_of_onnxruntime_lie_in_the_steps_of_their_segments(path, devices)
     assert within(named(lane, "session_initialization")[0], loading)
 
 
-def test_one_run_after_another_shares_rows_and_runs_at_once_have_their_own(path):
+def test_only_sequential_runs_share_trace_rows(path):
     barrier = threading.Barrier(2)
 
     def run(session):
@@ -116,7 +116,7 @@ def test_one_run_after_another_shares_rows_and_runs_at_once_have_their_own(path)
 
 
 @pytest.mark.parametrize("fault", ["compute", "compile"])
-def test_what_fell_back_says_why(path, fault):
+def test_fallback_event_gives_the_reason(path, fault):
     lanes = traced(path, devices=("trial", {"fault": fault}), model=CHAIN, feed={"x": numbers(2, 3)}, fallback="allow")
     marks = named(lanes["trial"], "fall back")
     assert len(marks) == (2 if fault == "compute" else 1)
@@ -129,7 +129,7 @@ def test_what_fell_back_says_why(path, fault):
     assert [run["args"].get("fell_back") for run in named(lanes["session"], "run")] == [fault == "compute"] * 2
 
 
-def test_values_that_come_to_a_device_and_back_are_transfers_with_bytes(path):
+def test_transfer_events_match_provenance(path):
     with nna.InferenceSession(parse(SANDWICH), devices=OFF, options=nna.Options(trace=path)) as session:
         session.run(None, {"x": X})
         first = session.provenance.transfers
@@ -145,7 +145,7 @@ def test_values_that_come_to_a_device_and_back_are_transfers_with_bytes(path):
     assert shown == [(f"{each.source} to {each.target}", each.value, each.nbytes) for each in told] and told
 
 
-def test_runs_of_a_binding_on_the_cpu_alone_are_runs_that_did_not_fall_back(path):
+def test_binding_runs_on_the_cpu_are_no_fallback(path):
     with nna.InferenceSession(parse(SANDWICH), devices="cpu", options=nna.Options(trace=path)) as session:
         binding = session.io_binding()
         binding.bind_cpu_input("x", X)
@@ -156,7 +156,7 @@ def test_runs_of_a_binding_on_the_cpu_alone_are_runs_that_did_not_fall_back(path
     assert [(run["args"]["run"], run["args"]["fell_back"]) for run in runs] == [(1, False), (2, False)]
 
 
-def test_runs_that_fail_and_that_are_cancelled_are_told(path):
+def test_failed_and_cancelled_runs_are_recorded(path):
     stop = onnxruntime.RunOptions()
     stop.terminate = True
     with nna.InferenceSession(parse(SANDWICH), devices=OFF, options=nna.Options(trace=path)) as session:
@@ -169,7 +169,7 @@ def test_runs_that_fail_and_that_are_cancelled_are_told(path):
     assert named(session_lane, "run (cancelled)")[0]["args"]["error"]
 
 
-def test_results_are_those_without_a_trace(path):
+def test_trace_does_not_change_results(path):
     for devices in (OFF, "cpu", "null", ("fake_npu", {"switched_off": "Sin,Cos,Relu,Neg,Add"})):
         results = []
         for trace in (None, path):
@@ -181,7 +181,7 @@ def test_results_are_those_without_a_trace(path):
         np.testing.assert_array_equal(*results)
 
 
-def test_waits_for_a_plan_are_told(path):
+def test_waits_for_a_plan_are_recorded(path):
     barrier = threading.Barrier(4)
 
     def run(session):
@@ -197,7 +197,7 @@ def test_waits_for_a_plan_are_told(path):
     assert all(event["cat"] == "wait" for event in named(events, "wait for a plan"))
 
 
-def test_waits_of_a_stream_for_its_turn_are_told(path):
+def test_stream_waits_for_a_device_are_recorded(path):
     slow = ("latency:0", {"only": ["RELU"], "operation_ms": 5.0})  # so that later runs arrive while it computes
     with nna.InferenceSession(parse(SANDWICH), devices=slow, options=nna.Options(trace=path)) as session:
         assert len(list(session.stream(({"x": numbers(256, 4)} for _ in range(10)), depth=3))) == 10
@@ -237,7 +237,7 @@ def in_step(monkeypatch):
     return feeds
 
 
-def test_a_stream_over_two_devices_shows_every_item_on_each_one_after_the_other(path, in_step):
+def test_stream_steps_do_not_overlap_on_one_device(path, in_step):
     devices = (("latency:0", {"only": ["RELU"], "operation_ms": 0.0}), ("latency:1", {"operation_ms": 0.0}))
     with nna.InferenceSession(parse(SANDWICH), devices=devices, options=nna.Options(trace=path)) as session:
         assert len(list(session.stream(in_step(), depth=3))) == 8
@@ -255,7 +255,7 @@ def test_a_stream_over_two_devices_shows_every_item_on_each_one_after_the_other(
     assert waits and all(any(within(wait, run) for run in runs) for wait in waits)
 
 
-def test_an_item_of_a_stream_that_fails_is_told_with_its_error(path):
+def test_failing_stream_item_is_recorded_with_its_error(path):
     feeds = [{"x": numbers(8, 4)}, {"x": numbers(8, 5)}, {"x": numbers(8, 4)}]
     with nna.InferenceSession(parse(SANDWICH), devices=OFF, options=nna.Options(trace=path)) as session:
         results = session.stream(iter(feeds), depth=2)
@@ -267,7 +267,7 @@ def test_an_item_of_a_stream_that_fails_is_told_with_its_error(path):
     assert len(named(runs, "run (failed)")) == 1 and len([each for each in runs if each["name"] == "run"]) == 2
 
 
-def test_a_run_that_was_too_long_is_cancelled(path):
+def test_run_beyond_its_deadline_is_recorded_as_cancelled(path):
     devices, options = ("fake_npu", {"switched_off": "Sin"}), nna.Options(trace=path, deadline_s=1e-9)
     session = nna.InferenceSession(parse(SANDWICH), devices=devices, options=options)
     with session, pytest.raises(nna.errors.DeadlineExceededError):
@@ -290,7 +290,7 @@ class Slow(Program, Execution):
         return inputs
 
 
-def test_waits_for_a_device_are_told(path):
+def test_waits_for_a_device_are_recorded(path):
     recorder, program = Recorder(path), Slow()
     pool = pools_of(recorder, Threading.SERIAL, NamedCalls("slow device", 0, ["a"]))(program)
     with ThreadPoolExecutor(2) as threads:
@@ -310,7 +310,7 @@ def test_waits_for_a_device_are_told(path):
     assert first["ts"] <= wait["ts"] <= first["ts"] + first["dur"] <= wait["ts"] + wait["dur"] <= second["ts"]
 
 
-def test_sizes_are_told_while_nobody_else_has_the_device(path):
+def test_programs_are_specialized_under_the_device_lock(path):
     """Sizes are set at the same moment as without a trace."""
     lock, held = device_lock("sized device"), []
 
@@ -331,13 +331,13 @@ def starts(event):
     return event["ts"]
 
 
-def test_what_stands_around_a_program_hands_on_all_that_drivers_may_write():
+def test_tracing_wrappers_forward_all_driver_methods():
     for name, interface in (("_TracedProgram", Program), ("_TracedExecution", Execution)):
         written, traced = {each for each in vars(interface) if not each.startswith("_")}, getattr(tracing, name)
         assert not [each for each in written if getattr(traced, each) is getattr(interface, each)]
 
 
-def test_without_a_trace_nothing_stands_around_programs():
+def test_programs_are_not_wrapped_without_a_trace():
     with nna.InferenceSession(parse(SANDWICH), devices=OFF) as session:
         session.run(None, {"x": X})
         engine = session._engine
@@ -346,7 +346,7 @@ def test_without_a_trace_nothing_stands_around_programs():
     assert not any(type(pool.program).__name__ == "_TracedProgram" for pool in pools)
 
 
-def test_many_shapes_and_runs_stay_bounded(path):
+def test_number_of_inner_engine_events_is_bounded(path):
     with nna.InferenceSession(parse(SANDWICH), devices=OFF, options=nna.Options(trace=path, max_plans=2)) as session:
         recorder = session._engine._recorder
         recorder._foreign = 49_950  # close to the limit of ONNX Runtime's events
@@ -359,7 +359,7 @@ def test_many_shapes_and_runs_stay_bounded(path):
 
 
 @pytest.mark.parametrize("devices", [OFF, ("fake_npu", {"switched_off": "Relu,Neg"})])
-def test_what_is_beyond_the_bounds_of_a_trace_is_counted_in_devices_too(path, devices, monkeypatch):
+def test_dropped_events_are_counted(path, devices, monkeypatch):
     def engine_events():
         lanes = traced(path, runs=30, devices=devices)
         dropped = json.loads(path.read_text())["otherData"]["dropped_events"]
@@ -373,7 +373,7 @@ def test_what_is_beyond_the_bounds_of_a_trace_is_counted_in_devices_too(path, de
     assert 0.8 * (every - kept) <= dropped <= 1.2 * (every - kept)
 
 
-def test_a_path_that_cannot_be_written_is_refused_before_anything_is_done(tmp_path):
+def test_unwritable_trace_path_is_refused(tmp_path):
     for wrong in (tmp_path, tmp_path / "gone" / "trace.json"):
         with pytest.raises(InvalidOptionError, match="cannot be written"):
             nna.InferenceSession(parse(SANDWICH), devices=OFF, options=nna.Options(trace=wrong))
@@ -381,7 +381,7 @@ def test_a_path_that_cannot_be_written_is_refused_before_anything_is_done(tmp_pa
         nna.Options(trace=3)
 
 
-def test_a_session_that_nobody_closes_is_written_when_it_goes(path):
+def test_trace_is_written_when_session_is_garbage_collected(path):
     for devices in (OFF, "cpu"):
         session = nna.InferenceSession(parse(SANDWICH), devices=devices, options=nna.Options(trace=path))
         session.run(None, {"x": X})
@@ -391,29 +391,29 @@ def test_a_session_that_nobody_closes_is_written_when_it_goes(path):
         path.unlink()
 
 
-def test_a_session_that_does_not_come_about_says_how_far_it_came(path):
+def test_trace_of_a_failed_session_creation_is_written(path):
     with pytest.raises(nna.errors.NNAdapterError):
         nna.InferenceSession(b"no model", devices=OFF, options=nna.Options(trace=path))
     assert named(lanes_of(path)["session"], "load the model (failed)")
 
 
-def test_what_is_planned_for_a_report_is_traced(path):
+def test_partition_report_is_traced(path):
     nna.partition_report(parse(SANDWICH), OFF, {"x": (3, 4)}, nna.Options(trace=path))
     assert named(lanes_of(path)["session"], "place and cut")
 
 
-def test_of_a_comparison_the_session_on_the_devices_is_traced(path):
+def test_comparison_traces_the_device_session(path):
     nna.compare(parse(SANDWICH), "fake_npu", {"x": X}, options=nna.Options(trace=path), layers=True)
     assert named(lanes_of(path)["session"], "run")
 
 
-def test_the_policy_that_times_candidates_is_traced(path, tmp_path, monkeypatch):
+def test_policy_measured_is_traced(path, tmp_path, monkeypatch):
     monkeypatch.setenv("NNADAPTER_CACHE_DIR", str(tmp_path))
     lanes = traced(path, policy="measured")
     assert named(lanes["session"], "make a plan") and json.loads(path.read_text())
 
 
-def test_steps_that_are_enqueued_stand_where_the_device_did_them(path):
+def test_enqueued_steps_are_recorded_at_device_times(path):
     """Sequential device times are shown, although the host enqueued all and waited once."""
     head = '<ir_version: 10, opset_import: ["" : 21]>'
     model = f"{head} g (float[3, 4] x) => (float[3, 4] c) {{ a = Relu(x) b = Neg(a) c = Abs(b) }}"

@@ -21,7 +21,7 @@ def enqueued(watchers, device, noted):
     watchers.enqueued(device, stream, enqueue, lambda _: lambda *note: noted.append(note))
 
 
-def test_what_a_stream_did_is_noted_after_its_owner_let_go_of_it():
+def test_unreferenced_stream_is_recorded_until_done():
     noted, watchers = [], Watchers(time.perf_counter_ns)
     enqueued(watchers, FakeNpuDevice(), noted)
     gc.collect()

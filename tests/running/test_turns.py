@@ -12,7 +12,7 @@ def never():
     return False
 
 
-def test_the_earliest_that_waits_comes_first():
+def test_earliest_waiting_run_gets_the_device():
     turns, order, waiting = Turns(), [], []
     turns.take("a", 0, never)
     turns.take("b", 0, never)
@@ -37,7 +37,7 @@ def test_the_earliest_that_waits_comes_first():
     turns.release("b")
 
 
-def test_who_is_to_stop_waits_no_longer():
+def test_stopped_run_leaves_the_queue():
     turns, over, taken = Turns(), threading.Event(), []
     assert turns.take_free("a")
     assert not turns.take_free("a")
