@@ -20,7 +20,7 @@ def fresh():
 
 
 @pytest.mark.sweep  # tests/test_readme.py uses the name as well
-def test_pytorch_finds_it_by_its_name(tmp_path, monkeypatch):
+def test_pytorch_finds_the_back_end_by_name(tmp_path, monkeypatch):
     points = PROJECT["entry-points"]["torch_dynamo_backends"]
     folder = tmp_path / "found-1.0.dist-info"
     folder.mkdir()
@@ -75,7 +75,7 @@ def test_direct_call_with_a_graph():
     torch.testing.assert_close(result, model[0].weight.grad)
 
 
-def test_each_set_of_devices_is_in_the_report():
+def test_report_contains_each_set_of_devices():
     def function(x):
         return x.exp() + 1
 

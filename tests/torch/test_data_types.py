@@ -69,7 +69,7 @@ def step(layer, wrap, dtype):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", HALVES)
-def test_batches_of_halves_are_normalized_by_weights_of_float32(dtype):
+def test_half_precision_batch_normalization_with_float32_weights(dtype):
     found, expected = (step(nn.BatchNorm1d(5), wrap, dtype) for wrap in (compiled, lambda same: same))
     torch.testing.assert_close(found, expected, rtol=3e-2, atol=3e-2)
 
@@ -90,7 +90,7 @@ def test_layers_are_trained_under_autocast():
     torch.testing.assert_close(found, expected, rtol=5e-2, atol=5e-2)
 
 
-def test_shifts_of_bytes_without_sign():
+def test_shifts_of_unsigned_bytes():
     x = torch.tensor([200, 3], dtype=torch.uint8)
     torch.testing.assert_close(compiled(lambda x: (x << 1, x >> 1))(x), (x << 1, x >> 1))
 
@@ -133,7 +133,7 @@ RANDOM = {
 
 
 @pytest.mark.parametrize("name", RANDOM)
-def test_seeds_give_the_numbers_of_pytorch(name):
+def test_seeded_random_numbers_equal_pytorch(name):
     x, results = torch.randn(5, 6), []
     for function in (compiled(RANDOM[name]), RANDOM[name]):
         torch.manual_seed(7)
@@ -161,7 +161,7 @@ def test_recomputed_random_numbers_are_equal():
 
 
 @pytest.mark.parametrize("mode", ["sum", "mean", "max"])
-def test_gradients_of_bags(mode):
+def test_gradients_of_embedding_bags(mode):
     indices, offsets = torch.tensor([1, 2, 3, 4, 5]), torch.tensor([0, 2])
     found, expected = (torch.linspace(-1, 1, 40).view(10, 4).requires_grad_() for _ in range(2))
     results = (

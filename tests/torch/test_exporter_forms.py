@@ -160,7 +160,7 @@ def test_decompositions_equal_pytorch():
 
 
 @pytest.mark.sweep
-def test_a_session_of_a_module_gives_the_same_numbers():
+def test_session_of_a_module_equals_pytorch():
     class Module(torch.nn.Module):
         def forward(self, values):
             return tuple(results_of(ALL_CASES)), values + 1
@@ -171,7 +171,7 @@ def test_a_session_of_a_module_gives_the_same_numbers():
     assert not list(differences(names_of_results(ALL_CASES), results, results_of(ALL_CASES)))
 
 
-def test_quantized_numbers_keep_their_bounds():
+def test_quantized_numbers_are_clamped():
     from torch.ao.quantization.fx import _decomposed  # noqa: F401  registers the operators
 
     quantized = torch.ops.quantized_decomposed
@@ -200,7 +200,7 @@ INEXACT = {
 }
 
 
-def test_functions_without_an_exact_form_run_in_pytorch():
+def test_inexactly_exported_functions_run_in_pytorch():
     def function(x):
         return [each(x) for each in INEXACT.values()]
 
@@ -211,7 +211,7 @@ def test_functions_without_an_exact_form_run_in_pytorch():
     assert {"aten.erfc.default", "aten.special_erfcx.default", "aten.logcumsumexp.default"} <= set(stayed)
 
 
-def test_a_module_without_an_exact_form_is_refused():
+def test_inexactly_exported_module_is_refused():
     class Module(torch.nn.Module):
         def forward(self, x):
             return torch.logdet(x)
@@ -220,7 +220,7 @@ def test_a_module_without_an_exact_form_is_refused():
         nna.InferenceSession(Module(), (torch.eye(3),), devices=["fake_npu"])
 
 
-def test_reductions_of_rank_0_and_determinants_run_in_sessions_without_a_warning():
+def test_scalar_reductions_and_determinants_run_without_warnings():
     def function(x, matrix):
         return [*RANK_0["rank 0"](), x.squeeze(0).amax(0), torch.linalg.det(matrix)]
 

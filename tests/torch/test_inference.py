@@ -89,7 +89,7 @@ def test_changed_weights_are_detected():
 
 
 @torch.no_grad()
-def test_constants_are_not_handed_over_at_each_call():
+def test_constants_are_no_inputs_of_the_session():
     model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
     run = compiled(model)
     run(torch.randn(2, 3))
@@ -113,7 +113,7 @@ def test_operators_without_onnx_form_run_in_pytorch():
 
 
 @torch.no_grad()
-def test_a_branch_on_data_breaks_the_graph():
+def test_data_dependent_branch_breaks_the_graph():
     def function(x):
         doubled = x * 2
         return doubled + 1 if doubled.sum() > 0 else doubled - 1
@@ -150,7 +150,7 @@ def test_random_numbers_equal_pytorch():
 
 
 @torch.no_grad()
-def test_inputs_are_changed_in_place_as_before():
+def test_inputs_are_mutated_as_in_pytorch():
     def function(x, state):
         state.add_(x)
         return state * 2
@@ -222,7 +222,7 @@ def test_data_types_pass_through(dtype):
         assert one.dtype == other.dtype and torch.equal(one, other)
 
 
-def test_modules_may_be_used_from_many_threads():
+def test_concurrent_calls_of_a_module():
     model = Convolutional().eval()
     run, images = compiled(model), torch.randn(2, 3, 8, 8)
     with torch.no_grad():
@@ -255,7 +255,7 @@ def test_freed_graphs_are_not_in_reports():
 
 
 @torch.no_grad()
-def test_the_report_is_text_json_and_a_page():
+def test_report_as_text_json_and_html():
     run = compiled(Convolutional().eval())
     assert "nothing is compiled yet" in str(nna.torch.report(run))
     run(torch.randn(2, 3, 8, 8))

@@ -43,7 +43,7 @@ def test_device_memory_is_freed_with_the_tensors():
     assert used_bytes() <= before
 
 
-def test_batches_of_a_data_set_pass():
+def test_copies_of_data_batches_are_evicted():
     model, data = nn.Linear(6, 4), torch.randn(10 * 8, 6)
     run, before = compiled(model), used_bytes()
     for start in (0, 8, 16, 24, 32, 40, 0, 8, 48, 48, 48, 56, 56, 64):

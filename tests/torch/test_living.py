@@ -69,7 +69,7 @@ def gradients_of(model, run, x):
 
 
 @pytest.mark.sweep
-def test_an_optimizer_on_the_host_reads_gradients_once():
+def test_host_optimizer_reads_gradients_once():
     model, twin = living()
     optimizer, other = (torch.optim.AdamW(each.parameters(), lr=0.01, foreach=False) for each in (model, twin))
     run = compiled(model)
@@ -129,7 +129,7 @@ def test_modified_gradients_reach_a_compiled_step():
     assert_same(plain(model.named_parameters()), dict(twin.named_parameters()))
 
 
-def test_gradients_add_up_and_hooks_and_zeros_hold():
+def test_gradient_accumulation_hooks_and_zeroing():
     model, twin = living()
     run, x, found = compiled(model), torch.randn(8, 6), []
     for each, function in ((model, run), (twin, twin)):
@@ -162,7 +162,7 @@ def test_reading_a_parameter_shows_the_step_result():
     assert model[0].weight.copies is not None
 
 
-def test_modified_weights_are_fed():
+def test_modified_weights_reach_the_device():
     model, twin = living()
     run, x = compiled(model), torch.randn(8, 6)
     for change in (
@@ -187,7 +187,7 @@ def test_inference_copies_no_weights():
     assert moved(run) == [(x.nbytes, 8 * 4 * 4)] and stay(model)
 
 
-def test_statistics_of_batch_normalization_and_tied_weights_live_there():
+def test_batch_normalization_statistics_and_tied_weights_are_resident():
     class Network(nn.Module):
         def __init__(self):
             super().__init__()
@@ -208,7 +208,7 @@ def test_statistics_of_batch_normalization_and_tied_weights_live_there():
     assert_same(plain(model.named_buffers()), dict(twin.named_buffers()))
 
 
-def test_copies_and_files_are_plain():
+def test_copies_and_saved_files_contain_plain_tensors():
     model, twin = living()
     file = io.BytesIO()
     torch.save(model.state_dict(), file)

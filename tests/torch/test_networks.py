@@ -53,7 +53,7 @@ def in_float64(module, inputs):
         return tensors_of(copy.deepcopy(module).double()(**given))
 
 
-def test_a_few_networks():
+def test_selected_networks():
     assert wrong(FEW) == {}
 
 

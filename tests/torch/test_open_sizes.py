@@ -72,7 +72,7 @@ def test_upsampling_needs_one_graph_and_one_plan():
 
 @torch.no_grad()
 @pytest.mark.parametrize("dynamic", [True, None])
-def test_sizes_of_computed_tensors_do_not_cut_a_graph(dynamic):
+def test_sizes_of_computed_tensors_do_not_break_graphs(dynamic):
     class Up(nn.Module):
         def __init__(self):
             super().__init__()

@@ -38,7 +38,7 @@ def failures(operators, dtype, samples, **options):
             yield f"{task}: {outcome.kind}: {outcome.detail}"
 
 
-def test_a_few_operators():
+def test_selected_operators():
     assert not list(failures(FEW, torch.float32, 2))
 
 

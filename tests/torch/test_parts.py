@@ -55,7 +55,7 @@ def test_only_faulty_operators_run_in_pytorch(trains):
 
 @pytest.mark.sweep
 @torch.no_grad()
-def test_fallback_operators_are_warned_of_once():
+def test_fallback_operators_warn_once():
     run, x = run_of(Solving().eval()), torch.randn(4, 3)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

@@ -58,7 +58,7 @@ def test_report_agrees_with_device_statistics():
 
 
 @pytest.mark.sweep
-def test_a_compiled_step_of_an_optimizer_is_fed_from_the_device():
+def test_compiled_optimizer_step_reads_from_the_device():
     model = network()
     twin = copy.deepcopy(model)
     optimizer, other = torch.optim.AdamW(model.parameters(), lr=0.01), torch.optim.AdamW(twin.parameters(), lr=0.01)
@@ -129,7 +129,7 @@ def test_untracked_weight_changes_before_backward():
 
 
 @pytest.mark.sweep
-def test_gradients_changed_by_a_person_reach_a_compiled_step_changed():
+def test_modified_gradients_reach_a_compiled_step():
     model = network()
     twin = copy.deepcopy(model)
     optimizer, other = (torch.optim.SGD(each.parameters(), lr=0.1, momentum=0.9) for each in (model, twin))
@@ -154,7 +154,7 @@ def test_two_models_that_share_a_weight():
             model[0].weight.data.mul_(1.5)
 
 
-def test_gradients_of_one_graph_twice_and_added_up():
+def test_repeated_and_accumulated_gradients():
     model, x = network(), torch.randn(8, 6)
     run, found = compiled(model), []
     for function in (run, model):

@@ -68,7 +68,7 @@ def test_evaluation_during_training_sees_new_weights():
 
 
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # PyTorch's own warning
-def test_a_custom_gradient_is_used():
+def test_custom_gradient_is_used():
     class Doubled(torch.autograd.Function):
         @staticmethod
         def forward(context, x):
@@ -87,7 +87,7 @@ def test_a_custom_gradient_is_used():
     torch.testing.assert_close(found.grad, expected.grad)
 
 
-def test_gradients_of_only_inputs_and_of_nothing():
+def test_gradients_of_frozen_weights():
     model = nn.Linear(3, 2).requires_grad_(False)
     run = compiled(model)
     x = torch.randn(2, 3, requires_grad=True)

@@ -128,12 +128,12 @@ def assert_as_pytorch(work):
 
 
 @pytest.mark.parametrize("way", WEIGHT_WAYS)
-def test_a_weight(way):
+def test_changed_weight(way):
     assert_as_pytorch(lambda compiled: trained(compiled, lambda model, step: WEIGHT_WAYS[way](model[0].weight, step)))
 
 
 @pytest.mark.parametrize("way", MODEL_WAYS)
-def test_a_model(way):
+def test_changed_model(way):
     assert_as_pytorch(lambda compiled: trained(compiled, MODEL_WAYS[way]))
 
 

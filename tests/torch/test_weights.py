@@ -92,7 +92,7 @@ def test_modules_of_one_class_have_separate_constants():
         assert graph.unfrozen_weights == 0 and len(graph.sessions[0].input_shapes) == 1
 
 
-def test_many_modules_of_a_class_are_right_and_the_first_keep_their_constants():
+def test_many_modules_of_one_class():
     models, x = [Net().eval() for _ in range(12)], torch.randn(2, 4)
     runs = [compiled(model) for model in models]
     for _ in range(2):

@@ -40,7 +40,7 @@ def make_noise():
 
 
 @pytest.mark.parametrize("given", ["a tuple", "a tensor", "keywords"])
-def test_a_module_is_a_model_with_its_inputs(given):
+def test_session_accepts_a_module_with_inputs(given):
     model, x = torch.nn.Linear(3, 2).eval(), torch.randn(4, 3)
     inputs = {"a tuple": (x,), "a tensor": x, "keywords": {"input": x}}[given]
     with nna.InferenceSession(model, inputs, devices=["fake_npu"]) as session:
@@ -59,7 +59,7 @@ def test_exported_program_is_a_model_with_dynamic_sizes():
             torch.testing.assert_close(torch.from_numpy(result), model(x).detach())
 
 
-def test_inputs_that_are_results_keep_their_names():
+def test_inputs_returned_as_outputs_keep_their_names():
     class Passing(torch.nn.Module):
         def forward(self, x, y):
             return y, x + y, y

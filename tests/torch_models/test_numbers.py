@@ -59,7 +59,7 @@ def results_of(module, x, way, device="cpu"):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
-def test_numbers_among_float64_are_not_rounded(way):
+def test_constants_in_float64_models_are_not_rounded(way):
     x = torch.randn(3, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     for position, (got, expected) in enumerate(zip(results_of(Doubles(), x, way), Doubles()(x), strict=True)):
         torch.testing.assert_close(got, expected, rtol=1e-13, atol=1e-13, msg=lambda text, at=position: f"{at}: {text}")
@@ -110,7 +110,7 @@ def test_numbers_computed_from_sizes_equal_pytorch(way, dtype):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_sequences_have_as_many_elements_as_in_pytorch(way):
+def test_lengths_of_generated_sequences_equal_pytorch(way):
     class Sequences(torch.nn.Module):
         def forward(self, x):
             reals = torch.linspace(0.1, 0.9, 7, dtype=torch.float64)
@@ -144,7 +144,7 @@ def test_multiplication_by_one_is_dropped():
         assert [node.op_type for node in session.report().nodes] == ["Elu"]
 
 
-def test_sizes_are_reckoned_in_float64():
+def test_sizes_are_computed_in_float64():
     class Scaled(torch.nn.Module):
         def forward(self, x):
             """Resize 30 elements to 20, not 21: 30 * 0.7 is less than 21 in floating point."""

@@ -42,7 +42,7 @@ def test_gradients_of_any_convolution(convolution, wanted):
             assert found is None
 
 
-def test_one_number_stands_for_all_axes():
+def test_single_number_applies_to_all_axes():
     image, weight = torch.randn(2, 3, 8, 8), torch.randn(4, 3, 3, 3)
     arguments = (torch.randn(2, 4, 4, 4), image, weight, [4], [2], [1], [1], False, [0], 1, [True] * 3)
     for found, expected in zip(DECOMPOSITIONS[ORIGINAL](*arguments), ORIGINAL(*arguments), strict=True):

@@ -7,7 +7,7 @@ import torch
 from tests.torch.exported import compiled
 
 
-def test_one_number_is_written_over_a_column():
+def test_scalar_tensor_is_written_to_a_column():
     def shifted(x):
         result = torch.zeros_like(x)
         result[:, 1:] = x[:, :-1]

@@ -62,6 +62,6 @@ def test_gradients_of_an_embedding():
 
 
 @pytest.mark.sweep
-def test_gradients_of_a_loss_of_classes():
+def test_gradients_of_a_classification_loss():
     logits, classes = torch.randn(5, 3, requires_grad=True), torch.tensor([0, 2, -100, 1, 2])
     check(lambda x, y: functional.cross_entropy(x, y, label_smoothing=0.1), [logits], logits, classes)

@@ -23,7 +23,7 @@ NAMED = {"sort.stable": {"stable": True, "dim": 0}}
 
 
 @pytest.mark.parametrize("operator", OPERATORS, ids=str)
-def test_truths(operator):
+def test_extremes_of_booleans(operator):
     values = torch.tensor([[True, False, True], [False, False, True]])
     name = str(operator).removeprefix("aten.")
     arguments, named = ARGUMENTS.get(name, ()), NAMED.get(name, {})

@@ -21,7 +21,7 @@ ATEN = torch.ops.aten
     ],
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.bool])
-def test_written_diagonal(shape, offset, axes, dtype):
+def test_diagonal_scatter(shape, offset, axes, dtype):
     values = torch.randn(shape).to(dtype)
     given = torch.randn(values.diagonal(offset, *axes).shape).to(dtype)
     found = DECOMPOSITIONS[ATEN.diagonal_scatter.default](values, given, offset, *axes)
@@ -30,7 +30,7 @@ def test_written_diagonal(shape, offset, axes, dtype):
 
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.int16, torch.int32, torch.int64, torch.bool])
-def test_elements_by_indices_of_every_type(dtype):
+def test_indices_of_every_integer_type(dtype):
     values = torch.randn(3, 4)
     indices = [None, torch.tensor([1, 0, 1, 0] if dtype is torch.bool else [2, 0], dtype=dtype)]
     given = torch.tensor(7.0)

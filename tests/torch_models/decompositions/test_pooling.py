@@ -33,7 +33,7 @@ def result_of(operator, *arguments):
 
 
 @given(windows(), st.data())
-def test_gradient_of_the_largest(case, data):
+def test_gradient_of_max_pooling(case, data):
     image, kernel, stride, padding, ceil_mode = case
     forward, backward = {
         2: (ATEN.max_pool2d_with_indices, ATEN.max_pool2d_with_indices_backward.default),
@@ -46,7 +46,7 @@ def test_gradient_of_the_largest(case, data):
 
 
 @given(windows(), st.booleans(), st.sampled_from([None, 3]))
-def test_gradient_of_averages(case, count_include_pad, divisor):
+def test_gradient_of_average_pooling(case, count_include_pad, divisor):
     image, *moves = case
     forward, backward = {
         2: (ATEN.avg_pool2d, ATEN.avg_pool2d_backward.default),
@@ -60,20 +60,20 @@ SIZES = st.lists(st.integers(1, 9), min_size=2, max_size=2)
 
 
 @given(SIZES, SIZES)
-def test_averages_of_stretches_and_their_gradient(sizes, results):
+def test_adaptive_average_pooling_and_its_gradient(sizes, results):
     image = torch.randn(2, 3, *sizes, dtype=torch.float64)
     agrees(ATEN._adaptive_avg_pool2d.default, image, results)
     agrees(ATEN._adaptive_avg_pool2d_backward.default, torch.randn(2, 3, *results, dtype=torch.float64), image)
 
 
 @given(SIZES, SIZES)
-def test_gradient_of_the_largest_of_stretches(sizes, results):
+def test_gradient_of_adaptive_max_pooling(sizes, results):
     image = torch.randn(2, 3, *sizes, dtype=torch.float64)
     result, indices = ATEN.adaptive_max_pool2d(image, results)
     agrees(ATEN.adaptive_max_pool2d_backward.default, torch.randn_like(result), image, indices)
 
 
-def test_averages_of_volumes():
+def test_adaptive_average_pooling_3d():
     image, gradient = torch.randn(2, 3, 5, 4, 7), torch.randn(2, 3, 2, 3, 5)
     for operator, arguments in (
         (ATEN._adaptive_avg_pool3d.default, (image, (2, 3, 5))),

@@ -75,7 +75,7 @@ def test_unsupported_antialiasing_runs_in_pytorch(options):
 
 
 @torch.no_grad()
-def test_antialiasing_by_sizes_is_in_a_session():
+def test_antialiasing_with_fixed_output_size_is_delegated():
     module = Resized(mode="bicubic", antialias=True, size=(9, 31))
     torch._dynamo.reset()
     run = torch.compile(module, backend="nnadapter", options={"devices": ["cpu"]})
