@@ -27,14 +27,14 @@ def steady():
 
 
 @pytest.mark.parametrize("engine", PEERS)
-def test_engines_compute_what_the_model_says(engine):
+def test_baseline_engines_compute_the_model(engine):
     model, feed = parse(SANDWICH), {"x": numbers(3, 4)}
     results = peer_of(engine).opened(model.SerializeToString())(feed)
     np.testing.assert_allclose(results[0], run_whole(model, feed)[0], rtol=1e-4, atol=1e-5)
 
 
 @needs("openvino")
-def test_all_take_as_many_turns():
+def test_engines_are_timed_in_equally_many_rounds():
     rounds = []
     report = nna.bench(
         parse(SANDWICH), "fake_npu", {"x": numbers(3, 4)}, against=PEERS, rounds=7, stopwatch=steady(),
@@ -47,21 +47,21 @@ def test_all_take_as_many_turns():
 
 
 @pytest.mark.parametrize("engine", PEERS)
-def test_bfloat16_is_no_other_output(engine):
+def test_bfloat16_outputs_compare_as_equal(engine):
     model = parse(f"{HEAD} bits (bfloat16[4] x) => (bfloat16[4] y) {{ y = Identity(x) }}")
     feed = {"x": np.arange(4).astype(ml_dtypes.bfloat16)}
     (peer,) = nna.bench(model, "cpu", feed, against=engine, rounds=1, stopwatch=steady()).baselines
     assert peer.round_seconds and not peer.differing_outputs
 
 
-def test_what_an_engine_gives_is_compared():
+def test_outputs_of_engines_are_compared():
     report = nna.bench(parse(CHAIN), "null", rounds=1, stopwatch=steady())
     (peer,) = report.baselines
     assert peer.differing_outputs and f"ort: output {next(iter(peer.differing_outputs))!r} differs" in str(report)
 
 
 @needs("openvino")
-def test_an_engine_that_does_not_run_the_model_is_a_line():
+def test_failing_engine_is_reported():
     determinant = parse(f"{HEAD} determinant (float[2, 2] x) => (float y) {{ y = Det(x) }}")
     report = nna.bench(determinant, "cpu", against=PEERS, rounds=1, stopwatch=steady())
     ort, openvino = report.baselines
@@ -70,21 +70,21 @@ def test_an_engine_that_does_not_run_the_model_is_a_line():
     assert report.to_dict()["baselines"][1]["over"] is None
 
 
-def test_times_of_a_device_that_nothing_ran_on_are_not_its():
+def test_benchmark_with_fallback_did_not_run_on_devices():
     broken = ("trial", {"fault": "compute"})
     assert not nna.bench(
         parse(CHAIN), broken, options={"fallback": "allow"}, rounds=1, stopwatch=steady()
     ).ran_on_devices
 
 
-def test_a_device_whose_programs_are_not_stored_is_timed_again(monkeypatch, tmp_path):
+def test_device_without_stored_programs_is_timed_again(monkeypatch, tmp_path):
     monkeypatch.setenv("NNADAPTER_CACHE_DIR", str(tmp_path))
     for _ in range(2):
         report = nna.bench(parse(CHAIN), "metered", rounds=1, stopwatch=steady())
         assert report.ran_on_devices and not report.failures
 
 
-def test_a_compiled_model_is_timed_alone(tmp_path):
+def test_compiled_model_is_timed_without_baselines(tmp_path):
     file = tmp_path / "chain.nna"
     nna.compile(parse(CHAIN), file, devices="fake_npu")
     report = nna.bench(file, None, random_feed(parse(CHAIN)), against=(), rounds=1, stopwatch=steady())
@@ -104,7 +104,7 @@ def test_a_compiled_model_is_timed_alone(tmp_path):
         ({"against": "otr"}, "no engine 'otr'"),
     ],
 )
-def test_wrong_use(settings, words):
+def test_invalid_arguments_are_refused(settings, words):
     with pytest.raises(InvalidOptionError, match=words):
         nna.bench(parse(CHAIN), "null", **settings)
 
@@ -113,7 +113,7 @@ SECONDS = st.lists(st.floats(1e-6, 10), min_size=1, max_size=30)
 
 
 @given(SECONDS, st.floats(0.1, 10))
-def test_a_ratio_is_that_of_the_rounds(seconds, factor):
+def test_ratio_is_computed_by_round(seconds, factor):
     """The reported ratio is exact however much rounds differ."""
     report = _report(tuple(factor * each for each in seconds), tuple(seconds))
     over = report.ratio_to(report.baselines[0])
@@ -122,7 +122,7 @@ def test_a_ratio_is_that_of_the_rounds(seconds, factor):
 
 
 @given(SECONDS)
-def test_a_spread_holds_its_middle(seconds):
+def test_spread_contains_its_median(seconds):
     spread = EngineTiming("session", "", round_seconds=tuple(seconds)).spread
     assert spread is not None and spread.middle == median(seconds)
     assert min(seconds) <= spread.low <= spread.middle <= spread.high <= max(seconds)
@@ -136,7 +136,7 @@ def test_a_spread_holds_its_middle(seconds):
         (Spread(0.004, 0.005, 0.006), 4, "0.005 times its time, by only 4 rounds; a verdict needs 5"),
     ],
 )
-def test_words(over, rounds, words):
+def test_verdict_texts(over, rounds, words):
     assert words in verdict(over, rounds)
 
 

@@ -42,7 +42,7 @@ def test_large_integers_that_differ_by_one():
         ("uint4", ml_dtypes.uint4),
     ],
 )
-def test_types_that_onnx_runtime_does_not_give(name, dtype):
+def test_types_that_onnx_runtime_cannot_return(name, dtype):
     code = onnx.TensorProto.DataType.Value(name.upper())
     text = f"{NEWER} g (float[2, 4] x) => ({name}[2, 4] y) {{ a = Abs(x)  y = Cast<to = {code}>(a) }}"
     report = nna.compare(parse(text), "fake_npu", FEED)
@@ -53,20 +53,20 @@ def test_types_that_onnx_runtime_does_not_give(name, dtype):
     assert own.tobytes() == expected.tobytes()
 
 
-def test_an_output_that_is_there_twice():
+def test_duplicate_output():
     model = onnx.parser.parse_model(f"{HEAD} g (float[2] x) => (float[2] y, float[2] y) {{ y = Relu(x) }}")
     report = nna.compare(model, "fake_npu", {"x": np.float32([1, -1])})
     assert report.agrees and len(report.differences) == 2
 
 
-def test_a_plan_that_is_kept_or_not_is_no_failure(tmp_path):
+def test_plan_cache_notes_are_no_failures(tmp_path):
     model = parse(f"{HEAD} g (float[2, 4] x) => (float[2, 4] y) {{ y = Relu(x) }}")
     for _ in range(2):
         report = nna.compare(model, "fake_npu", FEED, options=nna.Options(cache_dir=tmp_path))
         assert report.agrees and report.failures == ()
 
 
-def test_strings_are_called_so_and_have_to_be_fed():
+def test_strings_are_compared_and_must_be_fed():
     model = parse(
         f"{HEAD} g (float[2, 4] x, string[2] s) => (float[2, 4] y, string[2] t) {{ y = Relu(x) t = Identity(s) }}"
     )

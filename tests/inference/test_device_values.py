@@ -61,7 +61,7 @@ def decoded(session, device, tokens):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_a_cache_grows_where_it_lies(device):
+def test_cache_grows_on_its_device(device):
     tokens = [token() for _ in range(6)]
     with nna.InferenceSession(parse_model(CACHE), devices=available(device)) as session:
         for count, (past, y) in enumerate(decoded(session, device, tokens), 1):
@@ -73,7 +73,7 @@ def test_a_cache_grows_where_it_lies(device):
                 np.testing.assert_allclose(y, expected.mean(1), rtol=1e-5, atol=1e-6)
 
 
-def test_a_cache_is_copied_zero_times():
+def test_resident_cache_is_never_copied():
     with nna.InferenceSession(parse_model(CACHE), devices="fake_npu") as session:
         binding = session.io_binding()
         past = nna.DeviceValue.from_numpy(token(), "fake_npu")
@@ -97,7 +97,7 @@ def test_a_cache_is_copied_zero_times():
     assert used().used_bytes <= before.used_bytes
 
 
-def test_what_begins_on_the_host_and_stays_is_copied_once():
+def test_host_inputs_are_copied_once_and_outputs_stay():
     """Device values act like a prompt: outputs do not return to the host."""
     with nna.InferenceSession(parse_model(CACHE), devices="fake_npu") as session:
         binding = session.io_binding()
@@ -114,7 +114,7 @@ def test_what_begins_on_the_host_and_stays_is_copied_once():
 
 
 @pytest.mark.parametrize("device", ["null", "openvino"])
-def test_devices_in_the_hosts_memory_get_the_very_array(device):
+def test_host_memory_devices_share_arrays(device):
     with nna.InferenceSession(parse_model(CACHE), devices=available(device)) as session:
         binding = session.io_binding()
         binding.bind_cpu_input("past", token())
@@ -129,7 +129,7 @@ def test_devices_in_the_hosts_memory_get_the_very_array(device):
 
 @pytest.mark.slow
 @needs_compiler
-def test_by_a_driver_in_c(acme):  # noqa: F811
+def test_resident_state_on_a_c_driver(acme):  # noqa: F811
     text = f"{HEAD} g (float[2, 4] past, float[2, 4] x) => (float[2, 4] present) {{ present = Add(past, x) }}"
     x = RANDOM.standard_normal((2, 4)).astype(np.float32)
     with nna.InferenceSession(parse_model(text), devices="acme_c") as session:
@@ -144,7 +144,7 @@ def test_by_a_driver_in_c(acme):  # noqa: F811
         np.testing.assert_allclose(state.numpy(), 4 * x, rtol=1e-6)
 
 
-def test_an_input_that_is_bound_to_a_device_is_brought_there_once():
+def test_input_bound_to_a_device_is_copied_once():
     array = np.ones((2, 3), np.float32)
     copies = Copies(array)
     model = parse_model(f"{HEAD} g (float[2, 3] x, float[2, 3] w) => (float[2, 3] y) {{ y = Add (x, w) }}")
@@ -160,7 +160,7 @@ def test_an_input_that_is_bound_to_a_device_is_brought_there_once():
 
 
 @pytest.mark.parametrize("ops", ["y = Relu(x)", "a = Relu(x)  b = Sin(a)  y = Add(a, b)"])
-def test_a_report_tells_the_copies_of_the_last_run_and_not_those_of_one_before(ops):
+def test_report_counts_only_transfers_of_the_last_run(ops):
     model = parse_model(f"{HEAD} g (float[8, 8] x) => (float[8, 8] y) {{ {ops} }}")
     x = RANDOM.random((8, 8), np.float32)
     with nna.InferenceSession(model, devices=("fake_npu", {"switched_off": "Sin"})) as session:
@@ -218,7 +218,7 @@ def test_outputs_are_bound_once_and_belong_to_the_caller(device):
 
 
 @pytest.mark.parametrize("device", ["cpu", "fake_npu", "openvino"])
-def test_a_bound_value_is_read_when_the_session_runs(device):
+def test_bound_value_is_read_at_each_run(device):
     text = f"{HEAD} g (float[2] x) => (float[2] y) {{ y = Neg(x) }}"
     with nna.InferenceSession(parse_model(text), devices=available(device)) as session:
         value = nna.DeviceValue.from_numpy(np.ones(2, np.float32), device)
@@ -238,7 +238,7 @@ def test_a_bound_value_is_read_when_the_session_runs(device):
 
 
 @pytest.mark.parametrize("device", ["cpu", "fake_npu", "openvino"])
-def test_a_value_bound_as_input_and_output_is_fed_back(device):
+def test_value_bound_as_input_and_output_is_updated(device):
     text = f"{HEAD} g (float[2] x) => (float[2] y) {{ y = Add(x, x) }}"
     with nna.InferenceSession(parse_model(text), devices=available(device)) as session:
         value = nna.DeviceValue.from_numpy(np.ones(2, np.float32), device)
@@ -250,7 +250,7 @@ def test_a_value_bound_as_input_and_output_is_fed_back(device):
         assert value.numpy().tolist() == [16, 16]
 
 
-def test_an_input_that_is_an_output():
+def test_input_that_is_also_an_output():
     text = f"{HEAD} g (float[2] x) => (float[2] x, float[2] y) {{ y = Relu(x) }}"
     x = np.array([1.0, -1.0], np.float32)
     with nna.InferenceSession(parse_model(text), devices="fake_npu") as session:
@@ -263,7 +263,7 @@ def test_an_input_that_is_an_output():
         assert [value.numpy().tolist() for value in binding.get_outputs()] == [[1.0, -1.0], [1.0, 0.0]]
 
 
-def test_an_output_of_the_cpu_lies_where_it_is_bound():
+def test_cpu_output_is_copied_to_its_bound_device():
     text = f"{HEAD} g (float[2] x) => (float[2] y) {{ y = Sin(x) }}"
     with nna.InferenceSession(
         parse_model(text), devices=("fake_npu", {"switched_off": ["Sin"]}), options={"fallback": "allow"}
@@ -276,7 +276,7 @@ def test_an_output_of_the_cpu_lies_where_it_is_bound():
         assert binding.get_outputs()[0].contents.is_on("fake_npu")
 
 
-def test_what_is_used_after_it_is_closed_is_told():
+def test_closed_value_refuses_use():
     value = nna.DeviceValue.from_numpy(token(), "fake_npu")
     before = used().used_bytes
     value.close()
@@ -294,7 +294,7 @@ def test_what_is_used_after_it_is_closed_is_told():
         closed.close()
 
 
-def test_wrong_values_and_wrong_devices():
+def test_invalid_values_and_devices_are_refused():
     with pytest.raises(InputTypeError):
         nna.DeviceValue.from_numpy([1.0], "fake_npu")
     with pytest.raises(InvalidInputError, match=".fake_npu. cannot store"):
@@ -317,7 +317,7 @@ def test_wrong_values_and_wrong_devices():
 
 @pytest.mark.parametrize("device", ["cpu", "fake_npu", "openvino"])
 @pytest.mark.parametrize("result", [(1, 2, 8), (1, 1, 8)], ids=["whole", "one to repeat"])
-def test_memory_for_something_else_is_refused(device, result):
+def test_mismatched_output_memory_is_refused(device, result):
     """The value would be converted or broadcast, and an OrtValue overrun."""
     rows = result[1] - 1
     feed = {"past": np.ones((1, rows, 8), np.float32), "x": token()}
@@ -338,7 +338,7 @@ def test_memory_for_something_else_is_refused(device, result):
 
 
 @pytest.mark.parametrize("device", ["fake_npu", "openvino"])
-def test_arrays_of_other_kinds_are_read_as_numbers(device):
+def test_big_endian_arrays_and_subclasses_are_accepted(device):
     """Big-endian arrays and subclasses that compute differently."""
     past, x = np.full((1, 2, 8), 2, np.float32), token()
     with nna.InferenceSession(parse_model(CACHE), devices=available(device)) as session:
@@ -350,7 +350,7 @@ def test_arrays_of_other_kinds_are_read_as_numbers(device):
 
 
 @pytest.mark.parametrize("device", ["cpu", "fake_npu"])
-def test_what_was_bound_is_forgotten_once_it_is_cleared(device):
+def test_cleared_bindings_are_dropped(device):
     with nna.InferenceSession(parse_model(CACHE), devices=device) as session:
         binding = session.io_binding()
         for name in ("past", "x"):
@@ -367,7 +367,7 @@ def test_what_was_bound_is_forgotten_once_it_is_cleared(device):
 
 
 @pytest.mark.parametrize("device", ["cpu", "fake_npu"])
-def test_an_output_of_a_type_and_a_shape_without_an_address_lies_in_memory_of_its_own(device):
+def test_output_bound_without_an_address_is_allocated(device):
     past, x = token(), token()
     with nna.InferenceSession(parse_model(CACHE), devices=device) as session:
         binding = session.io_binding()
@@ -379,7 +379,7 @@ def test_an_output_of_a_type_and_a_shape_without_an_address_lies_in_memory_of_it
 
 
 @pytest.mark.parametrize("device", ["cpu", "fake_npu"])
-def test_code_that_is_written_for_onnx_runtime(device):
+def test_bindings_accept_code_written_for_onnx_runtime(device):
     """Only the session names nnadapter."""
     past, x = token(), token()
     expected = np.concatenate([past, x], 1)
@@ -446,7 +446,7 @@ class ArrayWithoutVersions(np.ndarray):
 
 
 @pytest.mark.parametrize("device", ["cpu", "fake_npu"])
-def test_a_copy_that_is_not_allowed_is_not_made(device):
+def test_forbidden_copy_is_an_error(device):
     value = nna.DeviceValue.from_numpy(np.ones(3, np.float32), device)
     assert value.__array__(np.float32, copy=False).dtype == np.float32
     assert value.__array__(np.float64).dtype == np.float64
@@ -454,7 +454,7 @@ def test_a_copy_that_is_not_allowed_is_not_made(device):
         value.__array__(np.float64, copy=False)
 
 
-def test_dlpack_of_an_array_that_knows_no_versions():
+def test_dlpack_of_arrays_without_versions():
     array = np.arange(6, dtype=np.float32).view(ArrayWithoutVersions)
     value = nna.DeviceValue(array, "cpu")
     given = value.__dlpack__(max_version=(1, 0), dl_device=(1, 0))
@@ -476,7 +476,7 @@ def test_dlpack_to_and_from_torch():
         nna.DeviceValue.from_dlpack("text")
 
 
-def test_many_threads_feed_one_value():
+def test_concurrent_runs_feed_one_value():
     failures = []
     past = nna.DeviceValue.from_numpy(token(), "fake_npu")
     held = past.numpy()
@@ -501,7 +501,7 @@ def test_many_threads_feed_one_value():
     assert not failures
 
 
-def test_the_session_is_closed():
+def test_binding_of_a_closed_session():
     for device in ("cpu", "fake_npu"):
         session = nna.InferenceSession(parse_model(CACHE), devices=device)
         binding = session.io_binding()

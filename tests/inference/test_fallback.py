@@ -29,7 +29,7 @@ def expected():
 @pytest.mark.parametrize(
     "fault", ["compute", "compute_unprintable", "compute_left", "count", "shape", "dtype", "execution"]
 )
-def test_a_failing_run_costs_a_warning_and_never_the_result(fault):
+def test_failing_run_warns_and_returns_right_results(fault):
     with nna.InferenceSession(parse(CHAIN), devices=("trial", {"fault": fault})) as session:
         with pytest.warns(FallbackWarning, match="'trial' failed while it ran segment 0"):
             result = session.run(None, {"x": X})[0]
@@ -42,7 +42,7 @@ def test_a_failing_run_costs_a_warning_and_never_the_result(fault):
 
 
 @pytest.mark.parametrize("fault", ["compute", "count"])
-def test_a_failing_run_is_a_typed_error_where_fallback_is_forbidden(fault):
+def test_failing_run_with_forbidden_fallback_raises_execution_error(fault):
     options = nna.Options(fallback="forbid")
     with nna.InferenceSession(parse(CHAIN), devices=("trial", {"fault": fault}), options=options) as session:
         with pytest.raises(ExecutionError, match="'trial'.*segment 0") as caught:
@@ -50,7 +50,7 @@ def test_a_failing_run_is_a_typed_error_where_fallback_is_forbidden(fault):
         assert caught.value.device == "trial" and caught.value.segment == 0 and len(caught.value.nodes) == 4
 
 
-def test_a_run_that_fails_leaves_no_provenance_of_the_run_before():
+def test_failed_run_clears_the_previous_provenance():
     """Otherwise a service would log another run's provenance with the error."""
     failing = {"script": '[[fault]]\nkind = "fail"\nphase = "run"\nfrom = 2'}
     options = nna.Options(fallback="forbid")
@@ -66,7 +66,7 @@ def test_a_run_that_fails_leaves_no_provenance_of_the_run_before():
         assert session.provenance is None
 
 
-def test_a_failing_compile_costs_a_warning_and_never_the_result():
+def test_failing_compile_warns_and_returns_right_results():
     with pytest.warns(FallbackWarning, match="'trial' took segment 0 .* failed to compile.*internal compiler error 7"):
         session = nna.InferenceSession(parse(CHAIN), devices=("trial", {"fault": "compile"}))
     np.testing.assert_allclose(session.run(None, {"x": X})[0], expected(), rtol=1e-6)
@@ -76,7 +76,7 @@ def test_a_failing_compile_costs_a_warning_and_never_the_result():
     session.close()
 
 
-def test_only_the_segment_that_fails_to_compile_is_taken_away():
+def test_only_the_uncompilable_segment_leaves_the_device():
     devices = ("trial", {"only": ["RELU", "NEG", "ADD"], "fails_on": "NEG"})
     with nna.InferenceSession(parse(SANDWICH), devices=devices) as session:
         x = numbers(3, 4)
@@ -86,7 +86,7 @@ def test_only_the_segment_that_fails_to_compile_is_taken_away():
         assert [segment.device for segment in session.report().segments] == ["trial", "cpu", "trial"]
 
 
-def test_a_failing_compile_is_a_typed_error_where_fallback_is_forbidden():
+def test_failing_compile_with_forbidden_fallback_raises_compilation_error():
     with pytest.raises(CompilationError, match="'trial' took segment 0") as caught:
         nna.InferenceSession(
             parse(CHAIN), devices=("trial", {"fault": "compile"}), options=nna.Options(fallback="forbid")
@@ -95,7 +95,7 @@ def test_a_failing_compile_is_a_typed_error_where_fallback_is_forbidden():
 
 
 @pytest.mark.parametrize("fault", ["compile_unprintable", "compile_blames"])
-def test_a_failing_compile_that_says_nothing_of_use_is_one_all_the_same(fault):
+def test_uninformative_compile_failure_falls_back(fault):
     with pytest.warns(FallbackWarning, match="'trial' took segment 0 .* failed to compile"):
         session = nna.InferenceSession(parse(CHAIN), devices=("trial", {"fault": fault}))
     with session:
@@ -109,7 +109,7 @@ REFUSES = [
 
 
 @pytest.mark.parametrize("fault", REFUSES)
-def test_a_driver_that_fails_when_asked_has_refused(fault):
+def test_driver_failure_during_verdicts_is_a_refusal(fault):
     with pytest.warns(FallbackWarning, match="driver_error"):
         session = nna.InferenceSession(parse(CHAIN), devices=("trial", {"fault": fault}))
     np.testing.assert_allclose(session.run(None, {"x": X})[0], expected(), rtol=1e-6)
@@ -118,7 +118,7 @@ def test_a_driver_that_fails_when_asked_has_refused(fault):
         nna.InferenceSession(parse(CHAIN), devices=("trial", {"fault": fault}), options=nna.Options(fallback="forbid"))
 
 
-def test_a_driver_that_gives_no_context_is_unavailable():
+def test_driver_without_context_is_unavailable():
     with pytest.raises(DeviceUnavailableError, match="'trial'.*no such bus"):
         nna.InferenceSession(parse(CHAIN), devices=("trial", {"fault": "context"}), options={"fallback": "forbid"})
 
@@ -130,7 +130,7 @@ def test_allowed_fallback_is_silent_and_reported():
         assert session.provenance.fell_back and session.report().notes
 
 
-def test_a_segment_too_large_for_the_device_is_cut_in_parts():
+def test_oversized_segment_is_split():
     with nna.InferenceSession(parse(CHAIN), devices=("trial", {"max_operations": 1})) as session:
         np.testing.assert_allclose(session.run(None, {"x": X})[0], expected(), rtol=1e-6)
         report = session.report()
@@ -139,13 +139,13 @@ def test_a_segment_too_large_for_the_device_is_cut_in_parts():
 
 
 @pytest.mark.parametrize("fault", ["compute_invalid", "compute_cancelled"])
-def test_a_driver_may_not_blame_the_caller(fault):
+def test_input_errors_of_drivers_are_device_failures(fault):
     session = nna.InferenceSession(parse(CHAIN), devices=("trial", {"fault": fault}))
     with session, pytest.warns(FallbackWarning, match="'trial' failed"):
         np.testing.assert_allclose(session.run(None, {"x": X})[0], expected(), rtol=1e-6)
 
 
-def test_answers_that_are_none_are_refusals():
+def test_invalid_driver_results_fall_back():
     with pytest.warns(FallbackWarning, match="NoneType"):
         session = nna.InferenceSession(parse(CHAIN), devices=("trial", {"fault": "admit_none"}))
     session.close()
@@ -159,7 +159,7 @@ def test_answers_that_are_none_are_refusals():
     session.close()
 
 
-def test_a_close_that_fails_is_a_warning_and_costs_nothing():
+def test_failing_close_is_only_a_warning():
     x = numbers(3, 4)
     options = nna.Options(max_plans=1)
     session = nna.InferenceSession(parse(SANDWICH), devices=("trial", {"fault": "close"}), options=options)
@@ -182,14 +182,14 @@ def test_a_substitute_is_closed_with_its_plan():
 
 
 @pytest.mark.parametrize("options", [{}, {"only": ["TANH"]}])
-def test_a_device_is_not_warned_of_where_those_before_it_took_everything(options):
+def test_idle_device_after_full_coverage_needs_no_warning(options):
     with nna.InferenceSession(parse(CHAIN), devices=("null", ("trial", options))) as session:
         session.run(None, {"x": X})
         assert {step.device for step in session.provenance.steps} == {"null"}
 
 
 @pytest.mark.parametrize("where", ["create_context", "supported", "admit", "compile", "compute"])
-def test_a_driver_that_ends_the_process_is_one_that_fails(where):
+def test_driver_that_raises_system_exit_falls_back(where):
     devices = ("trial", {"ends": where})
     model = parse('<ir_version: 10, opset_import: ["" : 17]> g (float[2] x) => (float[2] y) { y = Relu (x) }')
     feed = {"x": np.array([-1, 2], np.float32)}
@@ -197,7 +197,7 @@ def test_a_driver_that_ends_the_process_is_one_that_fails(where):
         np.testing.assert_array_equal(session.run(None, feed)[0], [0, 2])
 
 
-def test_a_device_that_takes_nothing_is_warned_of_once_for_all_shapes():
+def test_idle_device_warns_once_for_all_shapes():
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         with nna.InferenceSession(parse(SANDWICH), devices=("trial", {"only": ["TANH"]})) as session:

@@ -82,7 +82,7 @@ def check_freed(use, device, folder):
 
 
 @needs_compiler
-def test_nothing_of_a_driver_in_c_waits_for_the_collector(tmp_path):
+def test_c_driver_objects_are_freed_without_garbage_collection(tmp_path):
     with acme_among_devices(tmp_path) as device:
         check_freed(plain, device, tmp_path)
 
@@ -92,7 +92,7 @@ def test_nothing_of_a_driver_in_c_waits_for_the_collector(tmp_path):
     ("use", "device"),
     [(use, device) for use in USES for device in DEVICES if (use, device) != (checked, "null")],  # its zeros are wrong
 )
-def test_nothing_of_a_session_waits_for_the_collector(use, device, tmp_path):
+def test_sessions_are_freed_without_garbage_collection(use, device, tmp_path):
     check_freed(use, device, tmp_path)
 
 

@@ -19,7 +19,7 @@ FEW = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("device", FEW)
-def test_a_few_operators(device):
+def test_selected_operators(device):
     assert run_in_child(device, FEW[device]) == []
 
 

@@ -60,7 +60,7 @@ def model(case):
 @pytest.mark.sweep
 @pytest.mark.filterwarnings("ignore::nnadapter.errors.FallbackWarning")  # openvino takes no ReverseSequence
 @for_every(case=CASES, device=["fake_npu", "openvino", "xla:cpu"])
-def test_values_out_of_range_are_errors_of_the_input(case, device):
+def test_indices_out_of_range_are_input_errors(case, device):
     *_, feeds, right = CASES[case]
     right = np.int64(right)
     with nna.InferenceSession(model(case), devices=[device, "cpu"]) as session:
@@ -75,7 +75,7 @@ def test_values_out_of_range_are_errors_of_the_input(case, device):
         session.run(None, {**feeds, "i": right})
 
 
-def test_an_error_names_the_input_the_value_and_the_range():
+def test_error_names_input_value_and_range():
     text = r"input 'i' holds 9; .* of GatherND .*, expected values from -3 to 2"
     with (
         nna.InferenceSession(model("GatherND"), devices=["fake_npu", "cpu"]) as session,
@@ -85,7 +85,7 @@ def test_an_error_names_the_input_the_value_and_the_range():
     assert caught.value.name == "i"
 
 
-def test_what_is_proven_or_checked_stays_on_the_device():
+def test_proven_or_checked_indices_stay_on_the_device():
     proven = """<ir_version: 10, opset_import: ["": 17]> g (float[4,9] x, int64[2] i)
       => (float[4,2] y, float[2,9] z) <int64[1] k = {2}> {
       v, j = TopK(x, k)  y = GatherElements<axis=1>(x, j)  z = Gather(x, i) }"""
@@ -96,7 +96,7 @@ def test_what_is_proven_or_checked_stays_on_the_device():
     assert np.array_equal(y, -np.sort(-x, 1)[:, :2]) and np.array_equal(z, x[[3, 0]])
 
 
-def test_a_compiled_file_checks_as_its_session_did(tmp_path):
+def test_compiled_file_checks_indices(tmp_path):
     nna.compile(model("Gather"), tmp_path / "model.nna", devices=["fake_npu", "cpu"])
     with nna.InferenceSession(tmp_path / "model.nna") as session:
         feeds = {"x": X, "i": np.int64([0, 2**32])}
@@ -104,7 +104,7 @@ def test_a_compiled_file_checks_as_its_session_did(tmp_path):
             session.run(None, feeds)
 
 
-def test_a_region_far_outside_of_the_image_is_an_error_at_once():
+def test_region_far_outside_the_image_is_an_error():
     text = """<ir_version: 10, opset_import: ["": 16]> g (float[1,2,8,8] x, float[1,4] r, int64[1] b)
       => (float[1,2,2,2] y) {
       y = RoiAlign<output_height=2, output_width=2>(x, r, b) }"""
@@ -115,7 +115,7 @@ def test_a_region_far_outside_of_the_image_is_an_error_at_once():
                 session.run(None, {**feeds, "r": np.float32([[0, 0, corner, 4]])})
 
 
-def test_the_first_run_of_a_verified_session_is_checked_too():
+def test_verified_first_run_is_checked_too():
     text = """<ir_version: 10, opset_import: ["": 16]> g (float[1,2,8,8] x, float[1,4] r, int64[1] b)
       => (float[1,2,2,2] y) { y = RoiAlign<output_height=2, output_width=2>(x, r, b) }"""
     options = nna.Options(verify="once")
@@ -126,7 +126,7 @@ def test_the_first_run_of_a_verified_session_is_checked_too():
                 session.run(None, feeds)
 
 
-def test_sizes_of_the_caller_are_checked_against_a_table():
+def test_input_sizes_are_checked_against_a_table():
     text = """<ir_version: 10, opset_import: ["": 17]> g (float[N] x, float[8,4] w)
       => (float[N,4] y) <int64 zero = {0}, int64 one = {1}> {
       s = Shape(x)  n = Squeeze(s)  r = Range(zero, n, one)  t = Relu(w)  y = Gather(t, r) }"""
@@ -139,7 +139,7 @@ def test_sizes_of_the_caller_are_checked_against_a_table():
 
 
 @needs("jax")
-def test_indices_that_a_segment_computes_are_not_read_unchecked():
+def test_indices_computed_in_a_segment_are_checked():
     text = """<ir_version: 10, opset_import: ["": 17]> g (float[2,3] x, int64[2] i) => (float[2,3] y) {
       j = Mul(i, i)  t = Relu(x)  y = Gather(t, j) }"""
     with nna.InferenceSession(onnx.parser.parse_model(text), devices=["xla:cpu", "cpu"]) as session:
@@ -160,7 +160,7 @@ PROVEN = {
 
 @needs("jax")
 @for_every(form=PROVEN)
-def test_proven_indices_stay_with_their_reader(form):
+def test_proven_indices_stay_in_one_segment(form):
     text = f"""<ir_version: 10, opset_import: ["": 17]> g (float[3,4] x, int64[2] i) => (float[M,4] y)
       <int64[1] zero = {{0}}, int64 first = {{0}}, int64 size = {{3}}, int64 last = {{2}}> {{
       {PROVEN[form]}  t = Relu(x)  y = Gather(t, j) }}"""
@@ -173,7 +173,7 @@ def test_proven_indices_stay_with_their_reader(form):
 
 
 @needs("jax")
-def test_an_index_that_is_not_proven_is_computed_elsewhere_with_a_reason():
+def test_unproven_indices_are_computed_elsewhere_with_a_reason():
     text = """<ir_version: 10, opset_import: ["": 17]> g (float[2,3] x, int64[2] i) => (float[2,3] y) {
       j = Mul(i, i)  t = Relu(x)  y = Gather(t, j) }"""
     with nna.InferenceSession(onnx.parser.parse_model(text), devices=["xla:cpu", "cpu"]) as session:
@@ -183,7 +183,7 @@ def test_an_index_that_is_not_proven_is_computed_elsewhere_with_a_reason():
 
 
 @for_every(device=["openvino", "xla:cpu"])
-def test_indices_that_follow_from_shapes_are_checked_for_each(device):
+def test_shape_derived_indices_are_checked_per_shape(device):
     text = """<ir_version: 10, opset_import: ["": 17]> g (float[N,3] x) => (float[N,3] y)
       <int64 zero = {0}, int64 one = {1}, int64[1] back = {1}> {
       s = Shape(x)  n = Gather(s, zero)  r = Range(zero, n, one)  m = Mul(n, n)  a = Add(r, m)  b = Sub(a, one)
@@ -217,7 +217,7 @@ def test_counts_in_feeds_and_bindings_are_bounded():
 
 @pytest.mark.parametrize("device", ["cpu", "fake_npu"])
 @pytest.mark.parametrize("lengths", [[1, 0], [1, 4], [-1, 5]])
-def test_lengths_of_split_that_do_not_fit_are_errors_of_the_input(device, lengths):
+def test_invalid_split_lengths_are_input_errors(device, lengths):
     text = "g (float[3,4] x, int64[2] k) => (float[3,n] y, float[3,m] z) { a = Relu(x) y, z = Split<axis = 1>(a, k) }"
     model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 18]> {text}')
     with nna.InferenceSession(model, devices=device) as session, pytest.raises(nna.errors.InvalidInputError) as error:

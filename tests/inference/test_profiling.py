@@ -31,7 +31,7 @@ def profiled(session):
     return session.end_profiling()
 
 
-def test_a_plan_over_devices_writes_a_trace(options, tmp_path):
+def test_session_on_devices_writes_a_trace(options, tmp_path):
     file = profiled(nna.InferenceSession(parse(SANDWICH), options, devices=OFF))
     assert file.startswith(str(tmp_path / "mine_")) and file.endswith(".json")
     lanes = lanes_of(file)
@@ -40,13 +40,13 @@ def test_a_plan_over_devices_writes_a_trace(options, tmp_path):
     assert options.enable_profiling and options.profile_file_prefix == str(tmp_path / "mine")
 
 
-def test_the_cpu_alone_leaves_it_to_onnxruntime(options, tmp_path):
+def test_cpu_session_is_profiled_by_onnxruntime(options, tmp_path):
     file = profiled(nna.InferenceSession(parse(SANDWICH), options, devices="cpu"))
     assert [str(path) for path in tmp_path.iterdir()] == [file]
     assert [event["name"] for event in json.loads((tmp_path / file).read_text())].count("model_run") == 1
 
 
-def test_a_place_that_cannot_be_written_is_refused_where_it_is_ours(options, tmp_path):
+def test_unwritable_path_of_our_trace_is_refused(options, tmp_path):
     options.profile_file_prefix = str(tmp_path / "gone" / "mine")
     with pytest.raises(InvalidOptionError, match="cannot be written"):
         nna.InferenceSession(parse(SANDWICH), options, devices=OFF)
@@ -54,13 +54,13 @@ def test_a_place_that_cannot_be_written_is_refused_where_it_is_ours(options, tmp
         assert len(session.run(None, {"x": X})) == 1
 
 
-def test_what_fails_on_the_cpu_alone_is_told_as_it_is(options, tmp_path):
+def test_invalid_model_error_on_the_cpu_is_unchanged(options, tmp_path):
     options.profile_file_prefix = str(tmp_path / "gone" / "mine")
     with pytest.raises(InvalidModelError):
         nna.InferenceSession(b"no model", options, devices="cpu")
 
 
-def test_our_option_goes_first(options, tmp_path):
+def test_option_trace_overrides_session_options(options, tmp_path):
     for devices in (OFF, "cpu"):
         path = tmp_path / "trace.json"
         session = nna.InferenceSession(parse(SANDWICH), options, devices=devices, options=nna.Options(trace=path))
@@ -69,7 +69,7 @@ def test_our_option_goes_first(options, tmp_path):
         assert options.enable_profiling and options.profile_file_prefix == str(tmp_path / "mine")
 
 
-def test_it_ends_once(tmp_path):
+def test_profiling_ends_once(tmp_path):
     path = tmp_path / "trace.json"
     with nna.InferenceSession(parse(SANDWICH), devices=OFF, options=nna.Options(trace=path)) as session:
         assert profiled(session) == str(path)
@@ -79,7 +79,7 @@ def test_it_ends_once(tmp_path):
     assert path.read_bytes() == before
 
 
-def test_without_either_there_is_none():
+def test_no_profile_without_options():
     for devices in (OFF, "cpu"):
         with nna.InferenceSession(parse(SANDWICH), devices=devices) as session:
             assert profiled(session) == ""
@@ -87,7 +87,7 @@ def test_without_either_there_is_none():
 
 
 @pytest.mark.parametrize("devices", [OFF, "cpu"])
-def test_when_it_began_is_told_by_a_clock_of_python(options, devices):
+def test_start_time_uses_a_clock_of_python(options, devices):
     before = time.time_ns(), time.monotonic_ns()
     session = nna.InferenceSession(parse(SANDWICH), options, devices=devices)
     started = session.get_profiling_start_time_ns()
@@ -97,7 +97,7 @@ def test_when_it_began_is_told_by_a_clock_of_python(options, devices):
     session.end_profiling()
 
 
-def test_a_client_of_onnxruntime_changes_nothing(options, tmp_path):
+def test_profiling_by_unchanged_onnxruntime_code(options, tmp_path):
     ort.use([OFF])
     try:
         session = ort.InferenceSession(parse(SANDWICH).SerializeToString(), options, providers=["CPUExecutionProvider"])

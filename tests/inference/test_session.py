@@ -33,7 +33,7 @@ from tests.trial_driver import COUNTS
 TURNS = ("trial", {"only": ["RELU", "NEG", "ADD"]})
 
 
-def test_one_segment_where_the_device_takes_everything():
+def test_fully_supported_model_is_one_segment():
     x = numbers(2, 3)
     with nna.InferenceSession(parse(CHAIN), devices="trial") as session:
         np.testing.assert_allclose(session.run(None, {"x": x})[0], run_whole(parse(CHAIN), {"x": x})[0], rtol=1e-6)
@@ -41,7 +41,7 @@ def test_one_segment_where_the_device_takes_everything():
         assert session.report().coverage.nodes == session.report().coverage.flops == 1
 
 
-def test_segments_alternate_where_it_takes_some():
+def test_partially_supported_model_alternates_between_devices():
     x = numbers(5, 4)
     with nna.InferenceSession(parse(SANDWICH), devices=TURNS) as session:
         np.testing.assert_allclose(session.run(["y"], {"x": x})[0], run_whole(parse(SANDWICH), {"x": x})[0], rtol=1e-5)
@@ -51,13 +51,13 @@ def test_segments_alternate_where_it_takes_some():
         assert {refusal.reason for node in report.nodes for refusal in node.refusals} == {"unsupported_operation"}
 
 
-def test_cpu_alone_is_bit_equal_to_onnxruntime():
+def test_cpu_session_is_bit_equal_to_onnxruntime():
     x = numbers(5, 4)
     with nna.InferenceSession(parse(SANDWICH), devices="cpu") as session:
         assert np.array_equal(session.run(None, {"x": x})[0], run_whole(parse(SANDWICH), {"x": x})[0])
 
 
-def test_shapes_get_a_plan_each_and_the_oldest_goes():
+def test_each_shape_has_a_plan_and_lru_eviction():
     with nna.InferenceSession(parse(SANDWICH), devices=TURNS, options=nna.Options(max_plans=2)) as session:
         for rows in (1, 2, 1, 3, 1, 2):
             assert session.run(None, {"x": numbers(rows, 4)})[0].shape == (rows, 4)
@@ -65,7 +65,7 @@ def test_shapes_get_a_plan_each_and_the_oldest_goes():
     assert (plans.in_cache, plans.compiled, plans.reused, plans.evicted) == (2, 4, 2, 2)
 
 
-def test_plans_are_bounded_by_what_drivers_say_that_they_hold():
+def test_plan_cache_is_bounded_by_reported_bytes():
     with nna.InferenceSession(parse(CHAIN), devices="trial") as session:
         session.run(None, {"x": numbers(2, 3)})
         assert 1000 < session.report().plans.memory_bytes < 3000
@@ -77,7 +77,7 @@ def test_plans_are_bounded_by_what_drivers_say_that_they_hold():
     assert (plans.in_cache, plans.compiled, plans.reused, plans.evicted) == (1, 2, 1, 1)
 
 
-def test_prepare_makes_plans_ahead():
+def test_prepare_compiles_plans_before_the_runs():
     with nna.InferenceSession(parse(SANDWICH), devices=TURNS) as session:
         session.prepare([{"x": (7, 4)}, {"x": (8, 4)}])
         compiled = COUNTS["compile"]
@@ -108,13 +108,13 @@ def test_closing_frees_every_program_and_context():
         ([1, 2], InvalidInputError, "dictionary"),
     ],
 )
-def test_feeds_that_do_not_fit(devices, feed, error, words):
+def test_invalid_feeds_are_refused(devices, feed, error, words):
     with nna.InferenceSession(parse(CHAIN), devices=devices) as session, pytest.raises(error, match=words):
         session.run(None, feed)
 
 
 @pytest.mark.parametrize("devices", ["trial", "cpu"])
-def test_numbers_are_no_strings(devices):
+def test_numbers_are_refused_for_string_inputs(devices):
     text = f"{HEAD} g (string[2] s) => (string[2] t) {{ t = Identity(s) }}"
     with nna.InferenceSession(parse(text), devices=devices, options=nna.Options(fallback="allow")) as session:
         with pytest.raises(InputTypeError, match="float64.*string"):
@@ -123,7 +123,7 @@ def test_numbers_are_no_strings(devices):
 
 
 @pytest.mark.parametrize("devices", ["trial", "cpu"])
-def test_outputs_that_do_not_exist(devices):
+def test_unknown_output_names_are_refused(devices):
     with nna.InferenceSession(parse(CHAIN), devices=devices) as session:
         with pytest.raises(InvalidInputError, match="'nope'.*'y'"):
             session.run(["nope"], {"x": numbers(2, 3)})
@@ -131,7 +131,7 @@ def test_outputs_that_do_not_exist(devices):
         assert len(session.run(["y", "y"], {"x": numbers(2, 3)})) == 2
 
 
-def test_lists_and_ort_values_and_strided_arrays_may_be_fed():
+def test_lists_ort_values_and_strided_arrays_are_accepted():
     wide = numbers(2, 6)
     with nna.InferenceSession(parse(CHAIN), devices="trial") as session:
         expected = session.run(None, {"x": np.ascontiguousarray(wide[:, ::2])})[0]
@@ -140,7 +140,7 @@ def test_lists_and_ort_values_and_strided_arrays_may_be_fed():
             np.testing.assert_array_equal(session.run(None, {"x": feed})[0], expected)
 
 
-def test_signature_is_what_onnxruntime_says():
+def test_signature_equals_onnxruntime():
     text = f"""{HEAD}
     g (float[N, 3, Q, 4] x, int64[2] n, string[1] s) => (float[N, 3, M, 4] y, int64 m, string[1] t) {{
         y = Relu(x)
@@ -163,7 +163,7 @@ def test_signature_is_what_onnxruntime_says():
     ("kind", "labels"),
     [("int64", "classlabels_int64s: ints = [5, 7]"), ("string", 'classlabels_strings: strings = ["a", "b"]')],
 )
-def test_maps_are_called_as_onnxruntime_calls_them(kind, labels):
+def test_map_types_equal_onnxruntime(kind, labels):
     text = f"""<ir_version: 8, opset_import: ["": 17, "ai.onnx.ml": 1]>
     g (float[N, 2] x) => (seq(map({kind}, float[])) y) {{ a = Relu (x)  y = ai.onnx.ml.ZipMap <{labels}> (a) }}"""
     model = parse(text)
@@ -173,7 +173,7 @@ def test_maps_are_called_as_onnxruntime_calls_them(kind, labels):
         assert session.run(None, {"x": numbers(3, 2)}) == theirs.run(None, {"x": numbers(3, 2)})
 
 
-def test_metadata_is_what_onnxruntime_says():
+def test_metadata_equals_onnxruntime():
     model = parse(CHAIN)
     model.metadata_props.add(key="character", value="a\nb")
     model.producer_name, model.model_version, model.doc_string = "tests", 3, "words"
@@ -185,7 +185,7 @@ def test_metadata_is_what_onnxruntime_says():
     assert ours.custom_metadata_map == theirs.custom_metadata_map
 
 
-def test_initializers_that_are_inputs_may_be_fed():
+def test_overridable_initializers_are_accepted_as_feeds():
     text = f"{HEAD} g (float[2] x, float[2] w) => (float[2] y) <float[2] w = {{1, 2}}> {{ y = Mul(x, w) }}"
     x = np.array([3, 4], np.float32)
     with nna.InferenceSession(parse(text), devices="trial") as session:
@@ -194,7 +194,7 @@ def test_initializers_that_are_inputs_may_be_fed():
         assert session.run(None, {"x": x, "w": x})[0].tolist() == [9, 16]
 
 
-def test_many_threads_share_a_session():
+def test_concurrent_runs_of_one_session():
     feeds = [numbers(1 + index % 3, 4, seed=index) for index in range(24)]
     expected = [run_whole(parse(SANDWICH), {"x": feed})[0] for feed in feeds]
     got: dict[int, np.ndarray] = {}
@@ -214,7 +214,7 @@ def test_many_threads_share_a_session():
         np.testing.assert_allclose(got[index], array, rtol=1e-5)
 
 
-def test_background_runs():
+def test_asynchronous_runs():
     x = numbers(2, 3)
     done = threading.Event()
     heard = []
@@ -234,7 +234,7 @@ def test_background_runs():
             session.submit(None, {}).result()
 
 
-def test_what_a_callback_raises_is_told_by_its_thread(monkeypatch):
+def test_callback_exceptions_reach_threading_excepthook(monkeypatch):
     heard = SimpleQueue()
     monkeypatch.setattr(threading, "excepthook", heard.put)
 
@@ -248,7 +248,7 @@ def test_what_a_callback_raises_is_told_by_its_thread(monkeypatch):
         assert session.submit(None, {"x": numbers(2, 3)}).result(10), "the pool goes on"
 
 
-def test_bindings():
+def test_io_bindings():
     x, target = numbers(2, 3), np.empty((2, 3), np.float32)
     with nna.InferenceSession(parse(CHAIN), devices="trial") as session:
         expected = session.run(None, {"x": x})[0]
@@ -263,7 +263,7 @@ def test_bindings():
 
 
 @pytest.mark.parametrize("device", ["cpu", "trial"])
-def test_an_input_that_is_not_bound_is_named(device):
+def test_unbound_input_is_named(device):
     text = f"{HEAD} g (float[2] a, float[2] b, float[2] unread) => (float[2] y) {{ y = Add(a, b) }}"
     with nna.InferenceSession(parse(text), devices=device) as session:
         binding = session.io_binding()
@@ -286,7 +286,7 @@ def test_an_input_that_is_not_bound_is_named(device):
         assert binding.copy_outputs_to_cpu()[0].tolist() == [2, 2]
 
 
-def test_a_run_stops_between_steps_when_told_to():
+def test_terminate_stops_a_run():
     options = onnxruntime.RunOptions()
     options.terminate = True
     with nna.InferenceSession(parse(CHAIN), devices="trial") as session, pytest.raises(CancelledError):
@@ -308,20 +308,20 @@ def test_outputs_belong_to_the_caller():
         assert [array.tolist() for array in session.run(None, {"x": x})] == [[4, 6], [1, 2], [3, 4]]
 
 
-def test_a_device_that_takes_nothing_is_a_warning_with_the_reason():
+def test_device_that_refuses_all_nodes_warns_with_reason():
     with pytest.warns(FallbackWarning, match="'trial' took none of the 4 nodes.*unsupported_operation"):
         session = nna.InferenceSession(parse(CHAIN), devices=("trial", {"only": ["TANH"]}))
     session.close()
 
 
-def test_a_device_that_does_not_take_the_only_node_is_told_of_one():
+def test_warning_for_a_refused_single_node_is_singular():
     text = f"{HEAD} g (float[2] x) => (float[2] y) {{ y = Relu(x) }}"
     with pytest.warns(FallbackWarning, match=r"'trial' took no node; the only one was refused because of .*[^s]$"):
         session = nna.InferenceSession(parse(text), devices=("trial", {"only": ["TANH"]}))
     session.close()
 
 
-def test_forbidden_fallback_names_what_is_left():
+def test_forbidden_fallback_names_refused_nodes():
     with pytest.raises(NotDelegatedError, match="2 of 5 nodes") as caught:
         nna.InferenceSession(parse(SANDWICH.replace("[N", "[2")), devices=TURNS, options=nna.Options(fallback="forbid"))
     assert caught.value.device == "trial" and len(caught.value.nodes) == 2
@@ -347,7 +347,7 @@ def test_sequences_and_strings_pass_through_the_cpu():
     assert t.tolist() == ["a", "b"] and y.tolist() == expected[2].tolist()
 
 
-def test_defaults_for_sessions_that_name_no_device(monkeypatch):
+def test_default_devices(monkeypatch):
     monkeypatch.setenv("NNADAPTER_DEVICES", "trial, cpu")
     with nna.InferenceSession(parse(CHAIN)) as session:
         assert session.devices == ("trial", "cpu")
@@ -357,7 +357,7 @@ def test_defaults_for_sessions_that_name_no_device(monkeypatch):
         assert session.devices == ("cpu",)
 
 
-def test_providers_choose_as_well():
+def test_providers_select_devices():
     with nna.InferenceSession(parse(CHAIN), providers=["trial", ("CPUExecutionProvider", {})]) as session:
         assert session.devices == ("trial", "cpu")
     with pytest.warns(FallbackWarning, match="CUDAExecutionProvider"):
@@ -378,7 +378,7 @@ def test_providers_choose_as_well():
         {"policy": "x"},
     ],
 )
-def test_options_that_do_not_fit(given):
+def test_invalid_options_are_refused(given):
     with pytest.raises(InvalidOptionError):
         nna.InferenceSession(parse(CHAIN), options=given)
 
@@ -394,7 +394,7 @@ def test_session_options_reach_the_cpu_steps():
     assert options.get_session_config_entry("session.intra_op.allow_spinning") == "1"
 
 
-def test_nothing_is_warned_of_when_all_goes_well():
+def test_successful_session_gives_no_warning():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with nna.InferenceSession(parse(SANDWICH), devices=TURNS) as session:
@@ -402,7 +402,7 @@ def test_nothing_is_warned_of_when_all_goes_well():
 
 
 @pytest.mark.parametrize("devices", ["trial", "cpu"])
-def test_a_closed_session_says_so(devices):
+def test_closed_session_refuses_runs(devices):
     session = nna.InferenceSession(parse(SANDWICH), devices=devices)
     session.run(None, {"x": numbers(2, 4)})
     session.close()
@@ -413,7 +413,7 @@ def test_a_closed_session_says_so(devices):
         session.submit(None, {"x": numbers(2, 4)})
 
 
-def test_the_first_device_of_a_driver_has_one_name():
+def test_first_device_of_a_driver_has_one_name():
     with nna.InferenceSession(parse(CHAIN), devices="cpu:0") as session:
         assert session.devices == ("cpu",)
     with pytest.raises(InvalidOptionError, match="named twice"):
@@ -426,7 +426,7 @@ def test_the_first_device_of_a_driver_has_one_name():
     ("shapes", "words"),
     [({"nope": (1,)}, "'nope'"), ({"x": (1, 2, 3)}, r"\[1, 2, 3\]"), ({"x": (1, 5)}, r"\[1, 5\]"), ({}, "'x'; pass")],
 )
-def test_shapes_that_cannot_be_prepared(shapes, words):
+def test_invalid_shapes_are_refused_by_prepare(shapes, words):
     with nna.InferenceSession(parse(SANDWICH), devices="trial") as session:
         with pytest.raises(InvalidInputError, match=words):
             session.prepare(shapes)
@@ -439,7 +439,7 @@ def free_pools():
     return len(list(iter(pool_permit, None)))
 
 
-def test_thread_pools_come_back_from_sessions_that_were_dropped():
+def test_garbage_collected_sessions_release_thread_pools():
     before = free_pools()
     wide = parse(SANDWICH.replace("N, 4", "N, 100000"))  # wide enough for threads on the CPU
     for _ in range(12):
@@ -451,7 +451,7 @@ def test_thread_pools_come_back_from_sessions_that_were_dropped():
     assert onnxruntime.InferenceSession(parse(CHAIN).SerializeToString()).run(None, {"x": numbers(2, 3)})
 
 
-def test_a_session_that_cannot_be_made_leaves_no_context_open():
+def test_failed_session_creation_closes_all_contexts():
     before = COUNTS.get("context_closed", 0)
     with pytest.raises(nna.errors.InvalidModelError):
         nna.InferenceSession(b"garbage", devices="trial")
@@ -461,7 +461,7 @@ def test_a_session_that_cannot_be_made_leaves_no_context_open():
     assert COUNTS["context_closed"] == before + 2
 
 
-def test_bad_values_on_the_cpu_are_the_caller_s_fault():
+def test_invalid_values_on_the_cpu_are_input_errors():
     text = f"{HEAD} g (float[3] x, int64 i) => (float y) {{ a = Neg(x) y = Gather(a, i) }}"
     feed = {"x": numbers(3), "i": np.array(9)}
     for devices in ("cpu", ("trial", {"only": ["NEG"]})):
@@ -484,20 +484,20 @@ class PickledByItsPath(nna.InferenceSession):
 
 
 @pytest.mark.parametrize("again", [lambda it: pickle.loads(pickle.dumps(it)), copy.copy, copy.deepcopy])
-def test_a_subclass_may_say_what_a_session_is_opened_by_again(again, tmp_path):
+def test_subclass_may_support_pickling_and_copying(again, tmp_path):
     path = tmp_path / "model.onnx"
     path.write_bytes(parse(CHAIN).SerializeToString())
     session, feed = PickledByItsPath(path), {"x": numbers(2, 3)}
     np.testing.assert_array_equal(again(session).run(None, feed)[0], session.run(None, feed)[0])
 
 
-def test_a_session_that_is_pickled_says_what_to_do_instead():
+def test_pickling_a_session_is_an_error_with_advice():
     session = nna.InferenceSession(parse(CHAIN))
     with pytest.raises(TypeError, match="a session cannot be pickled.*open its model in the other process"):
         pickle.dumps(session)
 
 
-def test_session_options_without_effect_over_devices_are_warned_about(tmp_path: Path) -> None:
+def test_session_options_without_effect_on_devices_warn(tmp_path: Path) -> None:
     model = parse(CHAIN).SerializeToString()
     written = tmp_path / "optimized.onnx"
     entries = {"ep.context_enable": "1", "session.save_model_format": "ORT", "session.compile_only": "1"}
@@ -532,7 +532,7 @@ def _add_entry(options: onnxruntime.SessionOptions, *, key: str, value: str) -> 
     options.add_session_config_entry(key, value)
 
 
-def test_a_model_with_its_own_session_options_does_not_replace_those_of_segments(monkeypatch: pytest.MonkeyPatch):
+def test_session_options_inside_a_model_are_not_used(monkeypatch: pytest.MonkeyPatch):
     if "AzureExecutionProvider" not in onnxruntime.get_available_providers():
         pytest.skip("this onnxruntime has no AzureExecutionProvider")
     monkeypatch.setenv("ORT_LOAD_CONFIG_FROM_MODEL", "1")

@@ -56,7 +56,7 @@ def session():
         yield session
 
 
-def test_devices_work_at_the_same_time_on_inputs_that_follow_each_other(session, stream_threads):
+def test_devices_process_consecutive_inputs_in_parallel(session, stream_threads):
     OVERLAPS["most"] = 0
     serial = [session.run(None, feed)[0] for feed in feeds(12)]
     assert OVERLAPS["most"] == 1
@@ -70,14 +70,14 @@ def test_devices_work_at_the_same_time_on_inputs_that_follow_each_other(session,
     assert not stream_threads()
 
 
-def test_one_input_at_a_time_is_no_pipeline(session):
+def test_depth_one_is_sequential(session):
     OVERLAPS["most"] = 0
     assert len(list(session.stream(feeds(4), depth=1))) == 4
     assert OVERLAPS["most"] == 1
 
 
 @pytest.mark.parametrize("devices", ["cpu", "fake_npu", [("trial", {"only": ["RELU"]}), "fake_npu"]])
-def test_results_are_those_of_runs(devices):
+def test_stream_results_equal_run_results(devices):
     with nna.InferenceSession(parse(SANDWICH), devices=devices, options={"fallback": "allow"}) as session:
         several = [{"x": numbers(1 + index % 3, 4, seed=index)} for index in range(20)]
         serial = [session.run(None, feed)[0] for feed in several]
@@ -85,7 +85,7 @@ def test_results_are_those_of_runs(devices):
     assert all(map(np.array_equal, streamed, serial))
 
 
-def test_an_error_ends_its_own_item_alone(session):
+def test_error_fails_only_one_item(session):
     given = feeds(6)
     given[2] = {"x": np.ones((3, 5), np.float32)}
     stream, seen = session.stream(given), []
@@ -101,7 +101,7 @@ def test_an_error_ends_its_own_item_alone(session):
     assert all(map(np.array_equal, seen, expected))
 
 
-def test_feeds_that_fail_do_so_behind_the_results_before(session, stream_threads):
+def test_failing_feeds_raise_after_all_previous_results(session, stream_threads):
     def given():
         yield from feeds(3)
         raise OSError("the camera is gone")
@@ -115,7 +115,7 @@ def test_feeds_that_fail_do_so_behind_the_results_before(session, stream_threads
     assert not stream_threads()
 
 
-def test_no_more_is_taken_than_has_room(session):
+def test_number_of_pending_inputs_is_bounded(session):
     taken = []
 
     def given():
@@ -128,7 +128,7 @@ def test_no_more_is_taken_than_has_room(session):
     assert given_back == 40
 
 
-def test_a_slow_source_holds_nothing_back(session):
+def test_slow_source_does_not_delay_finished_results(session):
     """A finished result is returned before the next inputs arrive."""
     given_back = []
 
@@ -142,7 +142,7 @@ def test_a_slow_source_holds_nothing_back(session):
     assert len(given_back) == 5
 
 
-def test_what_is_closed_or_dropped_leaves_nothing_behind(session, stream_threads):
+def test_closed_and_dropped_streams_leave_no_threads(session, stream_threads):
     with session.stream(feeds(50)) as stream:
         next(stream)
     assert not stream_threads()
@@ -163,7 +163,7 @@ def test_what_is_closed_or_dropped_leaves_nothing_behind(session, stream_threads
     assert session.run(None, feeds(1)[0])
 
 
-def test_a_session_that_is_closed_ends_what_was_to_come():
+def test_closing_the_session_ends_its_streams():
     with nna.InferenceSession(parse(TAKES_TURNS), devices=TWO) as session:
         stream = session.stream(feeds(50))
         next(stream)
@@ -176,12 +176,12 @@ def test_a_session_that_is_closed_ends_what_was_to_come():
 
 
 @pytest.mark.parametrize("depth", [0, -1, 1.5, True, "2"])
-def test_depths_that_are_none(session, depth):
+def test_invalid_depths_are_refused(session, depth):
     with pytest.raises(InvalidOptionError, match="depth"):
         session.stream(feeds(1), depth=depth)
 
 
-def test_a_stream_that_is_closed_while_it_takes_an_input_ends(session, stream_threads):
+def test_stream_closed_by_its_source_ends(session, stream_threads):
     def given():
         yield feeds(1)[0]
         closer = threading.Thread(target=stream.close)
@@ -198,7 +198,7 @@ def test_a_stream_that_is_closed_while_it_takes_an_input_ends(session, stream_th
     until(lambda: not stream_threads())
 
 
-def test_feeds_that_wait_for_a_result_of_their_own_stream_fail(session, stream_threads):
+def test_feeds_that_depend_on_their_stream_fail(session, stream_threads):
     def given():
         yield feeds(1)[0]
         next(stream)
@@ -217,7 +217,7 @@ def test_feeds_that_wait_for_a_result_of_their_own_stream_fail(session, stream_t
     assert heard == [1] and not taker.is_alive() and not stream_threads()
 
 
-def test_who_waits_for_an_input_that_is_dropped_is_let_go(session):
+def test_dropped_item_is_marked_as_done(session):
     item, queue = _Item(feeds(1)[0], RunControl()), SimpleQueue()
     item.control.stop()
     queue.put(item)

@@ -36,19 +36,19 @@ def names(findings):
     return [finding.nodes for finding in findings]
 
 
-def test_nothing_is_wrong():
+def test_correct_device_has_no_findings():
     report = look()
     assert report.agrees and report.layers.first is None and report.layers.compilations == 1
     assert "no node is beyond the tolerance on its own; largest difference" in str(report)
 
 
-def test_the_first_of_several():
+def test_first_of_several_wrong_nodes():
     layers = look(wrong=["fourth", "second"]).layers
     assert names(layers.local_errors) == [("second",), ("fourth",)] and layers.first is layers.local_errors[0]
     assert layers.first_accumulated_error.nodes == ("second",)
 
 
-def test_an_error_that_vanishes():
+def test_hidden_inner_error_is_found():
     """A wrong Neg is still negative, so Relu and the outputs hide the error."""
     text = f"""{HEAD} g (float[4, 8] x) => (float[4, 8] y) {{
         [first] a = Abs(x)
@@ -70,14 +70,14 @@ def test_an_error_that_vanishes():
     assert "the outputs agree, although an inner node differs" in str(hidden)
 
 
-def test_wrong_only_where_nodes_run_together():
+def test_error_only_if_nodes_are_fused():
     report = look(fused=["fourth", "fifth"])
     assert not report.layers.local_errors and report.layers.fused
     assert report.layers.first.nodes == ("fourth", "fifth")
     assert "wrong only when the device fuses them: 'fourth', 'fifth'" in str(report)
 
 
-def test_error_that_grows():
+def test_accumulating_error():
     chain = "\n".join(f"[n{number}] v{number + 1} = Neg(v{number})" for number in range(12))
     text = f"{HEAD} g (float[4, 8] v0) => (float[4, 8] v12) {{ {chain} }}"
     report = look(text, {"v0": numbers(4, 8)}, slightly=[f"n{number}" for number in range(12)])
@@ -90,7 +90,7 @@ def test_error_that_grows():
     assert "error accumulates over" in str(report)
 
 
-def test_nodes_on_the_cpu_stay_there():
+def test_nodes_on_the_cpu_are_not_checked():
     rules = nna.Rules(bans=(nna.Ban(device="planted", name="third"),))
     report = nna.compare(
         parse(TEXT), ("planted", {"wrong": ["third"]}), FEED, layers=True, options=nna.Options(rules=rules)
@@ -98,7 +98,7 @@ def test_nodes_on_the_cpu_stay_there():
     assert report.agrees and report.layers.atoms == 5 and not report.layers.local_errors
 
 
-def test_groups_are_named_whole():
+def test_groups_are_named_completely():
     text = f"""{HEAD} g (int8[2, 8] x) => (float[2, 8] y) <float s = {{0.1}}, int8 z = {{1}}> {{
         [back] a = DequantizeLinear(x, s, z)
         [inner] b = Sigmoid(a)
@@ -126,7 +126,7 @@ def test_several_outputs_and_integers():
 
 
 @pytest.mark.parametrize("device", ["cpu", "reference"])
-def test_what_is_no_accelerator_is_not_looked_at(device):
+def test_cpu_and_reference_are_not_checked(device):
     report = nna.compare(parse(TEXT), device, FEED, layers=True)
     assert report.layers.atoms == 0 and report.layers.first is None
     assert (
@@ -134,7 +134,7 @@ def test_what_is_no_accelerator_is_not_looked_at(device):
     )
 
 
-def test_nothing_is_off():
+def test_exact_results_are_reported():
     report = nna.compare(parse(f"{HEAD} g (float[4, 8] x) => (float[4, 8] y) {{ y = Relu(x) }}"), "null", FEED)
     assert not report.agrees
     text = f"{HEAD} g (float[4, 8] x) => (float[4, 8] y) {{ y = Relu(x) }}"
@@ -144,7 +144,7 @@ def test_nothing_is_off():
     ]
 
 
-def test_what_could_not_be_checked_is_not_counted_as_right():
+def test_unchecked_nodes_are_reported():
     """Names start with a slash, as in PyTorch's exports; one node runs on another device by choice, not by fallback."""
     text = f"""{HEAD} g (float[4, 8] x) => (float[4, 4] y) {{
         [split] a, b = Split<axis = 1>(x)
@@ -161,7 +161,7 @@ def test_what_could_not_be_checked_is_not_counted_as_right():
     assert "wrong, including nodes that could not be checked alone: '/split', '/sum'" in str(report)
 
 
-def test_quantized_values_may_be_a_step_off_wherever_they_are(tmp_path):
+def test_quantized_values_may_differ_by_one_step(tmp_path):
     text = f"""{HEAD} g (float[4, 8] x) => (uint8[8, 4] y, float[4, 8] z) <float s = {{0.1}}, uint8 o = {{100}}> {{
         [rounded] q = QuantizeLinear(x, s, o)
         [turned] y = Transpose(q)
@@ -175,7 +175,7 @@ def test_quantized_values_may_be_a_step_off_wherever_they_are(tmp_path):
 
 
 @pytest.mark.parametrize("planted", [{"wrong": ["third"]}, {"fused": ["fourth", "fifth"]}])
-def test_what_is_saved_shows_it_again(tmp_path, planted):
+def test_saved_case_reproduces_the_error(tmp_path, planted):
     model = parse(TEXT)
     report = nna.compare(model, ("planted", planted), FEED, layers=True, save=tmp_path / "a folder")
     folder, command = tmp_path / "a folder", report.layers.saved.command
@@ -187,7 +187,7 @@ def test_what_is_saved_shows_it_again(tmp_path, planted):
     assert np.abs(expected - got).max() == pytest.approx(report.layers.first.deviation.largest_absolute)
 
 
-def test_a_place_where_nothing_can_be_written(tmp_path):
+def test_unwritable_save_folder_is_an_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(InvalidOptionError, match="cannot be written"):
         nna.compare(
@@ -204,14 +204,14 @@ def test_a_place_where_nothing_can_be_written(tmp_path):
         ({}, ()),
     ],
 )
-def test_pins_that_rule_it_out(tmp_path, planted, pinned):
+def test_suggested_pins_avoid_the_error(tmp_path, planted, pinned):
     path, device = tmp_path / "rules.toml", ("planted", planted)
     found = nna.compare(parse(TEXT), device, FEED, layers=True, rules_out=path).layers.ruled_out
     assert found.pins == pinned and found.agrees
     assert nna.compare(parse(TEXT), device, FEED, options=nna.Options(rules=path)).agrees
 
 
-def test_paths_are_refused_before_anything_is_run(tmp_path):
+def test_invalid_paths_are_refused_before_the_comparison(tmp_path):
     planted_driver.COMPILED.clear()
     for path in (tmp_path, tmp_path / "nowhere" / "rules.toml"):
         with pytest.raises(InvalidOptionError, match="cannot be written"):
@@ -219,7 +219,7 @@ def test_paths_are_refused_before_anything_is_run(tmp_path):
     assert not planted_driver.COMPILED
 
 
-def test_findings_are_not_lost_where_a_file_cannot_be_written_after_all(tmp_path, monkeypatch):
+def test_findings_are_printed_despite_a_full_disk(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     onnx.save(parse(TEXT), "net.onnx")
     words = "compare net.onnx -d planted --option planted.wrong=third --layers --rules-out /dev/full --shape x=4,8"
@@ -227,7 +227,7 @@ def test_findings_are_not_lost_where_a_file_cannot_be_written_after_all(tmp_path
     assert result.exit_code == 2 and "wrong on its own: 'third'" in result.stdout and "No space left" in result.stderr
 
 
-def test_as_plain_data():
+def test_report_as_plain_data():
     data = json.loads(json.dumps(look(wrong=["third"]).to_dict()))
     assert (
         data["layers"]["first"]["nodes"] == ["third"] and data["layers"]["local_errors"][0]["deviation"]["value"] == "c"
@@ -235,12 +235,12 @@ def test_as_plain_data():
     assert "layers" not in nna.compare(parse(TEXT), "planted", FEED).to_dict()
 
 
-def test_files_go_with_layers():
+def test_output_files_require_layers():
     with pytest.raises(InvalidOptionError, match="pass layers=True"):
         nna.compare(parse(TEXT), "planted", FEED, save="folder")
 
 
-def test_command(tmp_path, monkeypatch):
+def test_compare_command(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     onnx.save(parse(TEXT), "net.onnx")
     np.save("x.npy", FEED["x"])

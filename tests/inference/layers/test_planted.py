@@ -27,7 +27,7 @@ def assert_named(model, name, feed, options=None):
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [*range(10), *LONG])
 @pytest.mark.filterwarnings("ignore::nnadapter.errors.FallbackWarning")
-def test_random_graphs(seed):
+def test_error_in_random_graphs_is_found(seed):
     model, random = GraphMaker(seed).model(), Random(seed)
     bans = [nna.Ban(device="planted", op_type=each) for each in random.sample(("Tanh", "Concat", "Softmax", "Neg"), 2)]
     options = nna.Options(rules=nna.Rules(bans=tuple(bans)))
@@ -41,7 +41,7 @@ def test_random_graphs(seed):
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("kind", [*(pytest.param(each, marks=pytest.mark.fuzz) for each in ("det", "rec")), "cls"])
-def test_networks(kind):
+def test_error_in_networks_is_found(kind):
     model, shape = ocr_model(kind), OCR_SHAPES[kind][-1 if kind == "det" else 0]
     nodes = nna.partition_report(model, "planted", {"x": shape}).nodes
     names = [node.name for node in nodes if node.device == "planted"]
