@@ -49,7 +49,7 @@ def same(left, right):
 
 
 @pytest.mark.slow
-def test_runs_in_the_background_and_in_streams(both):
+def test_asynchronous_and_streamed_runs(both):
     session, loaded = both
     expected = [session.run(None, feed) for feed in FEEDS]
     steps = [step.device for step in session.provenance.steps]
@@ -86,14 +86,14 @@ def test_bindings_of_changing_shapes(both):
         np.testing.assert_array_equal(outcomes[1][1], outcomes[1][3])
 
 
-def test_values_stay_on_the_device(both):
+def test_device_values_are_accepted(both):
     _, loaded = both
     value = nna.DeviceValue.from_numpy(FEEDS[0]["x"], loaded.devices[0])
     same(loaded.run(None, {"x": value}), loaded.run(None, FEEDS[0]))
 
 
 @pytest.mark.parametrize("device", ["fake_npu", "openvino", "cpu"])
-def test_a_cache_that_grows_on_its_device(device, tmp_path):
+def test_cache_grows_on_its_device(device, tmp_path):
     chosen = Namespace(layers=2, width=32, tokens=12, prompt="bana ")
     model, prompt = build_model(chosen.layers, chosen.width), words_of(chosen.prompt)
     nna.compile(model, tmp_path / "f", devices=[device])
@@ -116,7 +116,7 @@ def test_deadlines_and_cancelled_runs(tmp_path):
             np.testing.assert_allclose(got, wanted, rtol=1e-5)
 
 
-def test_traces_tell_of_plans_and_steps(tmp_path):
+def test_traces_contain_plans(tmp_path):
     nna.compile(parse(MODEL), tmp_path / "f", devices=["fake_npu"])
     with nna.InferenceSession(tmp_path / "f", options=nna.Options(trace=tmp_path / "t.json")) as loaded:
         for feed in FEEDS:
@@ -125,7 +125,7 @@ def test_traces_tell_of_plans_and_steps(tmp_path):
     assert {"make a plan"} <= {event["name"] for event in events}
 
 
-def test_session_options_reach_segments_that_leave_sizes_open(tmp_path):
+def test_session_options_reach_dynamic_segments(tmp_path):
     model = language_model(SIZES)
     nna.compile(model, tmp_path / "f", devices=["cpu"])
     options = onnxruntime.SessionOptions()
@@ -138,7 +138,7 @@ def test_session_options_reach_segments_that_leave_sizes_open(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_cache_of_a_language_model_is_an_input_like_others(tmp_path):
+def test_cache_inputs_are_ordinary_inputs(tmp_path):
     nna.compile(language_model(SIZES), tmp_path / "f", devices=["fake_npu"])
     with nna.InferenceSession(tmp_path / "f") as loaded:
         assert [each.name for each in loaded.get_inputs()] == ["ids", *(f"past.{name}" for name in cache_names(SIZES))]
@@ -151,7 +151,7 @@ def test_the_cache_of_a_language_model_is_an_input_like_others(tmp_path):
 
 
 @pytest.mark.parametrize("chosen", [{"policy": "latency"}, {"rules": BAN.format("fake_npu")}, {"plan": "p.json"}])
-def test_what_was_decided_when_the_file_was_compiled_is_refused(tmp_path, chosen):
+def test_options_fixed_at_compilation_are_refused(tmp_path, chosen):
     nna.compile(parse(MODEL), tmp_path / "f", devices=["fake_npu"])
     with pytest.raises(InvalidOptionError, match=f"{next(iter(chosen))}.*fixed in a compiled model.*nnadapter compile"):
         nna.InferenceSession(tmp_path / "f", options=chosen)

@@ -24,7 +24,7 @@ ALLOW = nna.Options(fallback="allow")
 
 
 @pytest.mark.parametrize("text", [FLAG, RATE, SHARED, BEHIND], ids=["flag", "rate", "shared", "behind"])
-def test_a_file_has_plans_for_each_choice(tmp_path, text):
+def test_file_has_plans_for_each_branch(tmp_path, text):
     model = parse(text)
     nna.compile(model, tmp_path / "f", devices=["fake_npu"])
     with nna.InferenceSession(tmp_path / "f") as loaded:
@@ -32,7 +32,7 @@ def test_a_file_has_plans_for_each_choice(tmp_path, text):
             assert check(loaded, model, feed) == {"fake_npu"}
 
 
-def test_sizes_choose_too(tmp_path):
+def test_sizes_select_branches(tmp_path):
     model, shapes = parse(SIZES), [{"x": (count, 3)} for count in (2, 3, 7)]
     nna.compile(model, tmp_path / "f", devices=["fake_npu"], input_shapes=shapes)
     with nna.InferenceSession(tmp_path / "f") as loaded:
@@ -42,7 +42,7 @@ def test_sizes_choose_too(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("device", ["fake_npu", "openvino"])
-def test_a_merged_decoder(tmp_path, device):
+def test_merged_decoder_on_its_device(tmp_path, device):
     model = merged_decoder(DECODER)
     nna.compile(model, tmp_path / "f", devices=[device], options=ALLOW)
     with nna.InferenceSession(tmp_path / "f") as loaded:
@@ -57,7 +57,7 @@ def test_a_merged_decoder(tmp_path, device):
                 feed = {"ids": np.array([[5]]), **cache, CHOOSES: np.array([True])}
 
 
-def test_what_a_device_refuses_of_one_choice_it_has_of_another_at_the_same_sizes(tmp_path, monkeypatch):
+def test_refusal_of_one_branch_spares_the_other(tmp_path, monkeypatch):
     model, take = parse(FLAG), keeping_driver.KeepingContext.supported
     nna.compile(model, tmp_path / "f", devices=["keeping"], options=ALLOW)
     five = Unsupported(Reason.UNSUPPORTED_TYPE, "it adds no five rows")
@@ -79,7 +79,7 @@ def test_what_a_device_refuses_of_one_choice_it_has_of_another_at_the_same_sizes
 
 
 @pytest.mark.sweep
-def test_it_needs_no_onnx(tmp_path):
+def test_file_with_branches_loads_without_onnx(tmp_path):
     model, feed = merged_decoder(DECODER), {**first_feed(DECODER, (1, 2)), CHOOSES: np.array([False])}
     nna.compile(model, tmp_path / "f", devices=["fake_npu"])
     np.savez(tmp_path / "x.npz", **feed)
@@ -89,7 +89,7 @@ def test_it_needs_no_onnx(tmp_path):
     np.testing.assert_allclose(np.load(tmp_path / "y.npy"), run_whole(model, feed)[0], rtol=1e-4, atol=1e-5)
 
 
-def test_the_model_as_it_was_serves_other_shapes_of_any_choice(tmp_path):
+def test_stored_model_serves_other_shapes_of_each_branch(tmp_path):
     model = parse(FLAG)
     shapes = {"x": (2, 3), "c": (1,)}
     nna.compile(model, tmp_path / "f", devices=["fake_npu"], input_shapes=shapes, keep_model=True)
@@ -99,7 +99,7 @@ def test_the_model_as_it_was_serves_other_shapes_of_any_choice(tmp_path):
             assert check(loaded, model, {**feed, "x": rows(4)}) == {"cpu"}
 
 
-def test_what_a_file_is_for_is_told_by_choice(tmp_path):
+def test_error_lists_supported_shapes_by_branch(tmp_path):
     nna.compile(parse(FLAG), tmp_path / "f", devices=["fake_npu"], input_shapes={"x": (2, 3), "c": (1,)})
     with (
         nna.InferenceSession(tmp_path / "f") as loaded,
@@ -108,7 +108,7 @@ def test_what_a_file_is_for_is_told_by_choice(tmp_path):
         loaded.run(None, {**FEEDS[FLAG][0], "x": rows(3)})
 
 
-def test_more_choices_than_may_be_are_one_plan_of_the_model_that_was_given(tmp_path):
+def test_too_many_branches_compile_the_original_model(tmp_path):
     count = 3  # twice as many decisions as are planned ahead
     nodes = " ".join(
         f"x{at + 1} = If(c{at}) <then_branch = t{at} () => (float[2] p{at}) {{ p{at} = Exp(x{at}) }}, "
@@ -125,7 +125,7 @@ def test_more_choices_than_may_be_are_one_plan_of_the_model_that_was_given(tmp_p
             check(loaded, model, {"x0": numbers(2), **flags})
 
 
-def test_one_condition_on_several_levels_is_one_choice(tmp_path):
+def test_nested_branches_on_one_condition_need_two_plans(tmp_path):
     body = "r = Exp(x)"
     for at in range(4):
         body = f"""r = If({"n" if at % 2 else "c"}) <
@@ -184,7 +184,7 @@ FORGED = (_other_truths, _no_fork, _no_condition, _no_model, _many_numbers, _no_
 
 
 @pytest.mark.parametrize("change", FORGED)
-def test_what_contradicts_itself_is_refused(tmp_path, change):
+def test_contradictory_file_is_refused(tmp_path, change):
     nna.compile(parse(RATE), tmp_path / "f", devices=["fake_npu"], input_shapes={"x": (2, 3), "rate": ()})
     changed(tmp_path / "f", change)
     with pytest.raises(CompiledModelError), nna.InferenceSession(tmp_path / "f"):
@@ -211,14 +211,14 @@ def test_forks_are_bounded(tmp_path, count):
                 check(loaded, parse(RATE), feed)
 
 
-def test_a_condition_that_nothing_computes_is_an_error(tmp_path):
+def test_uncomputable_condition_is_an_error(tmp_path):
     nna.compile(parse(RATE), tmp_path / "f", devices=["fake_npu"], input_shapes={"x": (2, 3), "rate": ()})
     changed(tmp_path / "f", _other_condition)
     with nna.InferenceSession(tmp_path / "f") as loaded, pytest.raises(CompiledModelError, match="conditions"):
         loaded.run(None, FEEDS[RATE][0])
 
 
-def test_values_that_conditions_do_not_take_are_errors_of_ours(tmp_path):
+def test_invalid_condition_values_raise_nnadapter_errors(tmp_path):
     text = f"""{HEAD} g (float[2] x, int64 at) => (float[2] y) <bool[2] truths = {{1, 0}}> {{
         c = Gather(truths, at)
         y = If(c) <

@@ -34,7 +34,7 @@ def compiled(path, model, **arguments):
 
 
 @pytest.mark.parametrize("device", ["cpu", "fake_npu", "openvino", "acme_c"])
-def test_it_does_what_the_model_does(tmp_path, device, request):
+def test_compiled_file_equals_the_session(tmp_path, device, request):
     if device == "acme_c":
         request.getfixturevalue("acme")
     rules = BAN.format(device) if device != "cpu" else ""
@@ -52,7 +52,7 @@ def test_it_does_what_the_model_does(tmp_path, device, request):
         assert all(segment.seconds for segment in loaded.report().segments)
 
 
-def test_signature_and_metadata_are_the_models(tmp_path):
+def test_signature_and_metadata_equal_the_model(tmp_path):
     model = parse(SANDWICH)
     model.producer_name, model.doc_string = "somebody", "something"
     model.metadata_props.add(key="a", value="b")
@@ -65,7 +65,7 @@ def test_signature_and_metadata_are_the_models(tmp_path):
             assert [(a.name, a.shape, a.type) for a in ours] == [(a.name, a.shape, a.type) for a in theirs]
 
 
-def test_several_shapes_and_those_that_it_has_not(tmp_path):
+def test_several_compiled_shapes_and_a_missing_one(tmp_path):
     model, shapes = parse(SANDWICH), [{"x": (2, 4)}, {"x": (5, 4)}]
     with compiled(tmp_path / "f", model, devices=["fake_npu"], input_shapes=shapes) as session:
         for rows in (2, 5, 2):
@@ -75,7 +75,7 @@ def test_several_shapes_and_those_that_it_has_not(tmp_path):
             session.run(None, {"x": numbers(3, 4)})
 
 
-def test_other_shapes_run_on_the_cpu_where_the_model_is_kept(tmp_path):
+def test_other_shapes_use_the_stored_model(tmp_path):
     model = parse(SANDWICH)
     arguments = {"devices": ["fake_npu"], "input_shapes": {"x": (2, 4)}, "keep_model": True}
     with compiled(tmp_path / "f", model, **arguments) as session:
@@ -86,7 +86,7 @@ def test_other_shapes_run_on_the_cpu_where_the_model_is_kept(tmp_path):
         assert "the CPU ran the original model" in session.report().notes[-1]
 
 
-def test_inputs_with_contents_constants_and_inputs_that_are_outputs(tmp_path):
+def test_initializer_inputs_constant_outputs_and_passed_inputs(tmp_path):
     text = f"""{HEAD} g (float[2] x, float[2] b) => (float[2] y, float[2] x, float[2] c, int64[1] s)
     <float[2] b = {{1, 2}}, float[2] k = {{3, 4}}> {{
         y = Add(x, b)
@@ -106,9 +106,7 @@ def test_inputs_with_contents_constants_and_inputs_that_are_outputs(tmp_path):
     ("device", "blocked"),
     [("fake_npu", "onnx,scipy,onnxruntime"), ("openvino", "onnx,scipy,onnxruntime"), ("cpu", "onnx,scipy")],
 )
-def test_it_needs_neither_onnx_nor_scipy_nor_the_model_and_no_onnx_runtime_without_cpu_segments(
-    tmp_path, device, blocked
-):
+def test_file_runs_without_onnx_scipy_and_the_model(tmp_path, device, blocked):
     path = tmp_path / "f"
     nna.compile(network(), path, devices=[device])
     np.savez(tmp_path / "x.npz", **X)
@@ -143,7 +141,7 @@ assert not heavy, heavy
 """
 
 
-def test_it_can_be_given_as_bytes(tmp_path):
+def test_file_is_accepted_as_bytes(tmp_path):
     nna.compile(parse(CHAIN), tmp_path / "f", devices=["fake_npu"])
     with nna.InferenceSession((tmp_path / "f").read_bytes()) as session:
         x = {"x": numbers(2, 3)}
@@ -173,7 +171,7 @@ def test_bindings_threads_and_streams(tmp_path):
         assert all(np.array_equal(result[0], expected[0]) for result in session.stream([X] * 5))
 
 
-def test_weights_stand_there_once(tmp_path):
+def test_weights_are_stored_once(tmp_path):
     weight = numbers(300, 300)
     model = _two_products(weight)
     path = tmp_path / "f"
@@ -199,7 +197,7 @@ def _two_products(weight):
     return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
 
 
-def test_another_version_of_a_driver_compiles_again(tmp_path):
+def test_changed_device_options_recompile_the_program(tmp_path):
     pytest.importorskip("openvino")
     path = tmp_path / "f"
     nna.compile(parse(CHAIN), path, devices=["openvino"])
@@ -220,7 +218,7 @@ def absent(message):
         plan.steps[0].device = "acme_nowhere"
 
 
-def test_a_device_that_is_not_there(tmp_path):
+def test_absent_device_is_an_error_or_replaced(tmp_path):
     path, x = tmp_path / "f", {"x": numbers(2, 3)}
     nna.compile(parse(CHAIN), path, devices=["fake_npu"])
     changed(path, absent)
@@ -237,7 +235,7 @@ def test_a_device_that_is_not_there(tmp_path):
         nna.InferenceSession(path, options=nna.Options(fallback="allow"))
 
 
-def test_devices_may_be_chosen_among_the_files(tmp_path):
+def test_devices_of_the_file_may_be_selected(tmp_path):
     path, x = tmp_path / "f", {"x": numbers(2, 3)}
     nna.compile(parse(CHAIN), path, devices=["fake_npu"])
     with nna.InferenceSession(path, devices=["cpu"]) as session:
@@ -250,7 +248,7 @@ def test_devices_may_be_chosen_among_the_files(tmp_path):
         nna.InferenceSession(path, devices=["null"])
 
 
-def test_its_report_says_which_devices_have_a_process_of_their_own_here(tmp_path):
+def test_report_lists_isolated_devices(tmp_path):
     nna.compile(parse(CHAIN), tmp_path / "chain.nna", devices="fake_npu")
     for isolate, told in ((False, ()), (True, ("fake_npu",))):
         with nna.InferenceSession(tmp_path / "chain.nna", options=nna.Options(isolate=isolate)) as session:
@@ -258,7 +256,7 @@ def test_its_report_says_which_devices_have_a_process_of_their_own_here(tmp_path
             assert session.report().isolated == told
 
 
-def test_a_device_that_fails_while_it_runs(tmp_path):
+def test_failing_run_falls_back_to_the_cpu(tmp_path):
     path, x = tmp_path / "f", {"x": numbers(2, 3)}
     nna.compile(parse(CHAIN), path, devices=[("trial", {"fault": "compute"})])
     with nna.InferenceSession(path) as session:
@@ -272,7 +270,7 @@ def test_a_device_that_fails_while_it_runs(tmp_path):
         session.run(None, x)
 
 
-def test_a_device_that_does_not_compile_again(tmp_path):
+def test_failing_recompilation_falls_back_to_the_cpu(tmp_path):
     path, x = tmp_path / "f", {"x": numbers(2, 3)}
     nna.compile(parse(CHAIN), path, devices=["trial"])
     changed(path, lambda message: message.devices[0].options["fault"].__setattr__("string", "compile"))
@@ -294,14 +292,14 @@ def test_session_options_reach_cpu_segments(tmp_path):
             np.testing.assert_allclose(session.run(None, X)[0], run_whole(network(), X)[0], rtol=1e-5, atol=1e-6)
 
 
-def test_a_newer_one_says_what_to_do(tmp_path):
+def test_newer_version_asks_for_an_update(tmp_path):
     nna.compile(parse(CHAIN), tmp_path / "f", devices=["null"])
     changed(tmp_path / "f", lambda message: message.__setattr__("version", VERSION + 1))
     with pytest.raises(CompiledModelError, match="update nnadapter"):
         nna.InferenceSession(tmp_path / "f")
 
 
-def test_what_cannot_be_compiled(tmp_path):
+def test_invalid_source_and_target_are_refused(tmp_path):
     nna.compile(parse(CHAIN), tmp_path / "f", devices=["null"])
     with pytest.raises(InvalidOptionError, match="already compiled"):
         nna.compile(tmp_path / "f", tmp_path / "g", devices=["null"])
@@ -311,7 +309,7 @@ def test_what_cannot_be_compiled(tmp_path):
         nna.compile(parse(CHAIN), tmp_path, devices=["null"])
 
 
-def test_openvino_tells_its_programs_by_their_headers():
+def test_openvino_recognizes_its_programs_by_their_headers():
     pytest.importorskip("openvino")
     context = registry.open_device("openvino:CPU").create_context
     options = check_options("openvino:CPU", {})
@@ -325,7 +323,7 @@ def test_openvino_tells_its_programs_by_their_headers():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("device", ["fake_npu", "cpu"])
-def test_every_set_of_shapes_that_was_asked_for_has_a_plan(device, tmp_path):
+def test_every_requested_set_of_shapes_has_a_plan(device, tmp_path):
     model = parse(f"{HEAD} g (float[n, 4] x) => (float[n, 4] y) {{ t = Relu(x) y = Add(t, x) }}")
     rows = (2, 3, 5, 7, 1)
     shapes, options = [{"x": (size, 4)} for size in rows], nna.Options(max_plans=2)
@@ -360,7 +358,7 @@ with nna.InferenceSession(path, options) as session:
 """
 
 
-def test_a_callers_session_options_need_no_onnx_either(tmp_path):
+def test_session_options_work_without_onnx(tmp_path):
     weights = ", ".join(map(str, range(512)))
     text = f"""<ir_version: 10, opset_import: ["" : 17]> g (float[2, 16] x) => (float[2, 32] y)
         <float[16, 32] w = {{{weights}}}> {{ a = Relu(x)  b = MatMul(a, w)  y = Neg(b) }}"""

@@ -32,7 +32,7 @@ def loaded_notes(path):
         return session.report().notes
 
 
-def test_one_without_faults_deserializes(tmp_path):
+def test_driver_without_faults_deserializes(tmp_path):
     nna.compile(parse(CHAIN), tmp_path / "f", devices=["keeping"])
     ASKED.clear()
     assert loaded_notes(tmp_path / "f") == ()
@@ -55,7 +55,7 @@ def test_one_without_faults_deserializes(tmp_path):
         ("deserialize gives words for bytes", "TypeError: 'str' object cannot be interpreted as an integer"),
     ],
 )
-def test_what_is_not_read_back_is_compiled_again_and_the_report_says_so(tmp_path, fault, said):
+def test_failing_deserialization_recompiles_with_a_note(tmp_path, fault, said):
     nna.compile(parse(CHAIN), tmp_path / "f", devices=["keeping"])
     FAULTS.add(fault)
     assert loaded_notes(tmp_path / "f") == (AGAIN + said,)
@@ -69,7 +69,7 @@ def test_what_is_not_read_back_is_compiled_again_and_the_report_says_so(tmp_path
         ("serialize gives a word", "it returned str for a program, expected bytes or None"),
     ],
 )
-def test_what_is_not_written_is_compiled_when_the_file_is_loaded(tmp_path, fault, said):
+def test_failing_serialization_compiles_at_load_time(tmp_path, fault, said):
     FAULTS.add(fault)
     with pytest.warns(DriverWarning, match="'keeping' failed to serialize segment 0: ") as heard:
         nna.compile(parse(CHAIN), tmp_path / "f", devices=["keeping"])
@@ -78,14 +78,14 @@ def test_what_is_not_written_is_compiled_when_the_file_is_loaded(tmp_path, fault
     assert loaded_notes(tmp_path / "f") == ("segment 0 was compiled for keeping: no program of it is stored",)
 
 
-def test_a_driver_that_writes_no_programs_compiles_and_the_report_says_so(tmp_path):
+def test_driver_without_serialization_compiles_with_a_note(tmp_path):
     nna.compile(parse(CHAIN), tmp_path / "f", devices=["trial"])
     with nna.InferenceSession(tmp_path / "f") as session:
         assert session.report().notes == ("segment 0 was compiled for trial: no program of it is stored",)
 
 
 @pytest.mark.parametrize("fault", ["check_blob raises", "check_blob gives a word"])
-def test_a_check_says_what_the_driver_did(tmp_path, fault):
+def test_check_reports_the_driver_fault(tmp_path, fault):
     nna.compile(parse(CHAIN), tmp_path / "f", devices=["keeping"])
     check = CliRunner().invoke(main, ["compile", "--check", str(tmp_path / "f")])
     assert check.exit_code == 0 and check.stdout == f"{tmp_path / 'f'}: runs on this machine unchanged\n"

@@ -90,25 +90,25 @@ WITH_IR = [name for name, kind in KINDS.items() if kind.device in ("fake_npu", "
 
 @pytest.mark.slow
 @every_kind
-def test_any_message(tmp_path, name, request):
+def test_forged_message(tmp_path, name, request):
     check(name, request, tmp_path, forged_once, 50, 0)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", WITH_IR)
-def test_any_kept_segment(tmp_path, name, request):
+def test_forged_stored_segment(tmp_path, name, request):
     check(name, request, tmp_path, forged_segment, 30, 0)
 
 
 @pytest.mark.fuzz
 @every_kind
-def test_many_messages(tmp_path, name, request):
+def test_many_forged_messages(tmp_path, name, request):
     check(name, request, tmp_path, forged_once, 5000, 1)
 
 
 @pytest.mark.fuzz
 @pytest.mark.parametrize("name", WITH_IR)
-def test_many_kept_segments(tmp_path, name, request):
+def test_many_forged_stored_segments(tmp_path, name, request):
     check(name, request, tmp_path, forged_segment, 3000, 1)
 
 
@@ -121,7 +121,7 @@ def smaller(message):
         plan.shapes[0].dimensions[0].size = 1
 
 
-def test_a_driver_in_c_reads_no_more_than_it_is_given(tmp_path, acme):
+def test_c_driver_checks_input_sizes(tmp_path, acme):
     """Check reads of arrays and of device memory."""
     x, model = {"x": numbers(1, 3)}, parsed(f"{HEAD} g (float[2, 3] x) => (float[2, 3] y) {{ y = Relu(x) }}")
     nna.compile(model, tmp_path / "f", devices=["acme_c"])
@@ -165,14 +165,14 @@ def test_a_driver_in_c_reads_no_more_than_it_is_given(tmp_path, acme):
         (lambda message: setattr(message.plans[0].steps[0], "twin", 3), "clones step 3"),
     ],
 )
-def test_a_message_that_contradicts_itself_is_damaged(tmp_path, change, said):
+def test_contradictory_message_is_reported_as_damage(tmp_path, change, said):
     nna.compile(chain(), tmp_path / "f", devices=["null"], options={"fallback": "forbid"})
     contents = forged((tmp_path / "f").read_bytes(), change)
     with pytest.raises(CompiledModelError, match=f"damaged.*{said}.*compile the model again"):
         nna.InferenceSession(contents)
 
 
-def test_a_message_is_bounded_before_memory_is_taken_for_it():
+def test_oversized_message_is_refused_before_parsing():
     harmful = b"\x12\x00" * (MESSAGES.largest // 2 + 1)
     with pytest.raises(CompiledModelError, match=f"has {len(harmful)} bytes, expected at most {MESSAGES.largest}"):
         nna.InferenceSession(joined([(MODEL, harmful)]))

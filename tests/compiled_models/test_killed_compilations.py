@@ -82,12 +82,12 @@ def check_left(out):
 
 
 @pytest.mark.slow
-def test_a_killed_compilation_leaves_a_whole_file_or_the_old_one(tmp_path):
+def test_killed_compilation_leaves_a_complete_or_old_file(tmp_path):
     check_kills(tmp_path, 2, 0)
 
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("seed", range(1, 5))
-def test_many_killed_compilations_leave_whole_files(tmp_path, seed):
+def test_many_killed_compilations_leave_complete_files(tmp_path, seed):
     found = check_kills(tmp_path, 50, seed)
     assert set(found) == {True, False}, "all moments were too early, or too late"

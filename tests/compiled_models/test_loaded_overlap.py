@@ -65,7 +65,7 @@ def rewritten(path, version, **fields):
     write_container(path, lambda writer: [writer.add(*part) for part in parts])
 
 
-def test_steps_in_a_row_are_waited_for_once_per_run(tmp_path):
+def test_consecutive_steps_are_awaited_once_per_run(tmp_path):
     device, feed = registry.open_device("fake_npu"), {"x": numbers(2, 64)}
     with nna.InferenceSession(products(), devices=[TIGHT]) as session:
         expected = session.run(None, feed)
@@ -79,7 +79,7 @@ def test_steps_in_a_row_are_waited_for_once_per_run(tmp_path):
         assert len(session.report().boundaries.host_waits) == 1
 
 
-def test_a_step_that_fails_runs_on_the_cpu_and_those_behind_it_again(tmp_path, single):
+def test_failing_step_falls_back_and_later_steps_rerun(tmp_path, single):
     model, feed = parse(CHAIN), {"x": numbers(4, 8)}
     nna.compile(model, tmp_path / "f", devices=["residing"])
     with nna.InferenceSession(tmp_path / "f") as session:
@@ -90,7 +90,7 @@ def test_a_step_that_fails_runs_on_the_cpu_and_those_behind_it_again(tmp_path, s
         assert [step.device for step in session.provenance.steps] == ["residing", "cpu", "residing", "residing"]
 
 
-def test_branches_are_under_way_at_once(tmp_path):
+def test_branches_run_in_parallel(tmp_path):
     model, feed = parse(JOINED), {"x": numbers(8, 8)}
     nna.compile(model, tmp_path / "f", devices=BRANCHES)
     with nna.InferenceSession(tmp_path / "f") as session:
@@ -99,7 +99,7 @@ def test_branches_are_under_way_at_once(tmp_path):
         assert latency_driver.OVERLAPS["most"] == 2 and session.report().boundaries.threaded_segments == (0,)
 
 
-def test_where_a_device_is_left_out_steps_go_one_after_the_other(tmp_path):
+def test_steps_run_sequentially_without_the_second_device(tmp_path):
     model, feed = parse(JOINED), {"x": numbers(8, 8)}
     nna.compile(model, tmp_path / "f", devices=BRANCHES)
     with nna.InferenceSession(tmp_path / "f", devices=["latency:1"]) as session:
@@ -109,7 +109,7 @@ def test_where_a_device_is_left_out_steps_go_one_after_the_other(tmp_path):
 
 
 @pytest.mark.parametrize(("version", "beside"), [(1, False), (VERSION, True)])
-def test_files_of_every_version_are_read(tmp_path, version, beside):
+def test_files_of_every_version_are_accepted(tmp_path, version, beside):
     model, feed = parse(JOINED), {"x": numbers(8, 8)}
     nna.compile(model, tmp_path / "f", devices=BRANCHES)
     rewritten(tmp_path / "f", version, alongside=beside)

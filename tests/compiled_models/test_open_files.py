@@ -59,7 +59,7 @@ def agree(opened, text, feed):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("device", [device for device in DEVICES if device != "null"])
-def test_a_model_with_a_cache_runs_at_all_lengths_on_its_device(device, files):
+def test_model_with_cache_runs_at_all_lengths(device, files):
     needs(device)
     path = files(SIZES, device)
     with (
@@ -92,7 +92,7 @@ READS_ENCODED = f"""{HEAD} decoder (float[b, n, 8] new, float[b, 2, past, 4] pas
 
 
 @pytest.mark.parametrize("device", ["fake_npu", "openvino", "cpu"])
-def test_a_decoder_reads_sentences_of_any_length_whatever_is_cached(device, files):
+def test_decoder_accepts_any_encoder_and_cache_length(device, files):
     needs(device)
     with nna.InferenceSession(files(READS_ENCODED, device), options=QUIET) as loaded:
         for rows, new, past, length in (
@@ -116,7 +116,7 @@ def test_a_decoder_reads_sentences_of_any_length_whatever_is_cached(device, file
 @pytest.mark.slow
 @pytest.mark.parametrize("device", ["fake_npu", "openvino", "trial"])
 @given(sizes=st.lists(st.tuples(st.sampled_from([1, 2, 5]), st.booleans(), st.booleans()), min_size=2, max_size=6))
-def test_what_hangs_on_equal_sizes_is_a_class_of_the_file(files, device, sizes):
+def test_equal_sizes_have_guarded_plans_in_the_file(files, device, sizes):
     needs(device)
     with nna.InferenceSession(files(BROADCAST, device), options=QUIET) as loaded:
         for rows, one, other in sizes:
@@ -125,7 +125,7 @@ def test_what_hangs_on_equal_sizes_is_a_class_of_the_file(files, device, sizes):
 
 
 @pytest.mark.parametrize("device", ["fake_npu", "openvino", "cpu", "trial"])
-def test_pictures_of_many_sizes(device, files):
+def test_images_of_many_sizes(device, files):
     needs(device)
     with nna.InferenceSession(files(IMAGES, device)) as loaded:
         for height, width in ((224, 224), (100, 36), (64, 64), (9, 12), (33, 250), (512, 300)):
@@ -135,7 +135,7 @@ def test_pictures_of_many_sizes(device, files):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("device", ["fake_npu", "openvino", "cpu", "trial"])
-def test_a_language_model_decodes_as_in_onnxruntime(device, tmp_path):
+def test_language_model_decodes_as_in_onnxruntime(device, tmp_path):
     needs(device)
     model = language_model(LONG)
     nna.compile(model, tmp_path / "f", devices=[device], options=QUIET)
@@ -152,7 +152,7 @@ def test_a_language_model_decodes_as_in_onnxruntime(device, tmp_path):
 @pytest.mark.sweep
 @pytest.mark.parametrize("device", ["fake_npu", "openvino"])
 @pytest.mark.parametrize(("rows", "cached", "new"), [(1, 0, 250), (1, 550, 1), (6, 300, 1), (1, 590, 9)])
-def test_a_language_model_takes_long_texts_of_few_rows(device, files, rows, cached, new):
+def test_language_model_accepts_long_texts_of_few_rows(device, files, rows, cached, new):
     """The largest shapes that compilation tries have many rows; few rows must work too."""
     needs(device)
     model, path = language_model(LONG), files(LONG, device)
@@ -191,7 +191,7 @@ assert not heavy, heavy
 
 @pytest.mark.slow
 @pytest.mark.parametrize("device", ["fake_npu", "openvino", "null"])
-def test_it_needs_no_onnx_at_new_sizes(tmp_path, device):
+def test_new_sizes_need_no_onnx(tmp_path, device):
     needs(device)
     model = language_model(LONG)
     nna.compile(model, tmp_path / "f", devices=[device])
@@ -208,7 +208,7 @@ def test_it_needs_no_onnx_at_new_sizes(tmp_path, device):
         np.testing.assert_allclose(np.load(tmp_path / "y.npy"), run_whole(model, feed)[0], rtol=1e-4, atol=1e-5)
 
 
-def test_shapes_that_are_given_are_those_of_the_classes(tmp_path):
+def test_input_shapes_determine_the_guarded_plans(tmp_path):
     shapes = [{"x": (2, 4), "w": (2, 4)}, {"x": (1, 4), "w": (3, 4)}]
     nna.compile(parse(BROADCAST), tmp_path / "f", devices=["fake_npu"], input_shapes=shapes, dynamic_shapes=True)
     with nna.InferenceSession(tmp_path / "f") as loaded:
@@ -219,7 +219,7 @@ def test_shapes_that_are_given_are_those_of_the_classes(tmp_path):
             loaded.run(None, {"x": numbers(4, 4), "w": numbers(1, 4)})
 
 
-def test_other_classes_run_on_the_cpu_where_the_model_is_kept(tmp_path):
+def test_shapes_outside_all_guards_use_the_stored_model(tmp_path):
     shapes = {"x": (2, 4), "w": (2, 4)}
     arguments = {"input_shapes": shapes, "dynamic_shapes": True, "keep_model": True}
     nna.compile(parse(BROADCAST), tmp_path / "f", devices=["fake_npu"], **arguments)
@@ -229,7 +229,7 @@ def test_other_classes_run_on_the_cpu_where_the_model_is_kept(tmp_path):
             assert loaded.provenance.steps[0].device == device
 
 
-def test_a_plan_that_is_looked_through_says_its_bounds(tmp_path):
+def test_error_states_size_bounds_of_the_plan(tmp_path):
     pytest.importorskip("openvino")
     nna.compile(parse(CHAIN), tmp_path / "f", devices=["openvino"], input_shapes={"x": (8, 4)}, dynamic_shapes=True)
     with nna.InferenceSession(tmp_path / "f") as loaded:
@@ -253,7 +253,7 @@ POSITIONS = """
 """
 
 
-def test_what_is_folded_at_other_sizes_is_run_there(files):
+def test_node_folded_at_some_sizes_runs_at_others(files):
     """The usual length exceeds the table, so nothing is folded at that length."""
     needs("openvino")
     with nna.InferenceSession(files(POSITIONS, "openvino")) as loaded:
@@ -261,7 +261,7 @@ def test_what_is_folded_at_other_sizes_is_run_there(files):
             agree(loaded, POSITIONS, {"x": numbers(rows, length, 1)})
 
 
-def test_bounds_are_of_devices_that_segments_are_on(tmp_path):
+def test_only_bounds_of_used_devices_apply(tmp_path):
     needs("openvino")
     shapes = {"x": (8, 4)}
     for devices, rows in ((["fake_npu", "openvino"], 100), (["openvino", "fake_npu"], 32)):
@@ -277,13 +277,13 @@ def test_bounds_are_of_devices_that_segments_are_on(tmp_path):
         loaded.run(None, {"x": numbers(33, 4)})
 
 
-def test_what_is_empty_at_some_sizes_has_what_it_needs(files):
+def test_values_empty_at_some_sizes(files):
     with nna.InferenceSession(files(SHIFTED, "fake_npu")) as loaded:
         for rows, columns in ((128, 128), (2, 5), (1, 128), (64, 1)):
             agree(loaded, SHIFTED, {"x": numbers(rows, columns)})
 
 
-def test_programs_for_sizes_that_were_compiled_are_in_the_file(tmp_path, monkeypatch):
+def test_programs_for_compiled_sizes_are_stored(tmp_path, monkeypatch):
     text = f"{HEAD} g (float[n, 4] x) => (float[n, 4] y) {{ t = Relu(x) y = Add(t, x) }}"
     shapes = [{"x": (rows, 4)} for rows in (2, 3)]
     nna.compile(parse(text), tmp_path / "f", devices=["keeping"], input_shapes=shapes, dynamic_shapes=True)
@@ -299,7 +299,7 @@ def test_programs_for_sizes_that_were_compiled_are_in_the_file(tmp_path, monkeyp
 
 
 @pytest.mark.slow
-def test_a_device_that_compiles_for_fixed_sizes_shares_what_is_alike(tmp_path):
+def test_similar_segments_of_a_static_device_share_programs(tmp_path):
     model = language_model(LONG)
     nna.compile(model, tmp_path / "f", devices=["trial"], options=QUIET)
     with nna.InferenceSession(tmp_path / "f", options=QUIET) as loaded:
@@ -312,7 +312,7 @@ def test_a_device_that_compiles_for_fixed_sizes_shares_what_is_alike(tmp_path):
         assert COUNTS["compile"] == made
 
 
-def test_threads_that_come_with_different_shapes(files):
+def test_concurrent_threads_with_different_shapes(files):
     path = files(SIZES, "fake_npu")
     feeds = [grown(rows, length, past) for rows in (1, 2) for length in (1, 3) for past in (0, 1, 9, 20)]
     expected = [run_whole(parse(SIZES), feed) for feed in feeds]
@@ -329,7 +329,7 @@ def test_threads_that_come_with_different_shapes(files):
 
 
 @pytest.mark.parametrize("device", ["fake_npu", "openvino", "trial"])
-def test_an_absent_device_is_replaced_at_all_sizes(tmp_path, device):
+def test_absent_device_is_replaced_at_all_sizes(tmp_path, device):
     needs(device)
     nna.compile(parse(SIZES), tmp_path / "f", devices=[device], options=QUIET)
     with nna.InferenceSession(tmp_path / "f", devices=["cpu"]) as loaded:
@@ -365,14 +365,14 @@ def damage(message, change):
         lambda plan, of: of.given.names.append("nothing"),
     ],
 )
-def test_a_class_that_contradicts_itself_is_damaged(tmp_path, files, change):
+def test_contradictory_guards_are_reported_as_damage(tmp_path, files, change):
     (tmp_path / "f").write_bytes(files(SIZES, "fake_npu").read_bytes())
     changed(tmp_path / "f", lambda message: damage(message, change))
     with pytest.raises(CompiledModelError, match="damaged"):
         nna.InferenceSession(tmp_path / "f").run(None, grown(1, 1, 127))
 
 
-def test_sizes_cannot_grow_without_end(tmp_path, files):
+def test_unbounded_size_formulas_are_refused(tmp_path, files):
     def squares(plan, of):
         count = len(of.open) + len(of.trace.steps) // 3
         of.trace.functions.append("mul")
@@ -385,14 +385,14 @@ def test_sizes_cannot_grow_without_end(tmp_path, files):
         nna.InferenceSession(tmp_path / "f").run(None, grown(1, 1, 127))
 
 
-def test_a_model_that_fixes_its_shapes_has_one_plan(tmp_path):
+def test_static_model_has_one_plan(tmp_path):
     text = f"{HEAD} g (float[2, 4] x) => (float[2, 4] y) {{ y = Relu (x) }}"
     nna.compile(parse(text), tmp_path / "f", devices=["fake_npu"])
     (plan,) = CompiledFile(tmp_path / "f").message.plans
     assert not plan.HasField("open") and plan.steps[0].HasField("program")
 
 
-def test_files_of_former_versions_are_read(tmp_path):
+def test_files_of_previous_versions_are_accepted(tmp_path):
     nna.compile(parse(CHAIN), tmp_path / "f", devices=["fake_npu"], input_shapes={"x": (3, 4)})
     changed(tmp_path / "f", lambda message: message.__setattr__("version", 2))
     with nna.InferenceSession(tmp_path / "f") as loaded:
@@ -408,7 +408,7 @@ SCALED = """
 }"""
 
 
-def test_kernels_have_a_plan_for_each_set_of_shapes_and_the_file_says_why(tmp_path):
+def test_custom_kernels_get_static_plans_with_a_note(tmp_path):
     kernel = nna.register_kernel(
         "fake_npu",
         "Scale",
@@ -434,7 +434,7 @@ def test_kernels_have_a_plan_for_each_set_of_shapes_and_the_file_says_why(tmp_pa
         nna.unregister_kernel(kernel)
 
 
-def test_a_file_for_one_shape_of_many_says_how_to_have_more(files):
+def test_error_for_other_shapes_suggests_dynamic_shapes(files):
     shapes = {"x": (2, 4), "w": (2, 4)}
     feed = {"x": numbers(3, 4), "w": numbers(3, 4)}
     with (
@@ -444,7 +444,7 @@ def test_a_file_for_one_shape_of_many_says_how_to_have_more(files):
         loaded.run(None, feed)
 
 
-def test_of_inputs_that_are_alike_one_is_told(tmp_path):
+def test_similar_inputs_are_listed_once(tmp_path):
     cache = ", ".join(f"float[B, 4, ?, 16] past{layer}" for layer in range(12))
     made = ", ".join(f"float[B, 4, ?, 16] present{layer}" for layer in range(12))
     nodes = " ".join(f"present{layer} = Relu(past{layer})" for layer in range(12))
@@ -462,7 +462,7 @@ def compiled_in_words(folder, text):
     return CliRunner().invoke(main, words, catch_exceptions=False).stdout
 
 
-def test_rows_and_lengths_of_a_model_whose_usual_size_is_that_of_its_table(tmp_path):
+def test_default_size_equal_to_the_position_table(tmp_path):
     """At 128 the table of positions is used entirely, at no other length."""
     model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 17]>
     g (float[n, t, 4] x) => (float[n, t, 4] y) {

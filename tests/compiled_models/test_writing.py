@@ -34,7 +34,7 @@ def model(op_type):
 
 
 @pytest.mark.parametrize("device", ["fake_npu", "cpu"])
-def test_a_session_goes_on_with_the_file_that_it_opened(tmp_path, device):
+def test_session_continues_with_the_opened_file(tmp_path, device):
     path = tmp_path / "f"
     nna.compile(model("Relu"), path, devices=[device])
     with nna.InferenceSession(path) as session:
@@ -47,7 +47,7 @@ def test_a_session_goes_on_with_the_file_that_it_opened(tmp_path, device):
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="needs a limit on files")
-def test_a_full_disk_leaves_the_old_file(tmp_path):
+def test_full_disk_preserves_the_old_file(tmp_path):
     onnx.save(model("Neg"), tmp_path / "m.onnx")
     path = tmp_path / "f"
     nna.compile(model("Relu"), path, devices=["fake_npu"])
@@ -59,7 +59,7 @@ def test_a_full_disk_leaves_the_old_file(tmp_path):
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write anywhere")
-def test_a_folder_that_nobody_may_write_to_leaves_the_old_file(tmp_path):
+def test_read_only_folder_preserves_the_old_file(tmp_path):
     path = tmp_path / "f"
     nna.compile(model("Relu"), path, devices=["fake_npu"])
     before = path.read_bytes()
