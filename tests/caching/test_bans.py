@@ -34,7 +34,7 @@ def bans(folder, clock, options=None, device="fake_npu"):
     return DeviceBans(device, options or {}, folder, clock)
 
 
-def test_a_part_of_the_same_form_is_banned_and_no_other(clock):
+def test_ban_applies_only_to_the_same_form(clock):
     mine = bans(None, clock)
     assert not mine and mine.find(relu(2, 3)) is None
     mine.add(relu(2, 3), ["a"], "it failed to compile", "compile")
@@ -42,7 +42,7 @@ def test_a_part_of_the_same_form_is_banned_and_no_other(clock):
     assert mine.find(relu(3, 2)) is None and mine.find(relu(2, 3, op="TANH")) is None
 
 
-def test_a_ban_for_its_size_says_nothing_of_nodes_and_one_of_a_node_beside_it_does(clock):
+def test_size_bans_do_not_count_as_node_bans(clock):
     mine = bans(None, clock)
     mine.add(relu(2, 3), ["a"], "it is too large", "compile", is_size=True)
     assert mine and not mine.of_nodes
@@ -50,7 +50,7 @@ def test_a_ban_for_its_size_says_nothing_of_nodes_and_one_of_a_node_beside_it_do
     assert mine.of_nodes
 
 
-def test_bans_are_found_by_the_next_session_until_they_expire(tmp_path, clock):
+def test_bans_persist_until_they_expire(tmp_path, clock):
     made = bans(tmp_path, clock).add(relu(2), ["a"], "it failed", "compile", reproducer="case.onnx")
     assert bans(tmp_path, clock).find(relu(2)) == made
     assert "banned since 1970-01-1" in made.text and "because it failed; case.onnx reproduces it" in made.text
@@ -60,7 +60,7 @@ def test_bans_are_found_by_the_next_session_until_they_expire(tmp_path, clock):
     assert kept.find(relu(2)) is None and kept.all == () and not bans(tmp_path, clock)
 
 
-def test_other_devices_options_and_driver_versions_do_not_find_it(tmp_path, clock, monkeypatch):
+def test_bans_depend_on_device_options_and_driver_version(tmp_path, clock, monkeypatch):
     bans(tmp_path, clock).add(relu(2), ["a"], "it failed", "compile")
     assert not bans(tmp_path, clock, {"vector_width": 4}) and not bans(tmp_path, clock, device="null")
     monkeypatch.setattr("nnadapter.store.keys._digest_of_driver", lambda device: "another")
@@ -79,13 +79,13 @@ def test_damaged_bans_are_ignored_and_cleared(tmp_path, clock, damage):
     assert clear_bans(tmp_path) == 1 and clear_bans(tmp_path) == 0
 
 
-def test_there_is_a_most(clock):
+def test_number_of_bans_is_bounded(clock):
     mine = bans(None, clock)
     made = [mine.add(relu(size), ["a"], "it failed", "compile") for size in range(1, 300)]
     assert len(mine.all) == 256 and made[-1] is None
 
 
-def test_the_newest_come_first(tmp_path, clock):
+def test_newest_bans_are_listed_first(tmp_path, clock):
     mine = bans(tmp_path, clock)
     mine.add(relu(2), ["a"], "first", "compile")
     clock.now += DAY

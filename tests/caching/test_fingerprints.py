@@ -5,7 +5,7 @@ from __future__ import annotations
 from nnadapter.store import keys
 
 
-def test_a_file_that_changes_makes_another_driver_and_one_that_does_not_is_not_read_again(tmp_path, monkeypatch):
+def test_driver_fingerprint_changes_only_with_its_files(tmp_path, monkeypatch):
     file = tmp_path / "driver.py"
     monkeypatch.setattr(keys, "driver_files", lambda device: [file, tmp_path / "gone.py"])
     found = []

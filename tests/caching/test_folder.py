@@ -47,7 +47,7 @@ def checked(opened, number):
     return True
 
 
-def test_what_is_kept_is_found(tmp_path):
+def test_stored_entry_is_found(tmp_path):
     opened = folder(tmp_path / "new" / "folder")
     assert opened.find(key(1)) == Miss("nothing is cached")
     assert opened.keep(key(1), contents(1), 0.5) == ""
@@ -57,7 +57,7 @@ def test_what_is_kept_is_found(tmp_path):
     assert opened.path.stat().st_mode & 0o777 == 0o700
 
 
-def test_a_miss_says_in_which_part_the_nearest_entry_differs(tmp_path):
+def test_miss_explains_difference_to_the_nearest_entry(tmp_path):
     opened = folder(tmp_path)
     opened.keep(key(1, options="fast"), contents(1), 0.0)
     opened.keep(key(2), contents(2), 0.0)
@@ -69,7 +69,7 @@ def test_a_miss_says_in_which_part_the_nearest_entry_differs(tmp_path):
 
 
 @pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.fuzz)])
-def test_every_byte_and_every_truncation(tmp_path, step):
+def test_damaged_and_truncated_entries_are_detected(tmp_path, step):
     opened, number = folder(tmp_path), 5
     opened.keep(key(number), b"a program", 0.0)
     (path,) = tmp_path.iterdir()
@@ -96,7 +96,7 @@ def test_every_byte_and_every_truncation(tmp_path, step):
     assert sum(isinstance(result, Miss) for result in results) > len(results) / 2
 
 
-def test_what_was_used_longest_ago_goes_first(tmp_path):
+def test_least_recently_used_entry_is_evicted_first(tmp_path):
     opened = folder(tmp_path)
     for number in range(4):
         opened.keep(key(number), contents(number), 0.0)
@@ -108,7 +108,7 @@ def test_what_was_used_longest_ago_goes_first(tmp_path):
     assert [checked(opened, number) for number in range(4)] == [True, False, False, True]
 
 
-def test_it_never_holds_much_more_than_it_may(tmp_path):
+def test_folder_size_is_bounded(tmp_path):
     opened = folder(tmp_path, 100_000)
     assert "more than max_cache_bytes" in opened.keep(key(0), bytes(100_001), 0.0)
     for number in range(30):
@@ -117,7 +117,7 @@ def test_it_never_holds_much_more_than_it_may(tmp_path):
     assert checked(opened, 29)
 
 
-def test_a_full_folder_is_not_looked_through_at_every_write(tmp_path, monkeypatch):
+def test_full_folder_is_not_scanned_at_every_write(tmp_path, monkeypatch):
     opened = folder(tmp_path)
     opened.keep(key(0), b"small", 0.0)
     nbytes = opened.entries()[0].nbytes
@@ -131,14 +131,14 @@ def test_a_full_folder_is_not_looked_through_at_every_write(tmp_path, monkeypatc
     assert isinstance(full.find(key(499)), Entry)
 
 
-def test_one_large_entry_may_fill_the_folder(tmp_path):
+def test_single_entry_may_fill_the_folder(tmp_path):
     opened = folder(tmp_path, 100_000)
     for number in range(3):
         assert opened.keep(key(number), bytes(95_000), 0.0) == ""
         assert [each.path.name for each in opened.entries()] == [key(number).name]
 
 
-def test_what_was_never_finished_goes_after_an_hour(tmp_path):
+def test_unfinished_files_are_removed_after_an_hour(tmp_path):
     opened = folder(tmp_path)
     old, new = tmp_path / ".a.0000.part", tmp_path / ".b.0000.part"
     for each in (old, new):
@@ -159,7 +159,7 @@ def write_for_ever(path, seed, begun=None):
 
 
 @pytest.mark.parametrize("rounds", [12, pytest.param(200, marks=pytest.mark.fuzz)])
-def test_processes_that_are_killed_while_they_write_leave_nothing_half(tmp_path, rounds):
+def test_killed_writers_leave_no_partial_entries(tmp_path, rounds):
     """Send SIGKILL at random moments."""
     chance, opened = random.Random(0), folder(tmp_path)
     for round_ in range(rounds):
@@ -194,7 +194,7 @@ def purge_for(path, seconds):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seconds", [1, pytest.param(60, marks=pytest.mark.fuzz)])
-def test_two_writers_a_reader_and_a_purger(tmp_path, seconds):
+def test_concurrent_writers_reader_and_purger(tmp_path, seconds):
     writers = [FORKED.Process(target=write_for_ever, args=(tmp_path, seed)) for seed in range(2)]
     others = [
         FORKED.Process(target=read_for, args=(tmp_path, seconds, 3)),
@@ -235,12 +235,12 @@ def on_a_full_disk(path):
     warned(path, "cannot be written: File too large")
 
 
-def test_a_full_disk_costs_no_result(tmp_path):
+def test_full_disk_only_disables_caching(tmp_path):
     in_a_process(on_a_full_disk, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_is_none_costs_no_result(tmp_path):
+def test_invalid_folder_only_disables_caching(tmp_path):
     (tmp_path / "file").touch()
     in_a_process(warned, tmp_path / "file", "cannot be written: ")
 
@@ -257,7 +257,7 @@ def as_another_user(path):
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="needs to be root, to be somebody else")
-def test_a_folder_that_may_only_be_read_and_entries_of_others():
+def test_read_only_folder_and_entries_of_other_users():
     path = Path(tempfile.mkdtemp())
     try:
         (path / "empty").mkdir()
@@ -272,7 +272,7 @@ def test_a_folder_that_may_only_be_read_and_entries_of_others():
         shutil.rmtree(path)
 
 
-def test_an_entry_that_is_a_pipe_is_a_miss(tmp_path):
+def test_pipe_as_an_entry_is_a_miss(tmp_path):
     opened = folder(tmp_path)
     os.mkfifo(tmp_path / key(1).name)
     found = opened.find(key(1))
@@ -280,7 +280,7 @@ def test_an_entry_that_is_a_pipe_is_a_miss(tmp_path):
     assert "a device or a pipe" in opened.keep(key(1), contents(1), 0.0)
 
 
-def test_an_entry_that_anybody_may_write_to_is_not_used_and_none_is_written(tmp_path):
+def test_world_writable_entry_is_a_miss(tmp_path):
     opened = folder(tmp_path)
     before = os.umask(0)
     try:
@@ -296,7 +296,7 @@ def test_an_entry_that_anybody_may_write_to_is_not_used_and_none_is_written(tmp_
 
 
 @pytest.mark.parametrize("kind", ["program", "plan"])
-def test_a_damaged_entry_is_a_miss_that_is_warned_of_and_written_anew(tmp_path, kind):
+def test_damaged_entry_warns_and_is_rewritten(tmp_path, kind):
     outcome(tmp_path, network(), "fake_npu")
     (path,) = tmp_path.glob(f"*.{kind}")
     path.write_bytes(path.read_bytes()[:-1])

@@ -33,12 +33,12 @@ def kinds(folder):
     return sorted(each.path.name.rpartition(".")[2] for each in Folder(folder, 1 << 30).entries())
 
 
-def test_a_folder_that_is_named_there_switches_it_on(kept):
+def test_environment_variable_enables_caching(kept):
     assert [is_hit(), is_hit()] == [False, True]
     assert kinds(kept) == ["plan", "program"]
 
 
-def test_nothing_is_kept_where_none_is_named(monkeypatch, tmp_path):
+def test_caching_is_disabled_by_default(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     for value in ("", None):
         if value is None:
@@ -50,26 +50,26 @@ def test_nothing_is_kept_where_none_is_named(monkeypatch, tmp_path):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other platforms have other folders")
-def test_else_it_is_in_the_platforms_folder_where_a_session_wants_one(monkeypatch, tmp_path):
+def test_option_alone_uses_the_platform_cache_folder(monkeypatch, tmp_path):
     monkeypatch.delenv("NNADAPTER_CACHE_DIR", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert [is_hit(cache_dir=True), is_hit(cache_dir=True)] == [False, True]
     assert kinds(tmp_path / "nnadapter" / "programs") == ["plan", "program"]
 
 
-def test_options_of_a_session_come_first(kept, tmp_path):
+def test_session_options_override_the_environment(kept, tmp_path):
     assert is_hit(cache_dir=False) is None
     assert is_hit(cache_dir=tmp_path / "own") is False
     assert not kept.exists()
     assert is_hit() is False and is_hit(cache_dir=True) is True
 
 
-def test_reports_read_no_weights_for_it(kept):
+def test_reports_read_no_weights_for_caching(kept):
     report = nna.partition_report(network(), "fake_npu")
     assert [segment.cache for segment in report.segments] == [None]
 
 
-def test_parts_of_a_model_that_are_compared_are_not_kept(kept):
+def test_compared_parts_of_a_model_are_not_cached(kept):
     tight = {"relative_tolerance": 1e-12, "absolute_tolerance": 1e-12}
     assert not nna.compare(network(), "fake_npu", {"x": X}, layers=True, **tight).agrees
     assert kinds(kept) == ["plan", "program"]
@@ -77,7 +77,7 @@ def test_parts_of_a_model_that_are_compared_are_not_kept(kept):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("made", ["", ", options={'fallback': 'forbid'}", ", onnxruntime.SessionOptions()"])
-def test_the_cpu_alone_imports_nothing_of_it(kept, tmp_path, made):
+def test_cpu_session_does_not_import_caching(kept, tmp_path, made):
     onnx.save_model(parse(CHAIN), tmp_path / "model.onnx")
     code = (
         "import sys, nnadapter, onnxruntime\n"

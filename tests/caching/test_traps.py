@@ -26,13 +26,13 @@ MODELS = pytest.mark.parametrize("device", ["fake_npu", "openvino"], indirect=Tr
 
 
 @EVERY
-def test_the_same_model_is_a_hit_in_the_next_session(tmp_path, device):
+def test_next_session_of_the_model_is_a_hit(tmp_path, device):
     assert outcome(tmp_path, network(), device) == (False, "nothing is cached")
     assert outcome(tmp_path, network(), device) == (True, "")
 
 
 @EVERY
-def test_renamed_values_are_a_hit_and_right(tmp_path, device):
+def test_renamed_values_are_a_hit(tmp_path, device):
     outcome(tmp_path, network(), device)
     assert outcome(tmp_path, network(names=("input", "first", "second", "result")), device) == (True, "")
 
@@ -48,7 +48,7 @@ def test_renamed_values_are_a_hit_and_right(tmp_path, device):
     ],
     ids=["filters of 4 by 4", "other weights", "one bit", "the same weights in other places"],
 )
-def test_other_weights_are_a_miss_that_says_so(tmp_path, device, other, differs):
+def test_other_weights_are_an_explained_miss(tmp_path, device, other, differs):
     outcome(tmp_path, network(), device)
     hit, why = outcome(tmp_path, network(**other), device)
     assert not hit and why.startswith(f"the nearest entry differs in {differs}")
@@ -56,7 +56,7 @@ def test_other_weights_are_a_miss_that_says_so(tmp_path, device, other, differs)
 
 
 @MODELS
-def test_the_order_in_which_a_file_lists_weights_is_no_matter(tmp_path, device):
+def test_order_of_initializers_does_not_matter(tmp_path, device):
     outcome(tmp_path, network(), device)
     assert outcome(tmp_path, network(order=(1, 0)), device)[0]
 
@@ -126,7 +126,7 @@ def test_other_initial_states_are_a_miss(tmp_path, device):
 
 
 @MODELS
-def test_other_options_are_a_miss_that_names_them(tmp_path, device):
+def test_other_options_are_an_explained_miss(tmp_path, device):
     plain, other = {
         "fake_npu": ({}, {"memory_bytes": 1 << 28}),
         "openvino": ({}, {"threads": 1}),
@@ -137,7 +137,7 @@ def test_other_options_are_a_miss_that_names_them(tmp_path, device):
     assert not hit and f"the nearest entry differs in options ({name} '" in why
 
 
-def test_graphs_inside_of_nodes_that_read_other_values_are_others():
+def test_subgraphs_that_read_other_values_differ():
     from nnadapter.onnx.canonical import canonical
 
     def branching(read, constant="1.0"):
@@ -159,7 +159,7 @@ def test_graphs_inside_of_nodes_that_read_other_values_are_others():
     assert bytes(forms[0].constants[0].read()) != bytes(forms[2].constants[0].read())
 
 
-def test_a_node_that_names_a_file_has_no_key():
+def test_node_that_names_a_file_has_no_key():
     from nnadapter.ir.text import NotCanonicalError
     from nnadapter.onnx.canonical import canonical
 
@@ -170,7 +170,7 @@ def test_a_node_that_names_a_file_has_no_key():
         canonical(model)
 
 
-def test_what_nobody_knows_has_no_key():
+def test_unknown_model_fields_have_no_key():
     from nnadapter.ir.text import NotCanonicalError
     from nnadapter.onnx.canonical import canonical
 
@@ -253,7 +253,7 @@ def started(folder, *, package="1.0", version="1", hardware="chip", added=1):
 
 
 @pytest.mark.sweep
-def test_another_driver_or_hardware_is_a_miss_that_names_it(tmp_path):
+def test_other_driver_or_hardware_is_an_explained_miss(tmp_path):
     assert started(tmp_path)[1].startswith("CacheFacts(hit=False")
     assert started(tmp_path) == (1.0, "CacheFacts(hit=True, miss_reason='')\n")
     for change, words in (
@@ -268,7 +268,7 @@ def test_another_driver_or_hardware_is_a_miss_that_names_it(tmp_path):
     assert started(tmp_path) == (1.0, "CacheFacts(hit=True, miss_reason='')\n")
 
 
-def test_a_file_that_is_replaced_under_a_running_session(tmp_path):
+def test_model_file_replaced_during_a_session(tmp_path):
     """The session continues with the loaded model; the next one loads the new file."""
     path, folder = tmp_path / "model.onnx", tmp_path / "kept"
     options = nna.Options(cache_dir=folder)
@@ -314,7 +314,7 @@ def test_external_data_of_the_same_path_size_and_time_is_read(tmp_path):
 
 
 @MODELS
-def test_layers_that_are_bound_to_one_program_are_hits_of_their_own(tmp_path, device):
+def test_cloned_layers_are_separate_hits(tmp_path, device):
     rows = "".join(f"m{at} = MatMul(x{at}, w{at}) r{at} = Relu(m{at}) x{at + 1} = Erf(r{at}) " for at in range(3))
     model = onnx.parser.parse_model(f"{HEAD} g (float[4, 8] x0) => (float[4, 8] x3) {{ {rows} }}")
     model.graph.initializer.extend(numpy_helper.from_array(numbers(8, 8, seed=at), f"w{at}") for at in range(3))
@@ -325,7 +325,7 @@ def test_layers_that_are_bound_to_one_program_are_hits_of_their_own(tmp_path, de
 
 
 @pytest.mark.parametrize("device", ["openvino"], indirect=True)
-def test_plans_for_many_shapes_are_hits(tmp_path, device):
+def test_dynamic_plans_are_hits(tmp_path, device):
     model = parse(f"{HEAD} g (float[N, 4] x) => (float[N, 4] y) {{ a = Relu(x) b = Exp(a) y = Add(b, x) }}")
     kept = []
     for _ in range(2):
@@ -337,7 +337,7 @@ def test_plans_for_many_shapes_are_hits(tmp_path, device):
     assert [hit for hit, _ in kept] == [False, True] and kept[0][1] == kept[1][1]
 
 
-def test_a_program_that_its_driver_does_not_take_back_is_compiled_again(tmp_path):
+def test_program_rejected_by_its_driver_is_recompiled(tmp_path):
     folder = Folder(tmp_path, 1 << 30)
     outcome(tmp_path, network(), "fake_npu")
     (path,) = (each.path for each in folder.entries() if each.path.suffix == ".program")
@@ -352,7 +352,7 @@ def test_a_program_that_its_driver_does_not_take_back_is_compiled_again(tmp_path
 
 
 @pytest.mark.slow
-def test_a_session_without_a_cache_imports_nothing_of_it(tmp_path):
+def test_session_without_a_cache_does_not_import_caching(tmp_path):
     onnx.save_model(parse(CHAIN), tmp_path / "model.onnx")
     code = (
         "import sys, nnadapter\n"
@@ -368,7 +368,7 @@ def test_a_session_without_a_cache_imports_nothing_of_it(tmp_path):
 
 
 @pytest.mark.parametrize("device", ["openvino"], indirect=True)
-def test_a_language_model_with_a_growing_cache(tmp_path, device):
+def test_language_model_with_a_growing_cache(tmp_path, device):
     sizes = Sizes(layers=2, width=32, heads=4, words=40)
     model = language_model(sizes)
     hits = []

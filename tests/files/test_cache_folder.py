@@ -8,14 +8,14 @@ import pytest
 from nnadapter.files.atomic_files import cache_folder
 
 
-def test_what_a_person_names_comes_first(monkeypatch, tmp_path):
+def test_environment_variable_overrides_the_platform_folder(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "platform"))
     monkeypatch.setenv("NNADAPTER_CACHE_DIR", str(tmp_path / "own"))
     assert cache_folder() == tmp_path / "own"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other platforms have other folders")
-def test_a_name_is_read_as_a_shell_reads_it(monkeypatch, tmp_path):
+def test_home_directory_is_expanded_and_spaces_stripped(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("NNADAPTER_CACHE_DIR", "~/own ")
     assert cache_folder() == tmp_path / "own"
@@ -25,7 +25,7 @@ def test_a_name_is_read_as_a_shell_reads_it(monkeypatch, tmp_path):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other platforms have other folders")
-def test_else_it_is_the_platforms(monkeypatch, tmp_path):
+def test_default_is_the_platform_folder(monkeypatch, tmp_path):
     monkeypatch.setenv("NNADAPTER_CACHE_DIR", "")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert cache_folder() == tmp_path / "nnadapter"

@@ -15,7 +15,7 @@ def pipe(tmp_path):
     return path
 
 
-def test_a_file_keeps_its_permissions(tmp_path):
+def test_replaced_file_keeps_its_permissions(tmp_path):
     target = tmp_path / "file"
     target.write_bytes(b"before")
     target.chmod(0o600)
@@ -24,14 +24,14 @@ def test_a_file_keeps_its_permissions(tmp_path):
     assert stat.S_IMODE(target.stat().st_mode) == 0o600
 
 
-def test_no_file_takes_the_place_of_a_pipe(pipe):
+def test_pipe_is_not_replaced_by_a_file(pipe):
     with pytest.raises(OSError, match="pipe"):
         replace_file(pipe, lambda file: file.write(b"after"))
     assert stat.S_ISFIFO(pipe.stat().st_mode)
     assert list(pipe.parent.iterdir()) == [pipe]
 
 
-def test_a_pipe_is_written_to(pipe):
+def test_pipe_is_written_directly(pipe):
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
     try:
         write_file(pipe, lambda file: file.write(b"after"))
@@ -41,7 +41,7 @@ def test_a_pipe_is_written_to(pipe):
     assert stat.S_ISFIFO(pipe.stat().st_mode)
 
 
-def test_what_cannot_be_written_leaves_what_was_there(tmp_path):
+def test_failed_write_preserves_the_old_file(tmp_path):
     target = tmp_path / "file"
     target.write_bytes(b"before")
 

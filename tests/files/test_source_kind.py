@@ -22,11 +22,11 @@ from nnadapter.files.source_kind import MAGIC, SourceKind, kind_of
         (3, SourceKind.ONNX),
     ],
 )
-def test_names_tell_models_of_paddles(path, kind):
+def test_paddle_models_are_recognized_by_name(path, kind):
     assert kind_of(path) is kind
 
 
-def test_files_are_told_by_their_beginning_first(tmp_path):
+def test_compiled_files_are_recognized_by_magic_bytes(tmp_path):
     for name in ("f", "f.json"):
         (tmp_path / name).write_bytes(MAGIC + b"more")
         assert kind_of(tmp_path / name) is kind_of(str(tmp_path / name)) is SourceKind.COMPILED
@@ -35,7 +35,7 @@ def test_files_are_told_by_their_beginning_first(tmp_path):
     assert kind_of(tmp_path) is SourceKind.PADDLE
 
 
-def test_modules_are_told_where_pytorch_is_imported(monkeypatch):
+def test_modules_are_recognized_if_pytorch_is_imported(monkeypatch):
     class Module:
         pass
 

@@ -62,7 +62,7 @@ def refused(document):
          ", numbers.a, key 'b': number out of range, got one of 1329 bits; write it again"),
     ],
 )  # fmt: skip
-def test_the_place_is_named(document, entry, key, said):
+def test_error_names_the_position(document, entry, key, said):
     assert refused(document) == (entry, key, said)
 
 
@@ -80,7 +80,7 @@ def test_the_place_is_named(document, entry, key, said):
         ('{"version": "1"}', ", key 'version': expected 1, got '1'; write it again"),
     ],
 )
-def test_what_json_alone_would_take(text, said):
+def test_defects_accepted_by_json_are_refused(text, said):
     assert said in refused(text)[2]
 
 
@@ -95,7 +95,7 @@ values = st.recursive(
 
 
 @given(st.dictionaries(hostile | st.sampled_from(["by_color", "numbers"]), values, max_size=3))
-def test_whatever_a_file_holds_is_read_or_refused_by_its_own_error(document):
+def test_arbitrary_contents_are_accepted_or_refused(document):
     try:
         found = KIND.parsed(json.dumps({"version": 1, **document}), "f")
     except NNAdapterError as error:
@@ -105,18 +105,18 @@ def test_whatever_a_file_holds_is_read_or_refused_by_its_own_error(document):
 
 
 @given(st.dictionaries(hostile, values, max_size=3))
-def test_json_says_what_the_standard_library_says(document):
+def test_parsed_json_equals_the_standard_library(document):
     assert parse_json(json.dumps(document)) == document
 
 
-def test_toml_is_read_alike():
+def test_toml_is_parsed_likewise():
     kind = FileKind(name="list", contents=Document, error=StoredFileError, advice="mend it", parse=tomllib.loads)
     assert kind.parsed('[[items]]\nname = "a"\r\n', "f") == Document(items=(Item("a"),))
     with pytest.raises(StoredFileError, match=r"list 'f', items 1, key 'sizes': expected a list, got nan; mend it"):
         kind.parsed('[[items]]\nname = "a"\nsizes = nan', "f")
 
 
-def test_many_keys_cost_little():
+def test_many_keys_are_searched_quickly():
     """The key of a mapping is found by bisection."""
     numbers = {"a": {str(number): 1.0 for number in range(20_000)} | {"last": "x"}}
     assert refused({"numbers": numbers})[:2] == ("numbers.a", "last")

@@ -26,7 +26,7 @@ IN_VAIN = f"""{HEAD} g (float[N, 3] x, bool c, int64 times) => (float[N, 3] y) {
 
 
 @pytest.mark.parametrize("text", [FLAG, RATE, SHARED, BEHIND], ids=["flag", "rate", "shared", "behind"])
-def test_each_choice_is_kept(tmp_path, text):
+def test_plan_of_each_branch_is_cached(tmp_path, text):
     model, options = parse(text), nna.Options(cache_dir=tmp_path / "kept", fallback="allow")
     for turn, feeds in enumerate((FEEDS[text][:1], FEEDS[text][1:], FEEDS[text], FEEDS[text])):
         with nna.InferenceSession(model, devices="fake_npu", options=options) as session:
@@ -38,7 +38,7 @@ def test_each_choice_is_kept(tmp_path, text):
                 assert isinstance(session._engine.source, CachedPlanSource)
 
 
-def test_what_is_carried_on_is_bounded(tmp_path, monkeypatch):
+def test_number_of_cached_forks_is_bounded(tmp_path, monkeypatch):
     monkeypatch.setattr(plan_cache_writer, "MOST_FORKS", 2)
     text = f"""{HEAD} g (float[N, 3] x, bool c, bool d) => (float[N, 3] y) {{
         y = If(c) <
@@ -61,7 +61,7 @@ def test_what_is_carried_on_is_bounded(tmp_path, monkeypatch):
                 assert len(session._engine.source._file.message.forks) <= 2
 
 
-def test_a_choice_that_gained_nothing_says_nothing_of_others(tmp_path):
+def test_branch_without_gain_does_not_affect_others(tmp_path):
     model, options = parse(IN_VAIN), nna.Options(cache_dir=tmp_path / "kept", fallback="allow")
     in_turn = [
         ((True, 2), "ModelPlanSource", "cpu"),

@@ -75,12 +75,12 @@ def found(model, device, folder, feed=None, **options):
 
 
 @MODELS
-def test_the_next_session_has_the_plan(path, folder, device):
+def test_next_session_has_the_plan(path, folder, device):
     assert [found(path, device, folder) for _ in range(3)] == [False, True, True]
 
 
 @pytest.mark.parametrize("device", ["fake_npu", "openvino"], indirect=True)
-def test_neither_onnx_nor_what_plans_is_imported_for_it(path, folder, device):
+def test_cached_plan_imports_neither_onnx_nor_the_planner(path, folder, device):
     found(path, device, folder)
     code = (
         "import importlib.util, sys, numpy, nnadapter\n"
@@ -108,7 +108,7 @@ def test_other_weights_of_the_same_path_size_and_time(path, folder, other):
         assert found(path, "fake_npu", folder) is is_hit
 
 
-def test_renamed_inputs_have_a_plan_of_their_own(folder):
+def test_renamed_inputs_need_another_plan(folder):
     for names, is_hit in (
         (("x", "w", "v", "y"), False),
         (("input", "w", "v", "y"), False),
@@ -120,7 +120,7 @@ def test_renamed_inputs_have_a_plan_of_their_own(folder):
 
 @needs("openvino")
 @pytest.mark.parametrize("place", ["weights", "further/weights"])
-def test_external_data_decides_by_what_it_holds(tmp_path, folder, place):
+def test_contents_of_external_data_are_in_the_key(tmp_path, folder, place):
     path = tmp_path / "model.onnx"
     (tmp_path / "further").mkdir()
 
@@ -139,7 +139,7 @@ def test_external_data_decides_by_what_it_holds(tmp_path, folder, place):
         assert found(path, "openvino", folder, {"x": numbers(2, 200)}) is is_hit
 
 
-def test_external_data_that_is_named_in_another_order_of_fields(tmp_path, folder):
+def test_external_data_with_swapped_fields_is_not_cached(tmp_path, folder):
     """Protobuf writes an entry's key first; a file with the value first is never cached."""
     path = tmp_path / "model.onnx"
     model = onnx.parser.parse_model(f"{HEAD} g (float[2, 200] x) => (float[2, 200] y) {{ y = MatMul(x, w) }}")
@@ -155,7 +155,7 @@ def test_external_data_that_is_named_in_another_order_of_fields(tmp_path, folder
             assert not has_cache(opened)
 
 
-def test_options_rules_and_plans_decide_by_what_they_hold(path, folder, tmp_path):
+def test_options_and_rule_contents_are_in_the_key(path, folder, tmp_path):
     rules = tmp_path / "rules.toml"
     rules.write_text("[[ban]]\nop_type = 'Relu'\ndevice = 'fake_npu'")
     assert [found(path, "fake_npu", folder) for _ in range(2)] == [False, True]
@@ -170,7 +170,7 @@ def test_options_rules_and_plans_decide_by_what_they_hold(path, folder, tmp_path
 
 
 @pytest.mark.parametrize("device", ["fake_npu", "openvino"], indirect=True)
-def test_further_shapes_go_on_with_the_model_and_are_kept_too(folder, device):
+def test_plans_for_further_shapes_are_cached_too(folder, device):
     model = parse(OPEN).SerializeToString()
     assert not found(model, device, folder, {"x": numbers(2, 4)})
     for rows in (3, 5):
@@ -184,7 +184,7 @@ def test_further_shapes_go_on_with_the_model_and_are_kept_too(folder, device):
         assert is_kept(opened) and isinstance(opened._engine.source, CachedPlanSource), "one plan serves them all"
 
 
-def test_a_run_by_a_cached_plan_that_ends_after_its_source_was_replaced(folder, monkeypatch):
+def test_run_survives_replacement_of_its_cached_plan(folder, monkeypatch):
     model, together = parse(OPEN).SerializeToString(), Barrier(2)
     with session(model, "fake_npu", folder) as opened:
         for rows in (2, 3, 5):  # the second plan also serves other sizes
@@ -212,7 +212,7 @@ def test_a_run_by_a_cached_plan_that_ends_after_its_source_was_replaced(folder, 
 
 
 @pytest.mark.parametrize("device", ["fake_npu", "openvino"], indirect=True)
-def test_shapes_that_need_plans_of_their_own_have_them(folder, device):
+def test_static_plans_per_shape_are_cached(folder, device):
     model = parse(NO_TWO_SHAPES).SerializeToString()
     for count in range(2, 6):
         found(model, device, folder, {"x": numbers(count, 4)})
@@ -222,7 +222,7 @@ def test_shapes_that_need_plans_of_their_own_have_them(folder, device):
         assert isinstance(opened._engine.source, CachedPlanSource)
 
 
-def test_plans_that_threads_make_at_once_are_all_kept(folder):
+def test_concurrently_made_plans_are_all_cached(folder):
     model, counts = parse(NO_TWO_SHAPES), range(1, 7)
     for number in range(5):
         together = Barrier(len(counts))
@@ -240,7 +240,7 @@ def test_plans_that_threads_make_at_once_are_all_kept(folder):
 
 
 @pytest.mark.parametrize("device", ["fake_npu", "openvino", "acme_c"], indirect=True)
-def test_a_language_model_with_a_growing_cache(folder, device):
+def test_language_model_with_a_growing_cache(folder, device):
     sizes = Sizes(layers=2, width=32, heads=4, words=40)
     model = language_model(sizes).SerializeToString()
     kept = []
@@ -258,7 +258,7 @@ def test_a_language_model_with_a_growing_cache(folder, device):
 
 
 @pytest.mark.slow
-def test_a_device_that_fails_in_a_run_is_left_as_without_a_cache(folder):
+def test_device_failure_falls_back_as_without_a_cache(folder):
     model = parse(CHAIN).SerializeToString()
     feed = {"x": numbers(2, 3)}
     assert [found(model, "keeping", folder, feed) for _ in range(2)] == [False, True]
@@ -271,7 +271,7 @@ def test_a_device_that_fails_in_a_run_is_left_as_without_a_cache(folder):
         assert opened.report().segments[0].failures
 
 
-def test_a_plan_that_cannot_go_on_is_left_as_without_a_cache(folder):
+def test_failing_plan_falls_back_as_without_a_cache(folder):
     model = f"{HEAD} g (float[2, 3] x, int64[1] n) => (float[M] y) {{ a = Abs(n) y = Reshape(x, a) }}"
     feed = {"x": numbers(2, 3), "n": np.array([6])}
     for is_hit in (False, True, True):
@@ -286,7 +286,7 @@ def test_a_plan_that_cannot_go_on_is_left_as_without_a_cache(folder):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", ["deserialize raises", "check_blob raises", "deserialize gives nothing"])
-def test_a_program_that_is_not_taken_back_is_compiled_again(folder, fault):
+def test_rejected_program_is_compiled_again(folder, fault):
     model, feed = parse(CHAIN).SerializeToString(), {"x": numbers(2, 3)}
     found(model, "keeping", folder, feed)
     FAULTS.add(fault)
@@ -296,7 +296,7 @@ def test_a_program_that_is_not_taken_back_is_compiled_again(folder, fault):
     assert found(model, "keeping", folder, feed)
 
 
-def test_a_program_that_was_dropped_is_compiled_again(path, folder):
+def test_deleted_program_is_compiled_again(path, folder):
     found(path, "fake_npu", folder)
     (program,) = folder.glob("*.program")
     program.unlink()
@@ -305,7 +305,7 @@ def test_a_program_that_was_dropped_is_compiled_again(path, folder):
 
 @pytest.mark.parametrize("step", [199, pytest.param(1, marks=pytest.mark.fuzz)])
 @pytest.mark.filterwarnings("ignore::nnadapter.errors.CacheWarning")
-def test_a_damaged_entry_is_never_run(path, folder, step):
+def test_damaged_entry_is_never_run(path, folder, step):
     found(path, "fake_npu", folder)
     (plan,) = folder.glob("*.plan")
     whole = plan.read_bytes()
@@ -321,7 +321,7 @@ def test_a_damaged_entry_is_never_run(path, folder, step):
     assert found(path, "fake_npu", folder)
 
 
-def test_an_entry_of_another_key_under_its_name_is_not_used(path, folder, tmp_path):
+def test_entry_with_another_key_is_not_used(path, folder, tmp_path):
     found(path, "fake_npu", folder)
     other = tmp_path / "other.onnx"
     onnx.save_model(network(seed=9), other)
@@ -335,7 +335,7 @@ def test_an_entry_of_another_key_under_its_name_is_not_used(path, folder, tmp_pa
     assert not found(other, "fake_npu", folder)
 
 
-def test_a_model_that_is_replaced_under_a_session(folder, tmp_path):
+def test_model_file_replaced_during_a_session(folder, tmp_path):
     """Existing plans still run; new planning fails with a message about the replaced file."""
     path = tmp_path / "model.onnx"
 
@@ -355,7 +355,7 @@ def test_a_model_that_is_replaced_under_a_session(folder, tmp_path):
     assert not found(path, "fake_npu", folder, feed)
 
 
-def test_a_message_may_be_edited_while_the_session_lives(folder):
+def test_editing_the_model_does_not_affect_the_session(folder):
     feeds = [{"x": numbers(count, 4)} for count in (2, 3)]
     for is_hit in (False, True):
         model = parse(NO_TWO_SHAPES)
@@ -366,7 +366,7 @@ def test_a_message_may_be_edited_while_the_session_lives(folder):
             assert is_kept(opened) is is_hit
 
 
-def test_what_a_person_is_told(path, folder):
+def test_report_and_signature_of_a_cached_plan(path, folder):
     with session(path, ["fake_npu"], folder) as opened:
         opened.run(None, {"x": X})
         first = opened.report()
@@ -389,7 +389,7 @@ def test_what_a_person_is_told(path, folder):
         assert any("differs in options (fake_npu.threads" in note for note in opened.report().notes)
 
 
-def test_figures_of_the_session_that_planned_are_not_told_of_one_that_found_the_plan(path, folder):
+def test_compile_times_are_not_reported_for_cached_plans(path, folder):
     @memoize(4)
     def squared(number):
         return number * number
@@ -409,7 +409,7 @@ def test_figures_of_the_session_that_planned_are_not_told_of_one_that_found_the_
     assert not any(segment.compile_seconds for segment in report.segments)
 
 
-def test_a_binding_runs_what_was_kept(path, folder):
+def test_binding_runs_a_cached_plan(path, folder):
     found(path, "fake_npu", folder)
     with session(path, "fake_npu", folder) as opened:
         assert is_kept(opened)
@@ -422,7 +422,7 @@ def test_a_binding_runs_what_was_kept(path, folder):
         )
 
 
-def test_a_session_that_is_closed_stays_closed(folder):
+def test_closed_session_stays_closed(folder):
     model = parse(NO_TWO_SHAPES).SerializeToString()
     found(model, "fake_npu", folder, {"x": numbers(2, 4)})
     opened = session(model, "fake_npu", folder)
@@ -433,7 +433,7 @@ def test_a_session_that_is_closed_stays_closed(folder):
             opened.run(None, {"x": numbers(count, 4)})
 
 
-def test_where_the_folder_cannot_be_written_the_plan_is_not_kept_and_it_is_said(path, tmp_path):
+def test_unwritable_cache_folder_warns(path, tmp_path):
     (tmp_path / "file").write_text("no folder")
     with pytest.warns(CacheWarning) as seen, session(path, "fake_npu", tmp_path / "file") as opened:
         check(opened, network(), {"x": X})

@@ -74,7 +74,7 @@ def hit(model, feed, device, folder, **options):
         return isinstance((*opened._engine._retired, opened._engine.source)[0], CachedPlanSource)
 
 
-def test_every_option_is_in_the_key_or_decides_nothing(model, tmp_path):
+def test_options_that_affect_plans_are_in_the_key(model, tmp_path):
     assert DECIDES.keys() == {field.name for field in fields(nna.Options)}
     usual = name_of(model, cache_dir=tmp_path)
     for name, (value, decides) in DECIDES.items():
@@ -82,7 +82,7 @@ def test_every_option_is_in_the_key_or_decides_nothing(model, tmp_path):
             assert (name_of(model, **{"cache_dir": tmp_path, name: value}) != usual) is decides, name
 
 
-def test_a_plan_file_is_in_the_key_by_what_it_holds(model, tmp_path):
+def test_contents_of_plan_files_are_in_the_key(model, tmp_path):
     names = []
     for text in ("one", "two", "one"):
         (tmp_path / "plan").write_text(text)
@@ -91,7 +91,7 @@ def test_a_plan_file_is_in_the_key_by_what_it_holds(model, tmp_path):
     assert name_of(model, cache_dir=tmp_path) not in names
 
 
-def test_every_option_of_a_device_is_in_the_key(model, tmp_path):
+def test_every_device_option_is_in_the_key(model, tmp_path):
     usual = name_of(model, cache_dir=tmp_path)
     others = {bool: lambda value: not value, int: lambda value: value + 1, float: lambda value: value + 1.0}
     for name, value in check_options("fake_npu", {}).items():
@@ -101,7 +101,7 @@ def test_every_option_of_a_device_is_in_the_key(model, tmp_path):
     assert name_of(model, ("fake_npu", {}), cache_dir=tmp_path) == usual
 
 
-def test_the_order_of_devices_is_in_the_key_that_of_hosts_too(model, tmp_path):
+def test_order_of_all_devices_is_in_the_key(model, tmp_path):
     orders = (
         ["fake_npu", "keeping"],
         ["keeping", "fake_npu"],
@@ -112,7 +112,7 @@ def test_the_order_of_devices_is_in_the_key_that_of_hosts_too(model, tmp_path):
     assert len({name_of(model, order, cache_dir=tmp_path) for order in orders}) == len(orders)
 
 
-def test_a_device_that_is_named_twice_is_an_error_with_a_plan_too(model, folder):
+def test_duplicate_device_is_refused_despite_a_cached_plan(model, folder):
     hit(model, {"x": numbers(2, 3)}, "fake_npu", folder)
     with pytest.raises(InvalidOptionError, match="is named twice"):
         session(model, ["fake_npu", "fake_npu:0"], folder)
@@ -120,13 +120,13 @@ def test_a_device_that_is_named_twice_is_an_error_with_a_plan_too(model, folder)
         named_requests(["fake_npu", "fake_npu:0"])
 
 
-def test_seconds_that_an_isolated_device_may_take_are_not_in_the_key(model, tmp_path):
+def test_timeouts_of_isolation_are_not_in_the_key(model, tmp_path):
     names = {name_of(model, cache_dir=tmp_path, isolate={"fake_npu": {"run": each}}) for each in (1.0, 2.0)}
     assert names == {name_of(model, cache_dir=tmp_path, isolate=True)}
 
 
 @pytest.mark.parametrize("device", ["fake_npu", "cpu"])
-def test_calibrations_are_in_the_key_those_of_the_host_too(model, tmp_path, device):
+def test_device_and_host_calibrations_are_in_the_key(model, tmp_path, device):
     usual = name_of(model, cache_dir=tmp_path)
     file = cache_folder() / "calibrations" / f"{device}-of-a-test.json"
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -138,7 +138,7 @@ def test_calibrations_are_in_the_key_those_of_the_host_too(model, tmp_path, devi
 
 
 @pytest.mark.parametrize("marker", [LOCATION + b"\0\0", LOCATION + b"\x12\x01\0", b"\0\0" + LOCATION[:8]])
-def test_weights_beside_the_model_that_look_like_names(tmp_path, folder, marker):
+def test_external_weights_that_resemble_file_names(tmp_path, folder, marker):
     def write(seed):
         model = onnx.parser.parse_model(MATMUL)
         weights = np.frombuffer(bytearray(marker.ljust(16, b"\0") + numbers(200, 200, seed=seed).tobytes()[16:]), "f4")
@@ -154,7 +154,7 @@ def test_weights_beside_the_model_that_look_like_names(tmp_path, folder, marker)
 
 
 @pytest.mark.parametrize("begins", [b"\x8a\x00\x08", b"\x0a\x88\x00", b"\x8a\x80\x00\x88\x80\x00"])
-def test_a_name_of_external_data_behind_padded_numbers_is_not_passed_over(begins):
+def test_external_data_names_with_padded_varints_are_unkeyed(begins):
     """Protobuf accepts zero-padded numbers, which nobody writes; such a file is never cached."""
     entry = begins + b"location\x12\x07weights"
     read = onnx.StringStringEntryProto.FromString(entry)
@@ -172,7 +172,7 @@ def test_a_name_of_external_data_behind_padded_numbers_is_not_passed_over(begins
         LOCATION + b"\x12\x03two\x1a\x01x",
     ],
 )
-def test_an_entry_that_holds_more_than_a_name_has_none(entry):
+def test_ambiguous_external_data_entry_is_unkeyed(entry):
     """Readers use the last field."""
     contents = b"\x6a" + bytes([len(entry)]) + entry
     assert onnx.TensorProto.FromString(contents).external_data[0].key == "location"
@@ -181,7 +181,7 @@ def test_an_entry_that_holds_more_than_a_name_has_none(entry):
 
 
 @pytest.mark.parametrize("length", [b"\x8f\x00", b"\x8f\x80\x00", b"\x8f\x80\x80\x00"])
-def test_an_entry_whose_length_is_padded_has_no_name(length):
+def test_external_data_entry_with_padded_length_is_unkeyed(length):
     entry = LOCATION + b"\x12\x03one"
     assert onnx.TensorProto.FromString(b"\x6a" + length + entry).external_data[0].value == "one"
     with pytest.raises(UnkeyedError, match="in an unusual way"):
@@ -190,7 +190,7 @@ def test_an_entry_whose_length_is_padded_has_no_name(length):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 100, 115, 116, 117, 130, 4000])
-def test_names_of_all_lengths_are_found_wherever_a_piece_ends(tmp_path, size):
+def test_file_names_across_chunk_boundaries_are_found(tmp_path, size):
     tensor = onnx.TensorProto(name="w" * 40)
     for letter in "nm":
         tensor.external_data.add(key="location", value=letter * size)
@@ -199,7 +199,7 @@ def test_names_of_all_lengths_are_found_wherever_a_piece_ends(tmp_path, size):
         assert source_of(tmp_path / "model").beside.words["files"] == "3"
 
 
-def test_a_file_has_one_key_on_every_system(tmp_path, monkeypatch):
+def test_key_does_not_depend_on_the_operating_system(tmp_path, monkeypatch):
     tensor = onnx.TensorProto(name="w", data_location=onnx.TensorProto.EXTERNAL)
     tensor.external_data.add(key="location", value="weights")
     pieces = np.arange(3 << 20, dtype=np.int32).tobytes()
@@ -219,7 +219,7 @@ def test_a_file_has_one_key_on_every_system(tmp_path, monkeypatch):
         "float[2, 3] location) => (float[2, 3] y) { y = Relu(location)",
     ],
 )
-def test_a_value_that_is_called_as_the_key_of_external_data(tmp_path, folder, text):
+def test_value_named_location_is_accepted(tmp_path, folder, text):
     model = parse(f"{HEAD} g ({text} }}")
     onnx.save_model(model, tmp_path / "model.onnx")
     feed = {model.graph.input[0].name: numbers(2, 3)}
@@ -228,7 +228,7 @@ def test_a_value_that_is_called_as_the_key_of_external_data(tmp_path, folder, te
             hit(source, feed, "fake_npu", folder)
 
 
-def test_equal_models_beside_other_weights(tmp_path, folder):
+def test_equal_models_with_different_external_weights(tmp_path, folder):
     for seed in (1, 2):
         model = onnx.parser.parse_model(MATMUL)
         model.graph.initializer.append(numpy_helper.from_array(numbers(200, 200, seed=seed), "w"))
@@ -240,13 +240,13 @@ def test_equal_models_beside_other_weights(tmp_path, folder):
     assert hits == [False, False, True, True]
 
 
-def test_what_is_no_model_is_the_error_that_it_is_without_a_cache(folder):
+def test_invalid_model_type_raises_the_usual_error(folder):
     for source in (7, bytearray(b"x"), None):
         with pytest.raises(TypeError, match=r"a model is a path, bytes or an onnx\.ModelProto"):
             session(source, "fake_npu", folder)
 
 
-def test_devices_may_be_edited_while_the_session_lives(folder):
+def test_editing_device_arguments_does_not_affect_the_session(folder):
     model = parse(NO_TWO_SHAPES).SerializeToString()
     hit(model, {"x": numbers(2, 4)}, ("fake_npu", {"threads": 1}), folder)
     given = {"threads": 1}
@@ -258,7 +258,7 @@ def test_devices_may_be_edited_while_the_session_lives(folder):
         assert {step.device for step in opened.provenance.steps} == {"fake_npu", "cpu"}
 
 
-def test_rules_that_are_edited_under_a_session(folder, tmp_path):
+def test_rules_edited_during_a_session_are_an_error(folder, tmp_path):
     """A plan by other rules is neither run nor cached under the key of the first ones."""
     model, rules = parse(NO_TWO_SHAPES).SerializeToString(), tmp_path / "rules.toml"
     rules.write_text(BAN.format("Exp"))
@@ -273,7 +273,7 @@ def test_rules_that_are_edited_under_a_session(folder, tmp_path):
         assert [step.device for step in opened.provenance.steps] == ["fake_npu", "cpu"]
 
 
-def test_nothing_that_was_planned_with_a_registered_kernel_is_kept(folder):
+def test_plans_with_custom_kernels_are_not_cached(folder):
     model = parse(NO_TWO_SHAPES).SerializeToString()
     hit(model, {"x": numbers(2, 4)}, "fake_npu", folder)
     (plan,) = folder.glob("*.plan")
@@ -297,7 +297,7 @@ print(*sorted(os.listdir(sys.argv[2])))
 
 @pytest.mark.slow
 @pytest.mark.parametrize("device", ["fake_npu", pytest.param("openvino", marks=pytest.mark.sweep)], indirect=True)
-def test_keys_hang_on_no_order_that_another_process_has_otherwise(model, tmp_path, folder, device):
+def test_keys_do_not_depend_on_hash_order(model, tmp_path, folder, device):
     (tmp_path / "model.onnx").write_bytes(model)
     command = [sys.executable, "-c", SEEDED, str(tmp_path / "model.onnx"), str(folder), device]
     listed = [

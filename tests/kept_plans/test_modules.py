@@ -38,7 +38,7 @@ with torch.no_grad():
 
 
 @pytest.mark.sweep
-def test_the_next_process_finds_what_was_kept(tmp_path):
+def test_next_process_finds_cached_plans(tmp_path):
     pytest.importorskip("torch")
 
     def here(seed):

@@ -32,7 +32,7 @@ def small(tmp_path):
 
 
 @given(st.lists(st.tuples(st.text(min_size=1, max_size=5), st.binary(max_size=300)), max_size=12))
-def test_what_is_written_is_read_and_equal_parts_are_one(tmp_path_factory, parts):
+def test_parts_round_trip_and_duplicates_are_merged(tmp_path_factory, parts):
     path = tmp_path_factory.mktemp("parts") / "file"
     numbers = written(path, parts)
     container = Container.open(path)
@@ -42,12 +42,12 @@ def test_what_is_written_is_read_and_equal_parts_are_one(tmp_path_factory, parts
     assert all(part.offset % ALIGNMENT == 0 for part in container.parts)
 
 
-def test_pieces_are_one_part(tmp_path):
+def test_several_buffers_form_one_part(tmp_path):
     write_container(tmp_path / "f", lambda writer: writer.add("x", b"ab", memoryview(b"cd")))
     assert bytes(Container.open(tmp_path / "f").contents(0, "x")) == b"abcd"
 
 
-def test_what_a_thread_checked_is_checked_and_what_it_found_damaged_is_refused(tmp_path):
+def test_background_check_detects_damaged_parts(tmp_path):
     large = [("l", bytes([value]) * (1 << 20)) for value in (1, 2)]
     written(tmp_path / "f", [("s", b"small"), *large])
     contents = bytearray((tmp_path / "f").read_bytes())
@@ -61,7 +61,7 @@ def test_what_a_thread_checked_is_checked_and_what_it_found_damaged_is_refused(t
     assert bytes(container.contents(0)) == b"small"
 
 
-def test_a_check_ahead_that_cannot_be_is_done_by_who_asks_for_the_part(tmp_path, monkeypatch):
+def test_failed_background_check_is_done_at_access(tmp_path, monkeypatch):
     """A forged plan may name missing parts, and a process may have reached its thread limit."""
     written(tmp_path / "f", [("l", bytes(1 << 20))])
     container = Container.open(tmp_path / "f")
@@ -77,24 +77,24 @@ def test_a_check_ahead_that_cannot_be_is_done_by_who_asks_for_the_part(tmp_path,
     assert bytes(container.contents(0)) == bytes(1 << 20)
 
 
-def test_large_parts_begin_at_a_page(tmp_path):
+def test_large_parts_are_page_aligned(tmp_path):
     written(tmp_path / "f", [("s", b"1"), ("l", bytes(PAGE)), ("s", b"2"), ("l", b"y" * (PAGE + 1))])
     assert [part.offset % PAGE for part in Container.open(tmp_path / "f").parts if part.length >= PAGE] == [0, 0]
 
 
-def test_the_same_parts_give_the_same_bytes(tmp_path, small):
+def test_writing_is_deterministic(tmp_path, small):
     written(tmp_path / "again", SMALL)
     assert (tmp_path / "again").read_bytes() == small
 
 
-def test_every_flipped_byte_is_found(small):
+def test_every_flipped_byte_is_detected(small):
     for at in range(len(small)):
         damaged = small[:at] + bytes([small[at] ^ 0x41]) + small[at + 1 :]
         with pytest.raises(CompiledModelError):
             Container.of(damaged).verify()
 
 
-def test_every_flipped_byte_gives_the_right_contents_or_an_error(small):
+def test_flipped_byte_gives_right_contents_or_an_error(small):
     right = [contents for _, contents in SMALL[:3]] + [SMALL[4][1]]
     for at in range(len(small)):
         for flip in (1, 0x80, 0xFF):
@@ -113,7 +113,7 @@ def test_every_truncation_is_an_error(small):
             Container.of(small[:length])
 
 
-def test_what_stands_behind_the_end_is_an_error(small):
+def test_trailing_bytes_are_an_error(small):
     with pytest.raises(CompiledModelError, match="damaged"):
         Container.of(small + b"\0")
 
@@ -152,7 +152,7 @@ ROW = {"kind": "x", "offset": 64, "length": 64, "crc32": 0, "sha256": bytes(32)}
         [ROW | {"length": 65}, ROW | {"offset": 128}],
     ],
 )
-def test_parts_lie_in_the_file_and_apart(rows):
+def test_parts_outside_the_file_or_overlapping_are_refused(rows):
     Container.of(with_table([ROW]))
     with pytest.raises(CompiledModelError, match="damaged"):
         Container.of(with_table(rows))
@@ -161,19 +161,19 @@ def test_parts_lie_in_the_file_and_apart(rows):
 @pytest.mark.parametrize(
     "prefix", [{"zero": 1}, {"version": 0}, {"length": 1 << 60}, {"offset": 1 << 60}, {"offset": 3}]
 )
-def test_the_prefix_is_not_believed(prefix):
+def test_invalid_prefix_is_refused(prefix):
     with pytest.raises(CompiledModelError, match="damaged"):
         Container.of(with_table([ROW], **prefix))
 
 
-def test_tables_are_bounded_before_memory_is_taken_for_them():
+def test_oversized_table_is_refused_before_parsing():
     harmful = b"\x0a\x00" * (CONTAINER_BYTES // 2 + 1)  # empty rows need a hundred times their size in memory
     whole = PREFIX.pack(MAGIC, 1, 0, PREFIX.size, len(harmful), sha256(harmful).digest()) + harmful
     with pytest.raises(CompiledModelError, match=f"its table has {len(harmful)} bytes"):
         Container.of(whole)
 
 
-def test_what_is_larger_than_readers_take_is_not_written():
+def test_oversized_message_is_not_written():
     small = MESSAGES._replace(largest=100)
     table = small.new("Table")
     table.parts.add(kind="x", sha256=bytes(32))
@@ -186,12 +186,12 @@ def test_what_is_larger_than_readers_take_is_not_written():
             attempt()
 
 
-def test_a_newer_version_says_what_to_do():
+def test_newer_version_asks_for_an_update():
     with pytest.raises(CompiledModelError, match=r"version 2.*knows 1 to 1; update nnadapter"):
         Container.of(with_table([ROW], version=2))
 
 
-def test_fields_that_are_not_known_are_refused():
+def test_unknown_fields_are_refused():
     whole = with_table([])
     table = b"\x78\x01"
     prefix = PREFIX.pack(whole[:8], 1, 0, len(whole), len(table), sha256(table).digest())
@@ -199,14 +199,14 @@ def test_fields_that_are_not_known_are_refused():
         Container.of(prefix + whole[PREFIX.size :] + table)
 
 
-def test_parts_are_of_a_kind_and_there(small):
+def test_wrong_part_kind_or_number_is_refused(small):
     container = Container.of(small)
     for number, kind in ((0, "c"), (4, ""), (-1, "")):
         with pytest.raises(CompiledModelError):
             container.contents(number, kind)
 
 
-def test_what_is_no_file_is_an_error(tmp_path):
+def test_missing_or_empty_file_is_an_error(tmp_path):
     for path in (tmp_path, tmp_path / "nothing"):
         assert kind_of(path) is not SourceKind.COMPILED
         with pytest.raises(CompiledModelError, match="cannot be read"):
@@ -217,13 +217,13 @@ def test_what_is_no_file_is_an_error(tmp_path):
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes with names")
-def test_a_pipe_is_an_error_and_nobody_is_waited_for(tmp_path):
+def test_pipe_is_an_immediate_error(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(CompiledModelError, match="0 bytes"):
         Container.open(tmp_path / "pipe")
 
 
-def test_a_file_that_is_replaced_stays_what_it_was_for_readers(tmp_path):
+def test_readers_keep_the_replaced_file(tmp_path):
     path = tmp_path / "f"
     written(path, [("x", b"old" * 9000)])
     container = Container.open(path)
@@ -232,7 +232,7 @@ def test_a_file_that_is_replaced_stays_what_it_was_for_readers(tmp_path):
     assert bytes(Container.open(path).contents(0)) == b"new" * 5
 
 
-def test_what_fails_leaves_what_was_there_and_nothing_beside(tmp_path):
+def test_failed_write_preserves_the_old_file(tmp_path):
     path = tmp_path / "f"
     written(path, [("x", b"old")])
 
@@ -247,7 +247,7 @@ def test_what_fails_leaves_what_was_there_and_nothing_beside(tmp_path):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs a limit on files")
-def test_a_full_disk_is_an_error_and_leaves_nothing(tmp_path):
+def test_full_disk_is_an_error_without_leftovers(tmp_path):
     code = (
         "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "sys.dont_write_bytecode = True\n"  # the file limit would truncate bytecode too
@@ -262,12 +262,12 @@ def test_a_full_disk_is_an_error_and_leaves_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_is_not_there_is_an_error(tmp_path):
+def test_missing_folder_is_an_error(tmp_path):
     with pytest.raises(CompiledModelError, match="cannot be written"):
         written(tmp_path / "nowhere" / "f", [])
 
 
-def test_more_than_two_gigabytes(tmp_path):
+def test_files_of_more_than_two_gigabytes(tmp_path):
     """A sparse file needs no disk space for its gap."""
     path, gap = tmp_path / "f", (1 << 31) + (1 << 20)
     written(path, [("x", b"begin"), ("y", b"end")])
@@ -289,7 +289,7 @@ def test_more_than_two_gigabytes(tmp_path):
     assert bytes(Container.open(path).contents(1)) == b"end"
 
 
-def test_readers_and_writers_at_once(tmp_path):
+def test_concurrent_readers_and_writers(tmp_path):
     path, wrong = tmp_path / "f", []
     written(path, [("x", b"0" * 5000)])
     done = threading.Event()

@@ -43,11 +43,11 @@ def check_kills(folder, kills, seed):
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="needs signals")
-def test_a_killed_writer_leaves_a_whole_file(tmp_path):
+def test_killed_writer_leaves_a_complete_file(tmp_path):
     assert check_kills(tmp_path, 6, 0)
 
 
 @pytest.mark.sweep
 @pytest.mark.skipif(os.name != "posix", reason="needs signals")
-def test_many_killed_writers_leave_whole_files(tmp_path):
+def test_many_killed_writers_leave_complete_files(tmp_path):
     assert check_kills(tmp_path, 200, 1)
