@@ -72,7 +72,7 @@ def test_refused_and_failing_classes_are_reported():
 
 
 @pytest.mark.sweep
-def test_a_class_is_measured_without_the_one_it_leans_on():
+def test_launch_is_measured_without_elementwise_operations():
     result = measure(off="ADD,MUL")
     assert OperationClass.ELEMENTWISE in result.unmeasured_classes
     assert (result.launch_seconds, result.transfer_seconds) == (pytest.approx(LAUNCH + 2 * TENSOR, rel=0.1), 0.0)

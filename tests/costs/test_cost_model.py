@@ -50,7 +50,7 @@ def test_fused_atom_is_priced_by_its_boundary():
     assert result.run("cpu", "Softmax") == result.run("fake_npu", "Softmax")
 
 
-def test_a_spelled_out_gelu_is_one_thing():
+def test_decomposed_gelu_is_priced_as_one_operation():
     result = priced(parse(GELU), "fake_npu", {"x": (5, 6)}, {"fake_npu": PLAIN, "cpu": PLAIN})
     constants, image = 3 * 4, 4 * 30
     assert result.run("fake_npu", "Erf") == pytest.approx(rooted(0, 2 * image + constants))
@@ -142,7 +142,7 @@ def test_gather_does_not_read_the_entire_table():
     assert result.run("fake_npu", "Gather") == pytest.approx(rooted(0, 16 + 32 + 32))
 
 
-def test_refused_atoms_are_infinite_and_the_host_crosses_for_nothing():
+def test_refused_atoms_cost_infinity_and_host_transfers_nothing():
     model = parse(BLOCK)
     result = priced(model, ("fake_npu", {"switched_off": "Softmax"}))
     assert result.run("fake_npu", "Softmax") == np.inf
@@ -219,7 +219,7 @@ def test_sources_are_reported():
     assert any("'null' are assumed" in note and "nnadapter calibrate null" in note for note in result.table.notes)
 
 
-def test_weights_that_two_segments_share_count_once():
+def test_shared_weights_count_once():
     ones = ", ".join(["1"] * 16)
     model = parse(f"""{HEAD} w (float[1, 4] x) => (float[1, 4] y)
     <float[4, 4] w = {{{ones}}}, float[4] b = {{1, 2, 3, 4}}> {{

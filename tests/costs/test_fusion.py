@@ -52,7 +52,7 @@ def runnable(graph, atoms):
 
 
 @given(cases())
-def test_groups_are_atoms_unless_they_make_a_circle(case):
+def test_groups_are_atoms_unless_cyclic(case):
     graph, groups = case
     result = fuse_atoms(graph, [Fusion(groups)])
     singles = [(node,) for node in range(len(graph.nodes)) if not any(node in group for group in groups)]

@@ -21,11 +21,11 @@ PROFILE = Profile(
     ("flops", "nbytes", "seconds"),
     [(0, 0, 0.5), (2e9, 0, 2.5), (2e9, 1e8, 2.5), (1e9, 3e8, 3.5), (0, 1e7, 0.6)],
 )
-def test_the_longer_of_arithmetic_and_traffic_counts(flops, nbytes, seconds):
+def test_roofline_is_the_maximum_of_arithmetic_and_traffic(flops, nbytes, seconds):
     assert roofline(PROFILE, np.array([flops]), np.array([nbytes])) == pytest.approx([seconds])
 
 
-def test_the_sides_of_a_line_are_at_right_angles():
+def test_compute_and_memory_terms_add_in_quadrature():
     line = Line(seconds=1.0, seconds_per_flop=2.0, seconds_per_byte=3.0, error=0.0)
     np.testing.assert_allclose(line.of(np.array([0.0, 4.0]), np.array([0.0, 2.0])), [1.0, 1 + 10])
 

@@ -31,7 +31,7 @@ class Clock:
         return Stopwatch(clock=lambda: self.now, busy=lambda: self.used, sleep=self.pass_)
 
 
-def test_a_turn_begins_when_threads_rest():
+def test_turn_begins_when_threads_are_idle():
     clock = Clock(awake_until=0.025)
     clock.watch.turn(clock.run([1.0]))
     assert 0.025 <= clock.started[0] <= 0.04
@@ -53,7 +53,7 @@ def test_waiting_for_busy_threads_ends():
 @pytest.mark.parametrize(
     ("seconds", "figure", "runs"), [([9e-3, 1e-3], 1e-3, 21), ([1e-5], 1e-5, 51), ([0.5], 0.5, 1), ([0.015], 0.015, 3)]
 )
-def test_the_first_of_several_runs_does_not_count(seconds, figure, runs):
+def test_first_of_several_runs_is_ignored(seconds, figure, runs):
     clock = Clock()
     assert clock.watch.turn(clock.run(seconds)) == pytest.approx(figure)
     assert abs(clock.runs - runs) <= 1

@@ -71,7 +71,7 @@ def test_shared_inner_value_prevents_the_pattern():
         assert [*placed(session).values()] == ["cpu", "cpu", "cpu", "trial:1", "trial:1"]
 
 
-def test_the_report_counts_an_atom_once_and_names_every_node():
+def test_report_counts_atoms_once_and_names_every_node():
     report = nna.partition_report(parse(GELU), devices=devices(["GELU"]), input_shapes={"x": (2, 6)})
     flops = {node.name: node.flops for node in report.nodes if node.op_type in PARTS}
     assert [value > 0 for value in flops.values()] == [False, False, False, False, True]

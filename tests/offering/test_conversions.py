@@ -106,7 +106,7 @@ def test_contents_without_a_rule_are_guarded() -> None:
 
 
 @pytest.mark.parametrize("shape", [(1, 7), (2, 7)])
-def test_choices_among_sizes(shape: Shape) -> None:
+def test_selection_among_sizes(shape: Shape) -> None:
     prepared = prepare(onnx.parser.parse_model(SELECTING))
     conversions = Conversions(prepared)
     conversions.of({"x": (3, 7)})
@@ -131,7 +131,7 @@ reformed (float[n, c] x) => (float[p, q] y) {
 """
 
 
-def test_the_form_of_sizes_is_decided_on() -> None:
+def test_shape_of_a_size_computation_is_guarded() -> None:
     prepared = prepare(onnx.parser.parse_model(REFORMED))
     conversions = Conversions(prepared)
     for shape in [(2, 3), (4, 3), (1, 3), (2, 5), (4, 7)]:

@@ -48,7 +48,7 @@ written (float[n, m] x, int64[k, 1] at, float[k, m] rows, int64[n, 2] chosen) =>
         ),
     ],
 )
-def test_other_sizes(text: str, shapes: list[dict[str, Shape]]) -> None:
+def test_converted_windows_at_other_sizes(text: str, shapes: list[dict[str, Shape]]) -> None:
     prepared = prepare(onnx.parser.parse_model(text))
     conversions = Conversions(prepared)
     for each in shapes:

@@ -81,7 +81,7 @@ def test_functions_are_expanded_independently():
     assert {device for _, device in nodes[:-1]} == {"trial"}
 
 
-def test_other_shapes_are_expanded_likewise():
+def test_functions_are_expanded_at_every_shape():
     text = f"{HEAD} g (float[n, 4] x) => (float[n, 4] y) {{ y = Softplus (x) }}"
     with nna.InferenceSession(onnx.parser.parse_model(text), devices=("trial", {"only": PARTS})) as opened:
         for rows in (1, 5, 3, 0):

@@ -27,7 +27,7 @@ def test_session_continues_without_the_device_and_warns():
         assert (incident.stage, incident.device, incident.kind) == ("load", "trial", "DeviceOpeningError")
 
 
-def test_the_policy_decides():
+def test_fallback_policy_decides_about_unopenable_devices():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with nna.InferenceSession(MODEL, devices=FAILS, options={"fallback": "allow"}) as session:

@@ -35,7 +35,7 @@ def test_value_read_by_several_segments_is_transferred_once():
     assert ("mask", (0, 2, 4)) in [(each.value, each.segments) for each in report.boundaries.device_resident]
 
 
-def test_devices_in_the_hosts_memory_have_no_steps():
+def test_host_memory_devices_need_no_boundary_steps():
     report, steps = steps_of(RETURNS, "null")
     assert steps == [] and report.boundaries.device_resident == ()
 

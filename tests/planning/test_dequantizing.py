@@ -56,7 +56,7 @@ def test_readers_on_the_host_get_integer_weights():
     assert state_of(report, "DequantizeLinear") == ("runs", "cpu") and state_of(report, "MatMul")[1] == "cpu"
 
 
-def test_a_constant_of_two_readers():
+def test_constant_with_two_readers():
     with opened(WITHOUT, "Add (m, w)") as session:
         checked(session, 2, "Add (m, w)")
 

@@ -70,7 +70,7 @@ def test_branches_keep_common_dynamic_sizes(first, second, stated):
 
 
 @pytest.mark.parametrize(("first", "second"), UNLIKE.items())
-def test_branches_of_different_sizes_are_right_at_all(first, second):
+def test_branches_of_different_sizes_are_correct(first, second):
     model = chosen(first, second, "b, l, 8")
     for sizes in (SIZES, [(2, 2), (3, 3), (1, 1), *SIZES]):
         plans_of(model, [{"x": numbers(*each, 8, seed=seed) - seed % 2 / 2} for seed, each in enumerate(sizes)])
@@ -90,7 +90,7 @@ SCANNED = f"""{HEAD} g (float[l, b, 8] x, float[b, 8] s) => (float[b, 8] state, 
 
 
 @pytest.mark.parametrize("device", ["fake_npu", "openvino"])
-def test_a_scan_makes_as_much_as_it_reads(device):
+def test_scan_outputs_keep_dynamic_input_length(device):
     model = onnx.parser.parse_model(SCANNED)
     for sizes in in_orders(1):
         feeds = [{"x": numbers(length, batch, 8), "s": numbers(batch, 8, seed=1)} for batch, length in sizes]

@@ -54,7 +54,7 @@ def decoded(run, sizes, prompt, steps):
 
 
 @pytest.mark.slow
-def test_a_language_model_is_compiled_three_times_for_all_lengths_of_its_cache():
+def test_language_model_needs_at_most_three_plans():
     model = language_model(SMALL)
     alone = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     with session(model) as opened:
@@ -93,7 +93,7 @@ def test_equality_of_sizes_needs_another_plan(orders):
             agree(opened, model, {"x": numbers(1 if one else rows, 4), "w": numbers(1 if other else rows, 4)})
 
 
-def test_pictures_of_any_size_are_one_plan():
+def test_images_of_any_size_need_few_plans():
     model = parse(IMAGES)
     with session(model) as opened:
         for height, width in ((8, 8), (9, 12), (32, 17), (40, 64), (10, 11), (9, 12)):
@@ -160,7 +160,7 @@ def test_sizes_beyond_device_memory_run_on_the_cpu():
             np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
 
 
-def test_a_trace_decides_on_no_size(tmp_path):
+def test_trace_adds_no_guard(tmp_path):
     model = parse(SIZES)
     with session(model, options=nna.Options(fallback="allow", trace=str(tmp_path / "trace.json"))) as opened:
         for past in (1, 2, 3, 30):
@@ -198,7 +198,7 @@ def test_static_segment_gets_no_sizes():
         assert opened.report().plans.compiled == 2
 
 
-def test_a_cache_of_a_fixed_size_does_not_grow():
+def test_static_cache_needs_one_plan():
     model = parse(f"""{HEAD} g (float[1, 2] x, float[1, 3] past) => (float[1, 5] y) {{
     a = Neg (x)
     y = Concat <axis = 1> (past, a)
@@ -241,7 +241,7 @@ def test_slices_along_dynamic_sizes_add_no_guard(body, constants):
         assert opened.report().plans.compiled == 2
 
 
-def test_plans_for_many_sizes_are_bounded():
+def test_number_of_plans_is_bounded():
     model = parse(BROADCAST)
     with session(model, options=nna.Options(fallback="allow", max_plans=2)) as opened:
         for rows, others in ((1, 1), (1, 3), (3, 1), (3, 3), (4, 4), (1, 1), (1, 5), (5, 1)) * 2:
@@ -249,7 +249,7 @@ def test_plans_for_many_sizes_are_bounded():
         assert opened.report().plans.in_cache <= 2
 
 
-def test_sizes_beyond_a_table_are_the_callers_mistake():
+def test_sizes_beyond_a_table_are_input_errors():
     feed = first_feed(SMALL, (1,)) | {
         f"past.{name}": numbers(1, SMALL.heads, SMALL.positions, SMALL.depth) for name in cache_names(SMALL)
     }

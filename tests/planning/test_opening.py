@@ -94,7 +94,7 @@ def test_dynamic_plan_inlines_weights_for_devices_without_references():
 
 
 @pytest.mark.parametrize(("order", "kept"), [((3, 3, 1, 2, 9, 3), 2), ((3, 1, 2, 9, 3, 3), 1)])
-def test_the_first_shapes_keep_their_plan_if_they_came_again(order, kept):
+def test_repeated_first_shapes_keep_their_static_plan(order, kept):
     with session(CHAIN) as opened:
         for rows in order:
             agree(opened, CHAIN, {"x": numbers(rows, 4)})
@@ -111,7 +111,7 @@ def test_single_plan_is_the_dynamic_one():
         assert opened.report().plans.compiled == 2
 
 
-def test_a_report_tells_of_the_last_run_at_its_sizes():
+def test_report_describes_the_sizes_of_the_last_run():
     with session(CHAIN) as opened:
         for rows in (3, 5, 2, 8, 5):
             opened.run(None, {"x": numbers(rows, 4)})
@@ -290,7 +290,7 @@ def test_cost_decisions_hold_for_nearby_sizes(policy):
         assert "sizes are far from the ones at which costs were compared" in sizes(opened)
 
 
-def test_an_input_of_any_rank_is_planned_at_each():
+def test_unknown_rank_needs_static_plans():
     model = onnx.parser.parse_model(f"{HEAD} g (float[] x) => (float[] y) {{ a = Relu (x) y = Sin (a) }}")
     with nna.InferenceSession(model, devices="opensizes") as opened:
         for shape in ((2, 3), (2, 3, 4), (5,), (3, 3)):

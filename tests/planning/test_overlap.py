@@ -18,13 +18,13 @@ def overlap_of(plan, streaming, reads):
     return waiting(plan, needs_of(plan, reads), enqueued_of(plan, streaming), frozenset())
 
 
-def test_steps_in_a_row_are_enqueued_and_waited_for_once():
+def test_consecutive_steps_are_enqueued_and_awaited_once():
     overlap = overlap_of(plan_of([{}, {0}, {1}, {2}], "aaaa"), {"a"}, {})
     assert overlap.enqueued_segments == {0, 1, 2, 3}
     assert overlap.host_waits == (HostWait(device="a", segment=3, waiting_segment=None),)
 
 
-def test_a_step_elsewhere_waits_for_what_it_reads():
+def test_step_on_another_device_waits_for_its_inputs():
     """Segment 1 continues while segment 2 runs, and completes before segment 3."""
     overlap = overlap_of(plan_of([{}, {0}, {0}, {1, 2}], "aacc"), {"a"}, {})
     assert overlap.enqueued_segments == {0, 1}
@@ -44,11 +44,11 @@ def test_step_between_steps_of_other_devices_is_not_enqueued():
     assert not overlap_of(plan_of([{}, {0}, {0, 1}], "aca"), {"a"}, {}).enqueued_segments
 
 
-def test_devices_without_streams_wait_as_ever():
+def test_nothing_is_enqueued_on_devices_without_streams():
     assert not overlap_of(plan_of([{}, {0}, {1}], "aaa"), set(), {}).enqueued_segments
 
 
-def test_two_devices_with_streams_wait_for_each_other_by_the_host():
+def test_host_synchronizes_two_devices_with_streams():
     overlap = overlap_of(plan_of([{}, {0}, {1}, {2}], "aabb"), {"a", "b"}, {})
     assert overlap.enqueued_segments == {0, 1, 2, 3}
     assert overlap.host_waits == (
@@ -63,7 +63,7 @@ def test_additional_reads_of_a_program_are_awaited():
 
 
 @given(edges(), st.data())
-def test_values_are_read_after_they_are_done(predecessors, data):
+def test_values_are_read_only_after_completion(predecessors, data):
     """A step's inputs have been awaited or precede it in its own stream; at the end all steps are done."""
     count = len(predecessors)
     labels = data.draw(st.lists(st.sampled_from("abc"), min_size=count, max_size=count))

@@ -51,7 +51,7 @@ def test_latency_needs_calibrated_costs():
 
 
 @pytest.mark.sweep
-def test_latency_names_every_device_without_calibrated_costs_and_why():
+def test_latency_error_explains_devices_without_calibrated_costs():
     folder = Path(os.environ["NNADAPTER_CACHE_DIR"])
     keep_calibration(calibrate("null", budget_seconds=0.0, stopwatch=FAST))
     (file,) = (folder / "calibrations").iterdir()
@@ -90,7 +90,7 @@ def test_latency_delegates_large_work():
     assert {candidate.name for candidate in report.cost.candidates} >= {"all on cpu", "everything supported"}
 
 
-def test_every_segment_has_its_price_and_they_add_up():
+def test_segment_prices_add_up():
     off = ("fake_npu", {"clock": "simulated", "switched_off": "Sin"})
     report = nna.partition_report(model_of(LARGE), off)
     assert [segment.device for segment in report.segments] == ["fake_npu", "cpu", "fake_npu"]
@@ -345,7 +345,7 @@ def test_measurement_under_another_fallback_policy_is_not_reused():
             assert {candidate.name for candidate in session.report().cost.candidates} == expected
 
 
-def test_a_model_of_constants_is_measured_too():
+def test_constant_model_is_measured_too():
     model = onnx.parser.parse_model(
         f"{HEAD} g (float[2] x) => (float[2] y) {{ y = Constant <value = float[2] {{1, 2}}> () }}"
     )
@@ -415,7 +415,7 @@ def test_report_lists_plan_entries_dropped_by_limits(policy, tmp_path):
     assert lost.reason.startswith("it is on 'cpu', because 'fake_npu' does not get it: rule: max_segments in Rules")
 
 
-def test_a_bound_of_everything_is_called_so():
+def test_global_lower_bound_is_labelled():
     text = " ".join(str(nna.partition_report(model_of(LARGE), SIMULATED, options={"policy": "latency"})).split())
     assert "for any placement (" in text and "for comparison" not in text
 

@@ -113,7 +113,7 @@ def test_upsampling_by_indices_needs_one_plan(places, device):
 @pytest.mark.slow
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", POSITIONS)
-def test_positions_are_reckoned_at_each_size(name, device):
+def test_positions_are_computed_at_each_size(name, device):
     reckoned = f"places = Range (none, w, one) before = Sub (places, three) {POSITIONS[name]}"
     plans = plans_at(parse(_HEAD + reckoned + _ADDED), device)
     assert plans.compiled == 2 and plans.served_shapes_text.startswith("one plan for all"), plans.served_shapes_text
@@ -121,7 +121,7 @@ def test_positions_are_reckoned_at_each_size(name, device):
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", SIZED)
-def test_sizes_are_reckoned_at_each_size(name, device):
+def test_sizes_are_computed_at_each_size(name, device):
     plans = plans_at(parse(_HEAD + SIZED[name] + _SPREAD), device, alone=device == "fake_npu")
     assert device != "fake_npu" or (
         plans.compiled <= 3 and "have plans of their own" not in plans.served_shapes_text

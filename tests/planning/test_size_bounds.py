@@ -20,7 +20,7 @@ def compiled():
     return bounded_driver.COMPILED
 
 
-def test_sizes_within_bounds_share_a_model_and_others_do_not(compiled):
+def test_only_sizes_within_bounds_share_a_program(compiled):
     model = parse(CHAIN)
     with session(model, "bounded") as opened:
         for rows in (3, 5, 2, 8, 7, 9, 12, 9, 4, 1, 12, 6):
@@ -54,7 +54,7 @@ def bounded_acme(tmp_path):
 
 @pytest.mark.slow
 @needs_compiler
-def test_a_driver_in_c_with_bounds(bounded_acme):
+def test_size_bounds_of_a_c_driver(bounded_acme):
     model, made = parse(CHAIN), []
     with nna.InferenceSession(model, devices=bounded_acme, options=nna.Options(fallback="allow")) as opened:
         for rows in (3, 5, 2, 8, 9, 12, 9, 4):

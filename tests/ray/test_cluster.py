@@ -140,7 +140,7 @@ class Client:
 
 
 @pytest.mark.sweep
-def test_a_server_answers_by_the_open_inference_protocol(nodes):
+def test_server_follows_the_open_inference_protocol(nodes):
     from ray import serve
 
     from nnadapter.ray.serving import free_port

@@ -38,12 +38,12 @@ def signature(row, made, *, dtype="float32"):
         "an unknown number of pictures", "few pictures", "many pictures",
     ],
 )  # fmt: skip
-def test_small_rows_come_by_the_thousand(row, made, rows, actors, expected):
+def test_small_rows_come_in_large_batches(row, made, rows, actors, expected):
     given = rows_at_once(signature(row, made), ["x"], ["y"], batch_size=64, rows=rows, actors=actors)
     assert given == expected
 
 
-def test_a_run_is_never_cut():
+def test_run_is_never_split():
     assert rows_at_once(signature((16,), (16,)), ["x"], ["y"], batch_size=600, rows=None, actors=1) == 600
     assert rows_at_once(signature((16,), (16,)), ["x"], ["y"], batch_size=100_000, rows=10, actors=1) == 100_000
 

@@ -54,7 +54,7 @@ def test_job_arguments_are_checked():
             call()
 
 
-def test_any_model_is_read_once(tmp_path):
+def test_models_and_compiled_files_are_accepted(tmp_path):
     model = parse(CHAIN)
     first = read_source(model)
     nna.compile(model, tmp_path / "chain.nna", devices="fake_npu")
@@ -66,7 +66,7 @@ def test_any_model_is_read_once(tmp_path):
         read_source(tmp_path / "nothing.onnx")
 
 
-def test_a_compiled_file_is_written_once_into_a_folder_of_the_owner(tmp_path):
+def test_compiled_file_is_written_once_and_kept_private(tmp_path):
     contents = np.frombuffer(b"a compiled file", np.uint8)
     path = written(contents, "name", tmp_path)
     before = path.stat().st_mtime_ns

@@ -84,7 +84,7 @@ def test_rows_of_several_shapes_are_grouped(lengths):
         assert made["s"][row] == column[row].sum()
 
 
-def test_no_rows_are_no_run():
+def test_empty_batch_is_not_run():
     result = no_rows(SIZES, ("s", "y"))
     assert [(name, array.shape, array.dtype.name) for name, array in result.items()] == [
         ("s", (0,), "float32"),
@@ -92,7 +92,7 @@ def test_no_rows_are_no_run():
     ]
 
 
-def test_lists_of_one_length_are_a_tensor():
+def test_lists_of_equal_length_become_a_tensor():
     column = np.empty(2, object)
     column[0], column[1] = np.ones(3, np.float32), np.zeros(3, np.float32)
     made, ran = mapped(OPEN, column)

@@ -41,11 +41,11 @@ def ended(turns, before=""):
 
 
 @pytest.mark.skipif(not hasattr(signal, "sigtimedwait"), reason="signals of Linux")
-def test_termination_while_ray_starts_leaves_no_trace():
+def test_termination_while_ray_starts_prints_no_traceback():
     assert ended(turns=500) == (143, "", "")
 
 
 @pytest.mark.skipif(not hasattr(signal, "sigtimedwait"), reason="signals of Linux")
-def test_a_handler_of_the_program_is_called_once():
+def test_signal_handler_of_the_program_is_called_once():
     handler = "signal.signal(signal.SIGTERM, lambda *_: (print('stopping'), sys.exit(3)))"
     assert ended(500, handler) == (3, "stopping\n", "")

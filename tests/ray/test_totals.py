@@ -40,7 +40,7 @@ def totals():
     return sums
 
 
-def test_a_task_that_is_repeated_counts_once():
+def test_repeated_task_counts_once():
     sums = totals()
     assert (sums.rows, sums.batches, sums.repeated_batches, sums.repeated_rows) == (154, 4, 2, 84)
     assert sums.where == {"fake_npu": 90, "cpu": 64} and sums.fallen == 64
@@ -66,7 +66,7 @@ def test_snapshot_does_not_list_every_task():
     assert (before.totals.repeated_batches, after.totals.repeated_batches, after.totals.batches) == (1, 2, 2)
 
 
-def test_runs_are_put_into_words_by_devices_and_shapes():
+def test_runs_are_summed_by_devices_and_shapes():
     class Step:
         def __init__(self, device):
             self.device = device

@@ -44,7 +44,7 @@ def read(contents, model=OPEN, header=None):
     return read_request(contents, header, model)
 
 
-def test_json_becomes_arrays_of_the_model_s_types():
+def test_json_becomes_arrays_of_input_types():
     rows = [tensor([1, 2.5], [2], "FP64", "f"), tensor([2**62, -1], [2], "INT64", "i")]
     rows += [tensor([True, False], [2], "BOOL", "b"), tensor([0.5, 1], [2], "FP16", "h")]
     asked = read(body(rows, id="me", parameters={"timeout": 1500}, outputs=[{"name": "y"}]), MANY)
@@ -57,7 +57,7 @@ def test_json_becomes_arrays_of_the_model_s_types():
     }
 
 
-def test_nested_and_flat_data_are_the_same():
+def test_nested_and_flat_data_are_equivalent():
     flat, nested = (read(body([tensor(data, [2, 3])])) for data in ([1, 2, 3, 4, 5, 6], [[1, 2, 3], [4, 5, 6]]))
     np.testing.assert_array_equal(flat.feed["x"], nested.feed["x"])
 
@@ -121,7 +121,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_everything_else_is_one_sentence(name):
+def test_malformed_requests_are_one_line_errors(name):
     contents, header, text = WRONG[name]
     with pytest.raises(HttpError, match=text) as caught:
         read(contents, header=header)
@@ -131,7 +131,7 @@ def test_everything_else_is_one_sentence(name):
 @pytest.mark.parametrize(
     ("datatype", "name", "data"), [("INT64", "i", [1.5]), ("INT64", "i", [2**63]), ("BOOL", "b", [1])]
 )
-def test_numbers_that_a_type_cannot_hold(datatype, name, data):
+def test_numbers_outside_their_type_are_refused(datatype, name, data):
     with pytest.raises(HttpError, match=f"contains values that are not {datatype}"):
         read(body([tensor(data, [1], datatype, name)]), MANY)
 
@@ -150,7 +150,7 @@ def test_a_deadline_may_be_any_number():
     assert read(body([GOOD], parameters={"timeout": 0})).timeout is None
 
 
-def test_long_json_is_refused_unread(monkeypatch):
+def test_long_json_is_refused_before_parsing(monkeypatch):
     monkeypatch.setattr(protocol, "JSON_BYTES", 50)
     with pytest.raises(HttpError, match="send large tensors as binary data") as caught:
         read(body([GOOD]))
@@ -190,7 +190,7 @@ def test_nonfinite_results_are_readable():
         ("POST", "/v2", 405),
     ],
 )
-def test_addresses(method, path, answer):
+def test_routes_of_addresses(method, path, answer):
     if isinstance(answer, Route):
         assert route_of(method, path, "m") is answer
         return

@@ -137,7 +137,7 @@ def ask_until(end, address, requests):
 
 
 @pytest.mark.sweep
-def test_a_server_answers_the_requests_under_way_when_a_signal_ends_it(server):
+def test_terminated_server_answers_pending_requests(server):
     address, end, requests = server.address(), threading.Event(), []
     with urlopen(f"{address}/ready") as answer:
         assert answer.status == 200
@@ -173,7 +173,7 @@ def test_a_signal_ends_a_server_that_is_starting(server, seconds):
 
 
 @pytest.mark.sweep
-def test_a_second_signal_ends_a_server_at_once(server):
+def test_second_signal_ends_the_server_immediately(server):
     address = urlsplit(server.address())
     with socket.create_connection((address.hostname, address.port)) as client:
         # the rest of the body never arrives
@@ -201,7 +201,7 @@ while True:
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("seconds", [0.0, 5.0, 15.0])
-def test_a_job_ends_by_a_signal_without_a_trace(model, tmp_path, seconds):
+def test_terminated_job_prints_no_traceback(model, tmp_path, seconds):
     (tmp_path / "job.py").write_text(JOB)
     root = str(Path(__file__).parents[3])
     with subprocess.Popen(
