@@ -312,13 +312,9 @@ def trial_of(
 ) -> Trial:
     """Return the outcome of an expansion.
 
-    Args:
-        bodies: expanded nodes.
-        original_names: original node of each node of `graph`.
-        graph: the expanded graph.
-        answers: per accelerator, a verdict on every atom of `graph`.
-        unplaceable: nodes that no device supports unexpanded; the CPU may run their bodies, too.
-        all_answers: verdicts of all devices.
+    `original_names` has the original node of each node of the expanded `graph`. The CPU may also run bodies of
+    `unplaceable` nodes, which no device supports unexpanded. `answers` are from accelerators, `all_answers` from all
+    devices.
     """
     is_taken: dict[str, bool] = {}
     hopeless, lasting = set[str](), set[str]()

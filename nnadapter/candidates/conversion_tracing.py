@@ -326,12 +326,8 @@ _RULES: Mapping[tuple[str, str], _Rule] = {
 class ConversionTracing:
     """Conversion of a specialized model with symbolic dimensions in place of its dynamic ones.
 
-    Args:
-        prepared: the model.
-        shapes: its input shapes.
-        specialized: the model at these shapes, one node per atom.
-        calls: nodes that custom kernels compute, if any.
-        is_open: operations compute shape-derived tables, instead of guards on their contents.
+    `specialized` is the model at `shapes`, one node per atom, and `calls` are nodes that custom kernels compute. If
+    `is_open`, operations compute shape-derived tables, instead of guards on their contents.
     """
 
     def __init__(

@@ -38,12 +38,9 @@ def offered_ops(model: onnx.ModelProto, domains: frozenset[str]) -> set[tuple[st
 
 
 def prepare(model: onnx.ModelProto, rules: Rules = NO_RULES) -> Prepared:
-    """Return `model` with its shape-independent preparation done.
+    """Return `model` with its shape-independent preparation done; see `preparation.prepare`.
 
-    `rules` give result types of ops that onnx does not know.
-
-    Raises:
-        InvalidModelError: the graph contradicts itself, or an Einsum equation is invalid.
+    `rules` give result types of ops that onnx does not know. Raises InvalidModelError.
     """
     return preparation.prepare(model, replace(OPERATORS, rules=rules))
 

@@ -45,11 +45,7 @@ def read_stored(kind: FileKind[Contents], file: Path) -> Contents:
 
 
 def write_stored(file: Path, value: Mapping[str, Any]) -> None:
-    """Write a JSON file atomically, creating folders.
-
-    Raises:
-        StoredFileError: it cannot be written.
-    """
+    """Write a JSON file atomically, creating folders. Raises StoredFileError."""
     text = json.dumps(value, indent=2, allow_nan=False)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -248,11 +244,7 @@ def is_calibrated(device: str) -> bool:
 
 
 def keep_calibration(calibration: Calibration) -> Path:
-    """Write a calibration atomically and return its path.
-
-    Raises:
-        StoredFileError: it cannot be written.
-    """
+    """Write a calibration atomically and return its path. Raises StoredFileError."""
     file = atomic_files.calibration_file(calibration.device, calibration.options)
     write_stored(file, contents_of(calibration))
     return file
@@ -384,13 +376,8 @@ def choice_key(
 ) -> str:
     """Return the cache key of a choice.
 
-    Args:
-        model_digest: of the model's bytes, weights included.
-        devices: in the user's order.
-        shapes: input name -> dimensions.
-        version: of nnadapter.
-        constraints: further constraints, as text.
-        machine: machine and threads, as text.
+    `model_digest` includes weights, `devices` are in the user's order, `version` is nnadapter's, and `machine` names
+    machine and threads. `constraints` are further ones, as text.
     """
     key_fields = {
         "model": model_digest,
@@ -404,11 +391,7 @@ def choice_key(
 
 
 def remember(key: str, choice: MeasuredChoice) -> Path:
-    """Store a timed choice of placement under `key`, atomically, and return its file.
-
-    Raises:
-        StoredFileError: it cannot be written.
-    """
+    """Store a timed choice of placement under `key`, atomically, and return its file. Raises StoredFileError."""
     devices = list(dict.fromkeys(choice.placement.values()))
     place = {device: position for position, device in enumerate(devices)}
     file = _file(key)

@@ -15,7 +15,6 @@ import numpy as np
 from nnadapter.ir.operand import Array, DataType, flat_bytes, freeze
 
 ArrayForm = tuple[np.dtype[Any], tuple[int, ...]]
-"""Form of an array: data type and dimensions."""
 FormRule = Callable[..., ArrayForm]
 """Rule that computes the form of a function's result from its arguments, without reading contents."""
 _Function = TypeVar("_Function", bound=Callable[..., Array])

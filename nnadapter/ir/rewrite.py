@@ -47,7 +47,6 @@ class OperationPattern:
     name: str = ""
     attributes: Mapping[str, AttributeValue | Callable[[AttributeValue], bool]] = field(default_factory=dict)
     most_operations: int = field(init=False)
-    """Largest number of operations in a match."""
 
     def __post_init__(self) -> None:
         for type_ in sorted(self.types):

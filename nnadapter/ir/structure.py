@@ -237,7 +237,6 @@ class SpecializationGroup(_Memoizing):
         return last
 
     def types_at(self, replay_values: Sequence[Any]) -> list[OperandType]:
-        """Return all added types at a replay's sizes."""
         return self._types.at(self._values.substitute_sizes(replay_values))
 
 
@@ -358,7 +357,6 @@ class SpecializedModel(_Memoizing, Model):
         return Model(self.operands, self.operations, self.inputs, self.outputs).structure
 
     def program_sharing_key(self) -> Hashable:
-        """Return a key for sharing programs, which ignores names and contents of constants."""
         shapes = tuple([(value.dtype, value.shape) for value in self.contents.values()])
         return self.of.likeness, self.of.numbers_at(self.replay_values), shapes
 
@@ -541,7 +539,6 @@ def _text(steps: Sequence[Step], number: int, names: Sequence[str], depth: int =
 
 
 Shapes = Mapping[str, tuple[int, ...]]
-"""Shapes by input name."""
 
 
 @dataclass(frozen=True, eq=False)

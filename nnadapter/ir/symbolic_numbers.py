@@ -484,7 +484,6 @@ class SymbolicTrace:
             self._answers.setdefault(number, answer)
 
     def hint(self, number: int) -> Any:
-        """Return the value at the traced sizes, without a guard."""
         return self._values[number]
 
     def _shortened(self) -> Replay:

@@ -166,11 +166,7 @@ class Signature:
         return True
 
     def check_outputs(self, names: Sequence[str] | None) -> Sequence[str]:
-        """Return names of outputs to fetch, by default all.
-
-        Raises:
-            InvalidInputError: unknown name.
-        """
+        """Return names of outputs to fetch, by default all. Raises InvalidInputError."""
         if names is None:
             return self.output_names
         if not isinstance(names, Collection) or isinstance(names, str):

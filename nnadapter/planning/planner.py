@@ -209,11 +209,7 @@ class _Expanded:
 
 
 def prepare_for(model: onnx.ModelProto, setting: Setting) -> Prepared:
-    """Return `model` after its shape-independent preparation.
-
-    Raises:
-        InvalidModelError: the graph contradicts itself.
-    """
+    """Return `model` after its shape-independent preparation. Raises InvalidModelError."""
     with setting.trace.span(SESSION, PLAN, "prepare the model") as facts:
         facts["nodes"] = len(model.graph.node)
         offered = offered_ops(model, setting.domains) if setting.domains else ()

@@ -288,11 +288,7 @@ class Entry:
 
 
 def entry_of(type_: str) -> Entry:
-    """Return the entry of an operation.
-
-    Raises:
-        InvalidModelError: unknown operation type.
-    """
+    """Return the entry of an operation. Raises InvalidModelError."""
     schema = schema_of(type_)
     doc = doc_of(schema)
     return Entry(

@@ -17,7 +17,7 @@ from nnadapter.ir.schema import Attributes
 GATES: Mapping[str, int] = {"LSTM": 4, "GRU": 3, "RNN": 1}
 """Gates in ONNX's order: input, output, forget, cell; update, reset, hidden."""
 FUNCTIONS_PER_DIRECTION: Mapping[str, int] = {"LSTM": 3, "GRU": 2, "RNN": 1}
-"""Number of functions that `activations` names per direction: gates, cell, hidden; gates, hidden; hidden."""
+"""Functions per direction in `activations`: gates, cell, hidden; gates, hidden; hidden."""
 PARAMETERS: Mapping[str, tuple[str, ...]] = {
     "affine": ("alpha", "beta"),
     "elu": ("alpha",),

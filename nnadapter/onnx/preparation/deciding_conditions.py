@@ -67,11 +67,7 @@ def decision_of(prepared: Prepared) -> DecidingConditions | None:
 
 @paused_collection
 def decided(decision: DecidingConditions, truths: Sequence[bool]) -> Prepared:
-    """Return the model with branches inlined for these values.
-
-    Raises:
-        InvalidModelError: an inlined branch is invalid.
-    """
+    """Return the model with branches inlined for these values. Raises InvalidModelError."""
     prepared = decision.prepared
     takes_then = {index: truths[number] == is_same for index, (number, is_same) in decision.branches.items()}
     names: list[list[str]] = [[] for _ in truths]

@@ -146,11 +146,7 @@ def inline_constant_branches(prepared: Prepared) -> Prepared:
 
 
 def inline_decided_branches(prepared: Prepared, conditions: Mapping[int, bool]) -> Prepared:
-    """Inline branches of `If` nodes by position; their nodes have the `If` as origin.
-
-    Raises:
-        InvalidModelError: a branch is invalid.
-    """
+    """Inline branches of `If` nodes by position; their nodes have the `If` as origin. Raises InvalidModelError."""
     inlined, stands_for = inline_branches(prepared.model, conditions)
     origin = {name: prepared.graph.nodes[position].origins[0] for name, position in stands_for}
     expanded, names = expand_functions(inlined, prepared.operators)
