@@ -52,7 +52,7 @@ def padded_sizes(buffers: Sequence[Buffer]) -> list[int]:
 
 
 def alive(buffers: Sequence[Buffer], amounts: Sequence[int]) -> list[int]:
-    """Return, for every step, the sum of `amounts` over the buffers alive then."""
+    """Return the sum of `amounts` over the buffers alive, for every step."""
     change = [0] * (max((buffer.last for buffer in buffers), default=-1) + 2)
     for buffer, amount in zip(buffers, amounts, strict=True):
         change[buffer.first] += amount

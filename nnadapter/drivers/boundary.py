@@ -122,7 +122,7 @@ def ask_compatibility(context: Context, blob: memoryview) -> Compatibility | Uns
 
 
 def ask_profile(context: Context, capability: Capability) -> Profile | Unsupported | None:
-    """Return the speed profile of the context or, without one, of the capability; a refusal if invalid."""
+    """Return the speed profile of the context, by default the capability's; a refusal if invalid."""
     try:
         context_profile = context.profile()
     except errors.FAILURES as error:
@@ -177,7 +177,7 @@ def create_execution(program: Program) -> Execution:
 
 
 def use_memory(device: str, call: str, function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a driver's function that allocates or copies memory; errors carry the device."""
+    """Call a driver's function about memory; errors carry the device."""
     try:
         return named_call(device, call)(function, *arguments)
     except errors.NNAdapterError as error:
@@ -192,7 +192,7 @@ def use_memory(device: str, call: str, function: Callable[..., Any], *arguments:
 
 
 def read_only(array: Array) -> Array:
-    """Return a read-only view, contiguous; copied only if the array is not."""
+    """Return a read-only, contiguous view; copy only if necessary."""
     # ascontiguousarray would give a scalar an axis
     view = array.view() if array.flags.c_contiguous else np.ascontiguousarray(array).view()
     view.setflags(write=False)

@@ -20,7 +20,7 @@ from nnadapter.process.resources import memoize
 def named_call(device: str, call: str, segment: int | None = None, nodes: Sequence[str] = ()) -> Callable[..., Any]:
     """Return a function that calls its first argument with the others, and has a name for crash traces.
 
-    `call` is the driver's method; `segment` is an index, with the names of its `nodes`.
+    `call` is the driver's method; `segment` is an index, with names of `nodes`.
     """
     return _named(
         f"device {device!r}, call {call!r}{'' if segment is None else f', segment {segment}'}{_listed(nodes)}"
@@ -80,6 +80,6 @@ def translated_as(
 
 
 def one_line(text: str, error: BaseException) -> str:
-    """Return `text` on one line, shortened if long; the error's type name if it is empty."""
+    """Return `text` on one line, shortened if long; the error's type if empty."""
     joined = " ".join(text.split())
     return (joined if len(joined) <= _LONGEST else f"{joined[:_LONGEST]}…") or type(error).__name__

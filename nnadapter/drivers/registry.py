@@ -493,7 +493,7 @@ def _conflict_text(name: str, registered_source: DriverSource, other: DriverSour
 
 
 def driver_files(device: str) -> list[Path]:
-    """Return the driver's library, or all Python files of its package; empty for built-in drivers."""
+    """Return the driver's library or all Python files of its package; empty if built in."""
     source = source_of(inside(device).partition(":")[0])
     if source.distribution == _DISTRIBUTION:
         return []

@@ -39,7 +39,7 @@ _NEED_CUDA = frozenset(("CUDAExecutionProvider", "TensorrtExecutionProvider"))
 
 
 def missing_library(provider: str, folder: Path | None = None) -> str:
-    """Return the first library of a provider that the system's loader does not find; empty if none."""
+    """Return the first library of a provider that the system's loader misses; empty if none."""
     named = f"libonnxruntime_providers_{providers.short_name(provider).lower()}.so"
     try:
         ctypes.CDLL(str((folder or Path(onnxruntime.__file__).parent / "capi") / named))
@@ -302,10 +302,9 @@ class Backing:
         profile: SessionProfile | None = None,
         without: Sequence[str] = (),
     ) -> onnxruntime.InferenceSession:
-        """Return a session on the provider; ONNX Runtime's errors pass.
+        """Return a session on the provider without the optimizers in `without`; ONNX Runtime's errors pass.
 
-        The optimization `level` defaults to the option's. `profile` receives events; `without` has optimizers to
-        disable.
+        `level` defaults to the option's; `profile` receives events.
         """
         options = self.session_options(level)
         model.add_to(options)

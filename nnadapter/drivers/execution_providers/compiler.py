@@ -557,6 +557,6 @@ def _untyped_consumers(model: onnx.ModelProto, refused: Container[int]) -> dict[
 
 
 def size_computations(model: onnx.ModelProto) -> frozenset[int]:
-    """Return positions of nodes that compute sizes, which providers leave to the CPU."""
+    """Return positions of nodes that compute sizes; providers leave these to the CPU."""
     names = size_names(model)
     return frozenset(at for at, node in enumerate(model.graph.node) if names.issuperset(filter(None, node.output)))

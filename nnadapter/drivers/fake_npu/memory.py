@@ -42,7 +42,7 @@ def plan_memory(
 
     1. A view shares its owner's memory.
     2. Inputs and outputs use the caller's arrays.
-    3. A result overwrites an input read for the last time, if the kernel works in place and their types are equal.
+    3. A result overwrites an input read for the last time, if the kernel works in place and types are equal.
     4. Any other tensor gets an arena offset from its first write to its last read.
 
     For dynamic shapes, `kinds` numbers the symbolic types of tensors, and `room` has the bytes to reserve for them.

@@ -103,7 +103,7 @@ def read_options(options: OptionValues) -> FakeNpuOptions:
 def operations_named(names: Iterable[str]) -> frozenset[str]:
     """Return the adapter IR types that `switched_off` selects; raise InvalidOptionError for unknown names.
 
-    Case and underscores are ignored; a family such as Resize selects all its types.
+    Case and underscores are ignored; a family such as Resize selects all types.
     """
     if not names:
         return frozenset()

@@ -59,7 +59,7 @@ class ProgramNeeds(NamedTuple):
 
 
 def packed_bytes(graph: NpuGraph, model: Model) -> Mapping[Hashable, int]:
-    """Return bytes of packed weights by array identity; other weights belong to the model."""
+    """Return bytes of packed weights by array identity, without the model's weights."""
     unpacked = {id(_base(operand.value)) for operand in model.operands if operand.value is not None}
     bases = [_base(tensor.value) for tensor in graph.tensors if tensor.value is not None]
     return {id(base): base.nbytes for base in bases if id(base) not in unpacked}

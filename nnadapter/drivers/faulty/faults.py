@@ -236,7 +236,7 @@ _LONG_S = 3600.0
 
 
 def act(moment: CallPoint | None) -> list[TriggeredFault]:
-    """Count a call, apply faults that precede it, and return faults that alter its results."""
+    """Count a call, and apply its faults as `make` does."""
     return [] if moment is None else make(moment, moment.due())
 
 

@@ -243,7 +243,7 @@ Task = tuple[Any, Sequence[Array]]
 def compute_on_streams(
     device: Device, first_tasks: Sequence[Task], second_tasks: Sequence[Task]
 ) -> channels.StreamResults | None:
-    """Run tasks on a stream, and others on a second stream that waits for the first; None if unsupported."""
+    """Run tasks on a stream, and others on a second one that waits for it; None if unsupported."""
     if not (device.has_memory and device.has_streams):
         return None
     broken: list[str] = []

@@ -284,7 +284,7 @@ _DATA_TYPES = {code: data_type for data_type, code in c_interface.DATA_TYPES.ite
 
 
 def device_infos(functions: c_interface.Functions) -> tuple[DeviceInfo, ...]:
-    """Return the listed devices of the driver; one default entry if it cannot list any."""
+    """Return the driver's devices; one default entry if it cannot list any."""
     if "list_devices" not in functions:
         return (DeviceInfo(name=functions.driver, vendor=functions.vendor, version=functions.version),)
     array, count = ctypes.c_void_p(), ctypes.c_uint32()

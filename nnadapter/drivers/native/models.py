@@ -89,7 +89,7 @@ def to_c_sizes(values: Sequence[Any]) -> list[Any]:
 
 
 def symbolic_real_attribute(operation: Operation) -> str:
-    """Return the name of a symbolic real attribute, which C drivers do not support; empty if none."""
+    """Return the name of a symbolic real attribute, unsupported by C drivers; empty if none."""
     for name, value in operation.attributes.items():
         values = value if isinstance(value, tuple) else (value,)
         if any(isinstance(number, SymbolicNumber) and not isinstance(size_hint(number), int) for number in values):

@@ -250,7 +250,7 @@ def is_crosswise(form: Form) -> bool:
 def is_filled(form: Form) -> bool:
     """Check for an input from ConstantOfShape or Expand.
 
-    The engine uses the unexpanded input, and makes a size of 0 into 1.
+    The engine uses the unexpanded input; a size of 0 becomes 1.
     """
     return any(_made_by(form, name) in {"ConstantOfShape", "Expand"} for name in form.node.input)
 

@@ -118,7 +118,7 @@ def _reaches_elementwise(value: Any) -> bool:
 def separate_gates(product: Any) -> None:
     """Prevent the fusion of attention with operands that elementwise operators combine with its result.
 
-    A Split is inserted before the operand, or before the result if the operand has more dimensions.
+    A Split is inserted before the operand or, if that has more dimensions, before the result.
     """
     if any(True for _ in _weights(product)):
         for port in list(_gates(product)):
@@ -195,7 +195,7 @@ def _is_rectified(node: Any) -> bool:
 
 
 def separate_rotation(concat: Any) -> None:
-    """Prevent the fusion of a Concat into a rotary embedding of another form than the engine assumes."""
+    """Prevent the fusion of a Concat into a rotary embedding of an unexpected form."""
     if concat.get_input_size() == 2 and _is_odd_rotation(concat):
         insert(concat.output(0))
 

@@ -30,7 +30,7 @@ def readers_of(value: Any) -> list[Any]:
 
 
 def upstream(operator: Any, followed: Collection[str], limit: float = inf) -> Iterator[Any]:
-    """Yield an operator and those before it, through at most `limit` operators of the types `followed`."""
+    """Yield an operator and its predecessors, through at most `limit` operators of the types `followed`."""
     pending, visited = [operator], set[str]()
     while pending:
         node = pending.pop()
@@ -85,7 +85,7 @@ def insert(value: Any, step_of: Callable[[Any], Any] = opaque) -> None:
 
 
 def replace(value: Any, step: Any, readers: Any = None) -> None:
-    """Connect readers of a value, by default all, to the value `step`, and move the names to it."""
+    """Connect readers of a value, by default all, to `step`, and move the names to it."""
     names = value.get_names()
     for reader in value.get_target_inputs() if readers is None else readers:
         reader.replace_source_output(step)

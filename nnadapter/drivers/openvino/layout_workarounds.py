@@ -184,7 +184,7 @@ _LAST = _RANK - 1
 def reduce_in_four_dimensions(reduction: Any) -> None:
     """Reduce over a fourth dimension of size 1 as well.
 
-    A reduction without constants after it stays, because it may belong to a norm that the engine recognizes.
+    A reduction without constants after it stays, because the engine may recognize a norm.
     """
     axis = _reduced_axis(reduction)
     if axis not in (0, _LAST) or not _meets_constants(reduction):

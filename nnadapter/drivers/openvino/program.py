@@ -80,7 +80,7 @@ _ROTARY_EMBEDDING = "RoPE"
 
 
 def turns_by_narrow_tables(compiled: Any) -> bool:
-    """Check for rotary embeddings with half-width tables, which imported programs read beyond their end."""
+    """Check for rotary embeddings with half-width tables: imported programs read beyond their end."""
     return any(map(_has_narrow_tables, _runtime_operations(compiled)))
 
 

@@ -59,9 +59,9 @@ In integers, padding is 0, bounds are whole numbers, and zero points may be mist
 
 
 def keep_real(operator: Any) -> None:
-    """Insert max(lowest, x) before an operator that must compute reals.
+    """Insert max(lowest, x) before an operator that must compute reals; before Minimum, min(highest, x).
 
-    Before Minimum it is min(highest, x), because the engine merges a maximum and a minimum.
+    The engine would merge a maximum and a minimum.
     """
     kind = operator.get_type_name()
     if not REAL[kind](operator):

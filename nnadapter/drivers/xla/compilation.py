@@ -120,7 +120,7 @@ class Donating:
 
 
 def usable(donations: Sequence[int], inputs: Sequence[Any], results: Sequence[Any]) -> tuple[int, ...]:
-    """Return the positions of inputs with memory that a result of equal type can reuse, each result once."""
+    """Return positions of inputs with memory for a result of equal type, each result once."""
     available, reusable = Counter(results), []
     for position in donations:
         if available[inputs[position]]:

@@ -54,7 +54,7 @@ def chosen_by(attribute: str, lowerings: Mapping[object, Lower]) -> Lower:
 
 
 def unless(is_unchanged: Callable[[Emitter, Operation], bool], lower: Lower) -> Lower:
-    """Return a lowering that assigns the input to the output if nothing changes, otherwise `lower`."""
+    """Return a lowering that assigns the input to the output if nothing changes."""
     return lambda emitter, operation: (lower_assign if is_unchanged(emitter, operation) else lower)(emitter, operation)
 
 

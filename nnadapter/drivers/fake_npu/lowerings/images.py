@@ -21,7 +21,7 @@ _TO_CHANNELS_FIRST = (0, 3, 1, 2)
 
 
 def pack_filter(emitter: Emitter, kernel: str, weight: Array | int, group: Any) -> int:
-    """Pack a filter for a kernel: a constant at compile time, a tensor by instructions with the same result."""
+    """Pack a filter for a kernel: a constant at compile time, a tensor by instructions."""
     if not isinstance(weight, int):
         if kernel == "depthwise_convolution":
             return emitter.add_constant(derived(convolution.pack_depthwise_filter, weight))

@@ -27,7 +27,7 @@ SHARED = functions_over(jnp)
 
 
 def shared(types: str) -> dict[str, Function]:
-    """Return the shared definitions of the operations in `types`, separated by spaces."""
+    """Return the shared definitions of operations, named in a text."""
     return {type_: SHARED[type_] for type_ in types.split()}
 
 
