@@ -47,7 +47,7 @@ def test_inputs_of_a_refused_node_are_model_outputs():
     assert conversion.model.operands[conversion.operand_of["a"]].lifetime is Lifetime.MODEL_OUTPUT
 
 
-def test_operations_remember_their_node():
+def test_operations_have_the_origin_of_their_node():
     model = _parse("""
         <ir_version: 8, opset_import: ["" : 13]>
         g (float[2,3] x) => (float[2,1] y) { [lse] y = ReduceLogSumExp <axes = [1]> (x) }
@@ -141,7 +141,7 @@ def test_refused_node_may_produce_a_graph_output():
     assert SUPPORTED not in conversion.verdicts
 
 
-def test_a_chain_runs():
+def test_chain_of_operations_is_converted():
     model = _parse("""
         <ir_version: 8, opset_import: ["" : 17]>
         g (float[1,2,4,4] x) => (float[1,2] y)

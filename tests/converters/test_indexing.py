@@ -26,13 +26,13 @@ def test_gather_elements(opset):
 @pytest.mark.parametrize("axis", [0, 1])
 @pytest.mark.parametrize("op_type", ["ArgMax", "ArgMin"])
 @pytest.mark.parametrize("opset", opsets("ArgMax"))
-def test_arguments(op_type, opset, axis, keepdims):
+def test_arg_max_and_min(op_type, opset, axis, keepdims):
     check(op_type, opset, [floats(3, 4, 5)], {"axis": axis, "keepdims": keepdims}, tolerance=0)
 
 
 @pytest.mark.parametrize("select_last_index", [0, 1])
 @pytest.mark.parametrize("op_type", ["ArgMax", "ArgMin"])
-def test_arguments_among_equals(op_type, select_last_index):
+def test_arg_max_and_min_with_ties(op_type, select_last_index):
     x = np.array([[1, 3, 3, 1], [2, 2, 2, 2]], np.float32)
     check(op_type, 13, [x], {"axis": -1, "select_last_index": select_last_index}, tolerance=0)
 

@@ -40,7 +40,7 @@ def test_reshaped_bias_stays_constant():
     assert products(group) == [("CONV_2D", "uint8", "int8", "int32")]
 
 
-def test_per_axis_scales_are_lost_in_a_transpose():
+def test_transposed_per_axis_weights_are_dequantized():
     group = Group("Gemm", [ROWS, weights(8, 30, axis=0)], RESULT, constants=(1,)).moved(1, "Transpose", perm=[1, 0])
     assert products(group) == [("MAT_MUL", "float32", "float32")]
 

@@ -31,7 +31,7 @@ def test_det(opset, shape):
     check("Det", opset, [floats(*shape)], tolerance=1e-5)
 
 
-def test_det_of_oblongs_is_refused():
+def test_det_of_nonsquare_matrices_is_refused():
     assert reason_by_type("Det", 22, ["float32[3, 4]"], "float32[]") is Reason.INVALID_NODE
 
 

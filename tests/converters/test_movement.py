@@ -20,7 +20,7 @@ def test_reshape(opset, shape):
 
 
 @pytest.mark.parametrize("opset", opsets("Reshape", 14))
-def test_reshape_with_zeros_meant(opset):
+def test_reshape_with_allowzero(opset):
     check("Reshape", opset, [floats(0, 3), _integers(3, 0)], {"allowzero": 1}, constant=[1], tolerance=0)
 
 
@@ -30,7 +30,7 @@ def test_reshape_to_and_from_a_scalar():
 
 
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=5), st.data())
-def test_resolved_shapes_are_numpys(dimensions, data):
+def test_resolved_shapes_equal_numpy(dimensions, data):
     target = data.draw(st.permutations(dimensions))
     shape = [0 if axis < len(dimensions) and dimensions[axis] == size else size for axis, size in enumerate(target)]
     shape[data.draw(st.integers(0, len(shape) - 1))] = -1

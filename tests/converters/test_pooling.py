@@ -97,7 +97,7 @@ def test_windows_over_volumes(op_type, attributes):
 
 @pytest.mark.parametrize("count_include_pad", [0, 1])
 @pytest.mark.parametrize("ceil_mode", [0, 1])
-def test_average_over_volumes_with_everything(ceil_mode, count_include_pad):
+def test_average_pool_of_volumes_with_all_attributes(ceil_mode, count_include_pad):
     attributes = {"kernel_shape": [2, 3, 2], "strides": [2, 2, 1], "pads": [1, 1, 0, 1, 1, 1], "dilations": [2, 1, 2]}
     attributes |= {"ceil_mode": ceil_mode, "count_include_pad": count_include_pad}
     check("AveragePool", 19, [floats(1, 2, 6, 7, 5)], attributes, tolerance=1e-5)
@@ -127,7 +127,7 @@ def test_global(op_type, opset, shape):
 
 
 @pytest.mark.parametrize(("op_type", "opset"), [("MaxPool", 12), ("AveragePool", 19)])
-def test_padding_of_dilated_windows_is_disputed(op_type, opset):
+def test_auto_padding_of_dilated_windows_is_refused(op_type, opset):
     attributes = {"kernel_shape": [2, 2], "auto_pad": "SAME_UPPER", "dilations": [2, 2]}
     assert reason(op_type, opset, [floats(1, 1, 10, 10)], attributes) is Reason.UNSUPPORTED_ATTRIBUTE
 

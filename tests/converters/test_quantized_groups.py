@@ -45,7 +45,7 @@ def test_products():
 
 
 @pytest.mark.parametrize("op_type", ["Add", "Sub", "Mul", "Max", "Min"])
-def test_operations_of_two(op_type):
+def test_binary_operations(op_type):
     operands = [picture(2, 3, 8, 8), picture(3, 1, 8, seed=4, scale=0.011, zero_point=3)]
     assert check(Group(op_type, operands, RESULT))[-1] in ("ADD", "SUB", "MUL", "MAX", "MIN")
 
@@ -56,7 +56,7 @@ def test_an_addition_with_a_constant_and_an_activation():
 
 
 @pytest.mark.parametrize("op_type", ["Relu", "LeakyRelu", "HardSigmoid", "HardSwish", "Abs", "Neg"])
-def test_functions(op_type):
+def test_elementwise_functions(op_type):
     assert len(check(Group(op_type, [picture(4, 64)], RESULT))) == 2
 
 
@@ -85,7 +85,7 @@ def test_concat_of_different_scales():
     assert check(Group("Concat", operands, RESULT, {"axis": 0}))[-1] == "CONCAT"
 
 
-def test_a_bias_of_another_scale_is_refused():
+def test_bias_of_another_scale_is_refused():
     x, w = picture(1, 4, 7, 6), weights(6, 4, 3, 3)
     values, scale, *remaining = bias(x, w)
     group = Group("Conv", [x, w, (values, scale * 2, *remaining)], RESULT, constants=(1, 2))
@@ -101,6 +101,6 @@ def test_op_without_quantized_form_is_refused():
 
 
 @pytest.mark.parametrize("op_type", ["Relu", "LeakyRelu", "Abs"])
-def test_scales_beyond_the_largest_float_overflow_in_silence(op_type):
+def test_overflowing_scales_raise_no_warning(op_type):
     x = (np.arange(256, dtype=np.uint8), np.float32(3e38), 120, None)
     assert len(check(Group(op_type, [x], (x[1], np.uint8(120))))) == 2

@@ -139,13 +139,13 @@ def test_conv_integer(dtypes, constant, attributes):
     check_on_device("ConvInteger", 10, [x, w, *points], attributes, constant=constant)
 
 
-def test_conv_integer_of_sequences_with_a_zero_point_from_the_run():
+def test_conv_integer_of_sequences_with_computed_zero_point():
     generator = np.random.default_rng(0)
     x, w = integers(generator, "uint8", 2, 3, 6), integers(generator, "uint8", 4, 3, 3)
     check_on_device("ConvInteger", 10, [x, w, np.uint8(7), np.uint8(9)], {"pads": [1, 2]}, constant=(1, 3))
 
 
-def test_scales_from_the_run_are_refused_by_convolutions():
+def test_computed_scales_of_convolutions_are_refused():
     assert refusal("QLinearConv", 10, convolution(), constant=(3, 4, 5, 6, 7, 8)).reason is Reason.NOT_CONSTANT
 
 

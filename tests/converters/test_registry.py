@@ -138,7 +138,7 @@ def test_a_second_converter_of_one_version_is_an_error():
         converter("Conv")
 
 
-def test_the_view_is_read_only():
+def test_registry_view_is_read_only():
     with pytest.raises(TypeError):
         converted()["", "Conv"] = ()
 

@@ -44,7 +44,7 @@ def test_affine_grid(size, align_corners):
     check("AffineGrid", 20, inputs, {"align_corners": align_corners}, constant=[1], tolerance=1e-5)
 
 
-def test_one_position_between_aligned_corners_is_disputed():
+def test_affine_grid_of_one_aligned_position_is_refused():
     inputs = [floats(1, 2, 3), np.array([1, 1, 1, 3])]
     assert reason("AffineGrid", 20, inputs, {"align_corners": 1}, constant=[1]) is Reason.UNSUPPORTED_ATTRIBUTE
 

@@ -72,7 +72,7 @@ def test_attention_returns_its_cache():
     assert attention.attributes["offset"] == 5
 
 
-def test_attention_leaves_a_cache_without_elements_out():
+def test_attention_omits_an_empty_cache():
     x = [floats(1, 2, 3, 4, seed=seed) for seed in range(3)]
     past = [floats(1, 2, 0, 4)] * 2
     conversion = check("Attention", 24, [*x, None, *past], {"is_causal": 1}, outputs=3, tolerance=1e-4)
@@ -86,7 +86,7 @@ def test_short_mask_hides_the_remaining_keys(dtype):
     check("Attention", 24, [*x, np.ones((3, 2), dtype)], tolerance=1e-4)
 
 
-def test_attention_of_half_a_cache_is_refused():
+def test_attention_with_past_key_only_is_refused():
     x = [floats(1, 2, 3, 4, seed=seed) for seed in range(3)]
     model = make("Attention", 24, [*x, None, x[0], x[0]])
     model.graph.node[0].input[5] = ""
@@ -152,7 +152,7 @@ def _flex_attention(**attributes):
     return onnx.helper.make_model(onnx.helper.make_graph([node], "one", values[:3], values[3:]), opset_imports=imports)
 
 
-def test_flex_attention_is_attention_unless_it_has_graphs():
+def test_flex_attention_with_graphs_is_refused():
     (operation,) = convert(_flex_attention(scale=0.25)).model.operations
     assert (operation.type, operation.attributes["scale"]) == ("ATTENTION", 0.25)
     for name in ("score_mod", "prob_mod"):

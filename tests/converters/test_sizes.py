@@ -80,7 +80,7 @@ def results(op_type: str, attributes: dict[str, object], inputs: list[Array]) ->
 @pytest.mark.parametrize("case", CASES)
 @given(first=SIZES, second=SIZES)
 @settings(max_examples=5, deadline=None)
-def test_rules(case: str, first: list[int], second: list[int]) -> None:
+def test_symbolic_results_equal_onnx(case: str, first: list[int], second: list[int]) -> None:
     op_type, attributes, others, dtype = CASES[case]
     trace = SymbolicTrace()
     items = np.empty(3, object)
@@ -104,7 +104,7 @@ def test_integer_cast_preserves_symbolic_size() -> None:
 
 
 @pytest.mark.parametrize("second", [[5, 7], [4, 7]])
-def test_choices_are_decided_on(second: list[int]) -> None:
+def test_where_guards_its_symbolic_condition(second: list[int]) -> None:
     trace = SymbolicTrace()
     items = np.empty(2, object)
     items[:] = [trace.variable(size) for size in (5, 9)]
@@ -120,7 +120,7 @@ def test_choices_are_decided_on(second: list[int]) -> None:
 
 @pytest.mark.parametrize("op_type", ["And", "Or", "Not"])
 @pytest.mark.parametrize("second", [[3, 9], [9, 3], [9, 9]])
-def test_truths_of_sizes(op_type: str, second: list[int]) -> None:
+def test_logic_on_symbolic_comparisons(op_type: str, second: list[int]) -> None:
     trace = SymbolicTrace()
     items = np.empty(2, object)
     items[:] = [trace.variable(size) for size in (3, 9)]
@@ -157,7 +157,7 @@ def test_ops_without_a_rule(op_type: str, attributes: dict[str, object], other: 
     assert evaluate(node, [SymbolicArray(items, dtype), SymbolicArray.of(other)], expected) is None
 
 
-def test_missing_bound_of_clip() -> None:
+def test_clip_without_lower_bound() -> None:
     trace = SymbolicTrace()
     items = np.empty(1, object)
     items[:] = [trace.variable(7)]
@@ -196,7 +196,7 @@ def test_failing_computations_are_not_traced() -> None:
     assert evaluate(node, [one, SymbolicArray(items, DOUBLE)], np.array([np.inf])) is None
 
 
-def test_shapes_and_sizes() -> None:
+def test_shape_and_size_of_symbolic_dimensions() -> None:
     trace = SymbolicTrace()
     dimensions = (trace.variable(2), 3, trace.variable(4))
     some = shape_of(OnnxNode("n", "Shape", "", 15, ("x",), ("s",), {"start": 1}), dimensions)  # type: ignore[arg-type]

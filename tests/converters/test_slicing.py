@@ -121,7 +121,7 @@ def test_pad_of_some_axes(opset):
     st.lists(st.tuples(st.integers(1, 4), st.integers(-1, 3), st.integers(0, 3)), min_size=1, max_size=3),
     st.floats(-10, 10, width=32),
 )
-def test_padding_with_a_constant_is_numpys(axes, value):
+def test_constant_padding_equals_numpy(axes, value):
     x = floats(*(size for size, _, _ in axes))
     begins, ends = [begin for _, begin, _ in axes], [end for _, _, end in axes]
     kept = x[tuple(slice(max(0, -begin), None) for begin in begins)]

@@ -28,7 +28,7 @@ def test_view_is_read_without_a_copy():
         ENVELOPE.open(memoryview(bytearray(BLOB)))  # may change after its digest is checked
 
 
-def test_the_prefix():
+def test_prefix_has_magic_version_and_digest():
     assert BLOB[:16] == b"ENVELOPE" + bytes([3, 0, 0, 0, 6, 0, 0, 0])
     assert BLOB[16:PREFIX_BYTES] == sha256(bytes([6, 0, 0, 0]) + b"headersomething").digest()
     assert BLOB[PREFIX_BYTES:] == b"headersomething"
@@ -52,7 +52,7 @@ def test_a_flipped_bit_is_found(position, bit):
         (Envelope(magic=b"ENVELOPE", version=4).close(b"", []), "has version 4, expected 3"),
     ],
 )
-def test_other_bytes_are_refused(blob, message):
+def test_invalid_bytes_are_refused(blob, message):
     with pytest.raises(IncompatibleProgramError, match=message):
         ENVELOPE.open(blob)
 

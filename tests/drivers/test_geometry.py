@@ -77,7 +77,7 @@ SIZES = [((5, 4), (8, 9)), ((7, 6), (3, 1)), ((3, 1), (3, 4)), ((5, 5), (5, 5))]
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("nearest", ["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"])
-def test_nearest(mode, nearest):
+def test_indices_of_nearest_resize(mode, nearest):
     for source_shape, target_shape in SIZES:
         x = numbers(1, 2, *source_shape)
         scales = (1.0, 1.0, *(target / size for size, target in zip(source_shape, target_shape, strict=True)))
@@ -89,7 +89,7 @@ def test_nearest(mode, nearest):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_linear(mode):
+def test_indices_of_linear_resize(mode):
     for source_shape, target_shape in SIZES:
         x = numbers(1, 2, *source_shape)
         scales = (1.0, 1.0, *(target / size for size, target in zip(source_shape, target_shape, strict=True)))

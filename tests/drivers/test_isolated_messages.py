@@ -33,7 +33,7 @@ def test_unpickling_calls_nothing(message):
         read_answer(message, "npu")
 
 
-def test_plain_values_and_our_types_arrive():
+def test_plain_values_and_our_types_round_trip():
     verdict = Unsupported(Reason.UNSUPPORTED_OPERATION, "why")
     message = (True, [verdict, np.arange(3), {"a": (1, b"x")}, np.asarray(["x"], object)])
     good, (heard, array, mapping, texts) = read_answer(written(message), "npu")
@@ -41,7 +41,7 @@ def test_plain_values_and_our_types_arrive():
     np.testing.assert_array_equal(array, np.arange(3))
 
 
-def test_arrays_of_every_data_type_arrive():
+def test_arrays_of_every_data_type_round_trip():
     for name in DTYPE_OF_ELEMENT_TYPE.values():
         array = np.zeros(3, array_type_of(name)) if name != "string" else np.asarray(["x"], object)
         heard = read_answer(written((True, array)), "npu")[1]

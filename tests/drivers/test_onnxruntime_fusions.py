@@ -180,7 +180,7 @@ def run(
 @pytest.mark.slow
 @pytest.mark.parametrize("devices", ["cpu", CPU_NEXT_TO_FAKE_NPU], ids=["cpu", "next to fake_npu"])
 @pytest.mark.parametrize("name", WRONG | INLINED)
-def test_a_wrong_optimizer_is_disabled(name: str, devices: object) -> None:
+def test_optimizer_with_wrong_results_is_disabled(name: str, devices: object) -> None:
     model = parsed((WRONG | INLINED)[name])
     feed = feed_for(model)
     (got,), (expected,) = run(model, feed, devices), by_onnxruntime(model, feed, "ORT_DISABLE_ALL")
@@ -226,7 +226,7 @@ def test_other_models_are_bitwise_equal_to_onnxruntime(name: str) -> None:
     np.testing.assert_array_equal(run(model, feed), by_onnxruntime(model, feed, "ORT_ENABLE_ALL"))
 
 
-def test_wrong_forms_are_found_in_files_branches_and_functions(tmp_path) -> None:
+def test_wrong_fusions_are_found_in_branches_and_functions(tmp_path) -> None:
     inner = parsed(WRONG["mean - x"]).graph
     path = tmp_path / "model.onnx"
     onnx.save(parsed(WRONG["mean - x"]), path)
@@ -263,7 +263,7 @@ def test_the_optimizers_that_a_caller_disables_stay_disabled() -> None:
 
 @pytest.mark.parametrize("devices", ["cpu", CPU_NEXT_TO_FAKE_NPU], ids=["cpu", "next to fake_npu"])
 @pytest.mark.parametrize("name", BREAKS)
-def test_a_model_that_optimizers_break_runs_at_a_lower_level(name: str, devices: object) -> None:
+def test_failing_optimizers_lower_the_optimization_level(name: str, devices: object) -> None:
     model = parsed(BREAKS[name])
     feed = feed_for(model)
     with warnings.catch_warnings(record=True) as caught:
@@ -304,7 +304,7 @@ def test_compare_names_the_cpu_when_only_the_cpu_differs(monkeypatch) -> None:
     assert "cpu DIFFERS" in str(report)
 
 
-def test_values_with_two_readers_are_followed_once() -> None:
+def test_values_with_two_readers_are_visited_once() -> None:
     squares = " ".join(f"v{at + 1} = Mul(v{at}, v{at})" for at in range(30))
     model = parsed(f"""g (float[4] x) => (float[4] y) <float[1] one = {{1}}> {{
       v0 = Tanh(x)  {squares}  d = Div(one, v30)  y = Mul(d, x) }}""")

@@ -49,7 +49,7 @@ def with_weights(text, **dimensions):
         ("g (bool c, float[2] x) => (float[2] y) { y = If (c) <then_branch = a () => (y1) { y1 = Neg(x) }, else_branch = b () => (y2) { y2 = Relu(x) }> }", {}, True),  # noqa: E501
     ],
 )  # fmt: skip
-def test_threads_gain(text, weights, gain):
+def test_only_large_or_unknown_segments_gain_from_threads(text, weights, gain):
     """Small segments are faster on one thread; segments of unknown size get threads."""
     assert threads_gain(with_weights(text, **weights)) is gain
 
@@ -78,7 +78,7 @@ def chain(channels, length):
 @pytest.mark.slow
 @pytest.mark.parametrize(("channels", "gain"), [(8, False), (64, True)])
 @pytest.mark.parametrize("is_file", [False, True])
-def test_every_segment_that_gains_has_threads(channels, gain, is_file, monkeypatch, tmp_path):
+def test_every_segment_that_benefits_has_threads(channels, gain, is_file, monkeypatch, tmp_path):
     """The permits do not go to the first eight segments; a compiled file stores the decisions."""
     monkeypatch.setattr(program, "usable", lambda: 2)
     model, x = chain(channels, 12), numbers(1, channels, 28, 28)

@@ -21,12 +21,12 @@ def compute(text, *inputs):
     return execution.compute(inputs)
 
 
-def test_it_is_listed():
+def test_reference_device_is_listed():
     row = next(device for device in nna.devices() if device.name == "reference")
     assert row.available and row.type == "cpu" and row.version == onnx.__version__
 
 
-def test_there_is_one():
+def test_unknown_sub_device_is_an_error():
     with pytest.raises(DeviceNotFoundError, match="reference:0"):
         ReferenceDriver().open("1")
 

@@ -46,7 +46,7 @@ def test_attention(mask, unidirectional):
 
 @pytest.mark.parametrize("past", [0, 2])
 @pytest.mark.parametrize("mask", [[3, 2, 1, 0], [3, 1]])
-def test_a_mask_of_ends_and_starts(past, mask):
+def test_mask_of_end_and_start_positions(past, mask):
     texts = len(mask) // 2
     inputs = [floats(texts, 3, 8), floats(8, 24, seed=1), floats(24, seed=2), np.array(mask, np.int32)]
     inputs += [floats(2, texts, 2, past, 4, seed=4)] if past else []
@@ -55,7 +55,7 @@ def test_a_mask_of_ends_and_starts(past, mask):
 
 @pytest.mark.parametrize("texts", [1, 2, 3])
 @pytest.mark.parametrize("op_type", ["Attention", "MultiHeadAttention"])
-def test_mask_of_packed_texts_counts_keys_per_text(op_type, texts):
+def test_mask_of_packed_sequences_has_key_lengths(op_type, texts):
     places = [*np.arange(texts + 1) * 3, *np.arange(texts + 1) * 5]
     mask = np.array([*range(2, 2 + texts), *places], np.int32)
     if op_type == "Attention":
@@ -143,7 +143,7 @@ def test_multi_head_attention_with_a_past(unidirectional):
     check("MultiHeadAttention", inputs, attributes, outputs=3, opsets=OPSETS)
 
 
-def test_lengths_count_past_keys_and_new_ones():
+def test_mask_lengths_include_past_and_new_keys():
     inputs = [floats(2, count, 8, seed=seed) for seed, count in enumerate((3, 5, 5))]
     inputs += [None, np.array([6, 2], np.int32), None, *(floats(2, 2, 4, 4, seed=seed) for seed in (3, 4))]
     check("MultiHeadAttention", inputs, {"num_heads": 2}, outputs=3, opsets=OPSETS)

@@ -33,7 +33,7 @@ def test_products(bits, points):
     assert types(result) == ["MAT_MUL_N_BITS"]
 
 
-def test_scales_and_zero_points_in_a_row():
+def test_flattened_scales_and_zero_points():
     weight, scale, zero_point = weights(4, "packed")
     inputs = [floats(3, 70), weight, scale.reshape(-1), zero_point.reshape(-1)]
     check("MatMulNBits", inputs, attributes(4), constant=(1, 2, 3), tolerance=1e-4, opsets=(14,))
@@ -47,7 +47,7 @@ def test_scales_and_zero_points_in_a_row():
         ([], {"bits": 3}, "'bits'"),
     ],
 )
-def test_other_orders_and_other_bits_are_refused(more, stated, word):
+def test_unsupported_matmul_nbits_forms_are_refused(more, stated, word):
     inputs = [floats(3, 70), *weights(4, "none"), *more]
     verdict = refusal("MatMulNBits", inputs, {**attributes(4), **stated}, constant=(1, 2, 4)[: 2 + len(more)])
     assert verdict.reason is Reason.UNSUPPORTED_ATTRIBUTE and word in verdict.detail
@@ -63,7 +63,7 @@ def test_misshaped_scales_are_refused():
 @pytest.mark.parametrize("zero_points", [False, True])
 @pytest.mark.parametrize("indices", [np.array([[0, -1], [3, 2]]), np.array(5, np.int32)])
 @pytest.mark.parametrize("table", ["uint4", "int4", 2, 4, 8])
-def test_rows(table, indices, zero_points):
+def test_gather_block_quantized(table, indices, zero_points):
     if isinstance(table, int):
         data, points, stated = integers(6, 96 * table // 8), integers(6, -(-3 * table // 8)), {"bits": table}
     else:
@@ -75,7 +75,7 @@ def test_rows(table, indices, zero_points):
     check("GatherBlockQuantized", inputs, {"block_size": 32, **stated}, constant=constant)
 
 
-def test_one_axis_for_both_is_refused():
+def test_gather_along_the_quantized_axis_is_refused():
     inputs = [integers(6, 48), np.array([1]), floats(6, 3)]
     verdict = refusal("GatherBlockQuantized", inputs, {"block_size": 32, "quantize_axis": 0}, constant=(0, 2))
     assert verdict.reason is Reason.UNSUPPORTED_ATTRIBUTE and "expected the last axis" in verdict.detail

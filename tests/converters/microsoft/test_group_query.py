@@ -32,12 +32,12 @@ def check_group_query(inputs, attributes=None, constant=(6, 7, 8), *, opsets=(13
 @pytest.mark.parametrize(("steps", "past"), [(5, 0), (1, 4), (3, 4)])
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("interleaved", [0, 1])
-def test_one_text(steps, past, packed, interleaved):
+def test_one_sequence(steps, past, packed, interleaved):
     check_group_query(inputs_of(1, steps, past, packed=packed), {"rotary_interleaved": interleaved}, opsets=())
 
 
 @pytest.mark.parametrize(("steps", "past"), [(5, 0), (1, 4)])
-def test_a_cache_with_room(steps, past):
+def test_cache_larger_than_its_contents(steps, past):
     filled = (slice(None), slice(None), slice(0, steps + past))
     check_group_query(inputs_of(1, steps, past, 9), valid=(None, filled, filled), opsets=())
 
@@ -54,7 +54,7 @@ def test_attributes(batch, attributes, steps, past):
 
 @pytest.mark.parametrize("batch", [1, 2])
 @pytest.mark.parametrize(("steps", "past"), [(5, 0), (1, 4)])
-def test_a_sink_of_every_head(batch, steps, past):
+def test_attention_sinks_per_head(batch, steps, past):
     given = inputs_of(batch, steps, past, rotary=False)
     check_group_query([*given, None, None, None, None, floats(HEADS["num_heads"], seed=8) * 4], constant=(6, 11))
 
@@ -70,7 +70,7 @@ def test_a_sink_of_every_head(batch, steps, past):
         (1, 2, 3, 8, [2]),
     ],
 )
-def test_noncausal_queries_see_every_key_of_their_text(batch, steps, past, room, lengths):
+def test_noncausal_queries_attend_to_all_keys(batch, steps, past, room, lengths):
     valid = (slice(None), slice(None), slice(0, min(lengths) + 1))
     inputs = inputs_of(batch, steps, past, room, lengths=lengths, rotary=False)
     check_group_query(inputs, {"causal": 0}, valid=(None, valid, valid))
@@ -79,7 +79,7 @@ def test_noncausal_queries_see_every_key_of_their_text(batch, steps, past, room,
 @pytest.mark.slow
 @pytest.mark.parametrize("heads", [1, HEADS["num_heads"]])
 @pytest.mark.parametrize(("steps", "past", "room"), [(4, 0, 0), (4, 0, 6), (2, 3, 0), (2, 3, 8)])
-def test_a_bias_of_scores(steps, past, room, heads):
+def test_attention_bias(steps, past, room, heads):
     filled = (slice(None), slice(None), slice(0, steps + past))
     inputs = [*inputs_of(1, steps, past, room, rotary=False), None, None, None]
     inputs.append(floats(1, heads, steps, steps + past, seed=8))
@@ -89,7 +89,7 @@ def test_a_bias_of_scores(steps, past, room, heads):
 @pytest.mark.slow
 @pytest.mark.parametrize("positions", [[[5, 1, 9]], [[5, 6, 7], [0, 3, 2]], [[2, 0, 0], [0, 1, 2]]])
 @pytest.mark.parametrize("past", [0, 4])
-def test_prompt_positions_continue_from_the_first(positions, past):
+def test_explicit_position_ids(positions, past):
     """Every position counts if there is a cache; then each of several texts has one new token."""
     positions = np.array(positions)
     positions = positions[:, :1] if past and len(positions) > 1 else positions
@@ -97,7 +97,7 @@ def test_prompt_positions_continue_from_the_first(positions, past):
     check_group_query(inputs)
 
 
-def test_texts_of_several_lengths():
+def test_sequences_of_several_lengths():
     inputs = inputs_of(2, 1, 4, lengths=[4, 2])
     valid = [(slice(None), slice(None), slice(0, 3))] * 2
     check_group_query(inputs, valid=(None, *valid), opsets=())
@@ -109,7 +109,7 @@ def test_padded_prompt():
     check_group_query(inputs_of(1, 1, 5, lengths=[3]), valid=(None, *valid), opsets=())
 
 
-def test_a_prompt_of_several_texts():
+def test_prompt_of_several_sequences():
     check_group_query(inputs_of(2, 5, 0, lengths=[4, 4]), opsets=())
 
 

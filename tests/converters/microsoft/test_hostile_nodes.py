@@ -15,7 +15,7 @@ TABLE = [integers(6, 48), np.array([1]), floats(6, 3)]
 
 
 @pytest.mark.parametrize("block_size", [-32, 0, 3, 8])
-def test_blocks_of_no_size(block_size):
+def test_invalid_block_sizes_are_refused(block_size):
     weights = [floats(2, 32), integers(3, 1, 16), floats(3, 1)]
     attributes = {"N": 3, "K": 32, "block_size": block_size}
     refusal("MatMulNBits", weights, attributes, constant=(1, 2))
@@ -26,7 +26,7 @@ def test_blocks_of_no_size(block_size):
 
 
 @pytest.mark.parametrize("bits", [-4, 0, 3, 16])
-def test_integers_of_no_bits(bits):
+def test_invalid_bit_widths_are_refused(bits):
     verdict = refusal("GatherBlockQuantized", TABLE, {"block_size": 32, "bits": bits}, constant=(0, 2))
     assert f"'bits' of GatherBlockQuantized is {bits}; expected 2, 4 or 8" in verdict.detail
 

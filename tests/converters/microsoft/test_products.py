@@ -23,7 +23,7 @@ def test_fused_matmul(turned):
 
 
 @pytest.mark.parametrize(("shapes", "flags"), [([(4,), (4, 3)], {"transA": 1}), ([(2, 4), (4,)], {"transB": 1})])
-def test_vectors_are_not_turned(shapes, flags):
+def test_vectors_are_not_transposed(shapes, flags):
     check("FusedMatMul", [floats(*shape, seed=seed) for seed, shape in enumerate(shapes)], flags, opsets=(13,))
 
 

@@ -122,7 +122,7 @@ def test_gated_normalization(dtype, groups, rank, activation):
     check("GatedRMSNorm", inputs, stated, constant=[1], tolerance=tolerance, opsets=(13, 18, 23))
 
 
-def test_gates_of_unknown_activations_and_scales_that_do_not_fit_are_refused():
+def test_gated_norm_with_invalid_arguments_is_refused():
     inputs = [floats(2, 8), floats(4, seed=1), floats(2, 8, seed=2)]
     assert refusal("GatedRMSNorm", inputs, {"activation": "relu"}).reason is Reason.INVALID_NODE
     verdict = refusal("GatedRMSNorm", [inputs[0], floats(3), inputs[2]])
@@ -145,7 +145,7 @@ def rotation(*, packed, part, dtype=np.float32, size=16, heads=3):
     interleaved=(0, 1),
     share=((2, 3, 3), (4, 2, 2), (8, 0, 0), (2, 2, 4)),
 )
-def test_rotations_by_three_positions(dtype, packed, part, layout, interleaved, share):
+def test_multimodal_rotary_embedding(dtype, packed, part, layout, interleaved, share):
     sections = [share[0] - (2 if part else 0), *share[1:]]
     stated = {"mrope_section": sections, "interleaved": interleaved, "num_heads": 3, "rotary_embedding_dim": part}
     stated |= {} if layout is None else {"mrope_layout": layout}
@@ -154,7 +154,7 @@ def test_rotations_by_three_positions(dtype, packed, part, layout, interleaved, 
     check("MRotaryEmbedding", inputs, stated, constant=[2, 3], tolerance=tolerance, opsets=(13, 23))
 
 
-def test_sections_that_are_not_all_pairs_are_refused():
+def test_mrope_sections_must_cover_all_pairs():
     inputs = rotation(packed=True, part=0)
     for sections in ([2, 3, 4], [8], [9, -1, 0]):
         verdict = refusal("MRotaryEmbedding", inputs, {"mrope_section": sections, "num_heads": 3}, constant=[2, 3])

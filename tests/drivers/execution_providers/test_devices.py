@@ -25,7 +25,7 @@ def test_every_provider_except_the_cpu_is_listed():
     assert expected - {"ort:CPU"} <= rows().keys() and "ort:CPU" not in rows()
 
 
-def test_rows_have_availability_and_installation():
+def test_devices_have_availability_or_a_reason():
     available = {*onnxruntime.get_available_providers(), *backing.installed()}
     for row in rows().values():
         assert row.available <= (row.sub_type in available)

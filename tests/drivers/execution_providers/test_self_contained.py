@@ -252,7 +252,7 @@ def test_fast_check_is_as_strict_as_onnx(contents):
         assert refused(contents)
 
 
-def test_the_probe_is_an_addition():
+def test_probe_model_is_one_addition():
     text = """<ir_version: 8, opset_import: ["" : 13]>
         probe (float[1, 4, 4, 4] a, float[1, 4, 4, 4] b) => (float[1, 4, 4, 4] c) { ["nnadapter:0:0"] c = Add(a, b) }"""
     assert onnx.load_from_string(_addition(FLOAT).contents) == parse(text)

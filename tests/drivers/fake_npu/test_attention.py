@@ -55,7 +55,7 @@ def test_every_combination_of_masks(batch, heads, queries, keys, mask, ragged, a
     _agrees("ATTENTION", arrays, {**attributes, "scale": 0.4})
 
 
-def test_batch_items_have_masks_and_scores_of_their_own():
+def test_masks_and_scores_per_batch_item():
     arrays = [floats(3, 4, 3, 5), floats(3, 2, 4, 5, seed=1), floats(3, 2, 4, 6, seed=2), floats(3, 1, 3, 4) > 0]
     _agrees("ATTENTION", arrays, {"scale": 1.0, "scores": "softmax"})
 

@@ -57,7 +57,7 @@ def test_flops_equal_the_schema(type_, x, weight, attributes):
     assert products(model) == pytest.approx(declared(model), rel=0.02)
 
 
-def test_seconds_by_hand():
+def test_simulated_seconds_equal_a_manual_calculation():
     program = Program(x=(4, 8))
     model = program.finish(program("NEG", program.x))
     graph = lower(model).graph

@@ -104,7 +104,7 @@ def test_integer_reductions_wrap_around():
 @pytest.mark.parametrize("last", [True, False])
 @pytest.mark.parametrize("keepdims", [True, False])
 @pytest.mark.parametrize(("type_", "op_type"), [("ARG_MAX", "ArgMax"), ("ARG_MIN", "ArgMin")])
-def test_position_of_extreme(type_, op_type, keepdims, last):
+def test_arg_max_and_arg_min(type_, op_type, keepdims, last):
     x = np.random.default_rng(0).integers(0, 3, (4, 9, 2)).astype(np.float32)
     attributes = {"axis": 1, "keepdims": keepdims, "select_last_index": last}
     expected = oracle(op_type, [x], {name: int(value) for name, value in attributes.items()})
@@ -205,7 +205,7 @@ def test_resize(size, mode, kind):
 
 
 @pytest.mark.parametrize(("size", "result"), [(3, 5), (3, 10), (6, 10), (9, 15)])
-def test_integral_symmetric_places_are_not_rounded_down(size, result):
+def test_integral_symmetric_positions_are_not_rounded_down(size, result):
     x = np.arange(size, dtype=np.float32).reshape(1, 1, size, 1)
     attributes = {"coordinate_transformation_mode": "half_pixel_symmetric", "nearest_mode": "floor"}
     scales = (1.0, 1.0, float(np.float32(result / size)), 1.0)

@@ -19,7 +19,7 @@ def test_expanded_operations_are_fused_before_constant_folding():
     assert kernels(model) == ["transpose", "pointwise_convolution", "transpose"]
 
 
-def test_a_scale_goes_through_batch_normalization_into_the_host():
+def test_scale_and_batch_normalization_fold_into_convolution():
     program = Program(x=(1, 3, 4, 5))
     statistics = [np.abs(random(seed, 6)) + 1 for seed in range(4)]
     y = program("BATCH_NORMALIZATION", program("CONV_2D", program.x, random(1, 6, 3, 1, 1)), *statistics)
@@ -34,7 +34,7 @@ def test_passes_run_in_the_recommended_order():
 
 @pytest.mark.parametrize(("group", "kernel"), [(1, 1), (1, 3), (2, 3), (24, 3)])
 @pytest.mark.parametrize("type_", ["CONV_2D", "CONV_2D_TRANSPOSE"])
-def test_constants_do_not_depend_on_the_images(type_, group, kernel):
+def test_constants_do_not_depend_on_image_sizes(type_, group, kernel):
     weight, bias = random(1, 24, 24 // group, kernel, kernel), random(2, 24)
     constants = []
     for batch, height, width in ((1, 5, 9), (3, 40, 23)):

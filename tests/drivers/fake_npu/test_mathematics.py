@@ -138,7 +138,7 @@ def test_running_product(exclusive, reverse, dtype):
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2])
-def test_hardmax_takes_the_first_of_equals(axis):
+def test_hardmax_selects_the_first_maximum(axis):
     x = np.random.default_rng(0).integers(0, 3, (3, 4, 5)).astype(np.float32)
     np.testing.assert_array_equal(run("HARDMAX", [x], {"axis": axis}), oracle("Hardmax", [x], {"axis": axis}))
 
@@ -146,7 +146,7 @@ def test_hardmax_takes_the_first_of_equals(axis):
 @pytest.mark.parametrize("upper", [True, False])
 @pytest.mark.parametrize("k", [0, 2, -1, 9, -9, 2**40])
 @pytest.mark.parametrize("dtype", ["float32", "bool", "int64"])
-def test_triangle(dtype, k, upper):
+def test_trilu(dtype, k, upper):
     x = np.arange(1, 25).reshape(2, 3, 4).astype(dtype)
     expected = oracle("Trilu", [x, np.array(k)], {"upper": int(upper)})
     np.testing.assert_array_equal(run("TRILU", [x], {"upper": upper, "k": k}), expected)
@@ -195,7 +195,7 @@ _PAIRS = st.tuples(st.permutations("abcd"), st.permutations("abcd"), st.permutat
 
 
 @given(_PAIRS, st.integers(0, 4), st.integers(0, 4), st.data())
-def test_any_pair_of_factors(labels, left, right, data):
+def test_einsum_of_any_two_terms(labels, left, right, data):
     sizes = dict(zip("abcd", (2, 3, 4, 5), strict=True))
     x, y = labels[0][:left], labels[1][:right]
     result = [label for label in labels[2] if label in {*x, *y} and data.draw(st.booleans())]

@@ -49,7 +49,7 @@ def test_results_at_changing_sizes(scales: list[float]) -> None:
             np.testing.assert_allclose(out, expected(x, scales), rtol=1e-5)
 
 
-def test_sizes_that_fit_keep_the_memory_plan() -> None:
+def test_smaller_sizes_reuse_the_memory_plan() -> None:
     graph, trace = layers([2.0, 3.0])
     symbolic = SymbolicGraph(graph)
     program = FakeNpuOpenProgram(graph, 1 << 20, Resources(Arenas(), DeviceMemory(0)), {})

@@ -59,7 +59,7 @@ def test_binary_operations_equal_the_dequantized_ones(type_):
 
 @pytest.mark.parametrize("depth", [8, 257, 600, 5000])
 @pytest.mark.parametrize("constants", [(1,), ()])
-def test_sums_are_exact_however_long(depth, constants):
+def test_long_sums_are_exact(depth, constants):
     x, y = np.full((2, depth), 255, np.uint8), np.full((depth, 3), -128, np.int8)
     x[1, ::2] = 254
     types = [quantized("uint8", 1.0, 0), quantized("int8", 1.0, 127)]
@@ -89,7 +89,7 @@ def test_a_filter_may_be_computed(group, kernel):
     np.testing.assert_array_equal(run_model(model, feeds)[0], by_definition(model, feeds)[0])
 
 
-def test_bias_is_part_of_the_sums():
+def test_bias_is_added_before_rounding():
     types = [quantized("uint8", 1.0, 0), quantized("int8", 1.0, 0), quantized("int32", 1.0, 0)]
     arrays = [np.full((1, 2), 255, np.uint8), np.ones((1, 2), np.int8), np.array([2**24 + 1], np.int32)]
     result = quantized("int8", 2.0**18, 0)
@@ -101,7 +101,7 @@ def test_bias_is_part_of_the_sums():
 @pytest.mark.parametrize(
     ("code", "parameters"), [("relu", ()), ("clip", (0.0, 6.0)), ("clip", (-1.0, 1e9)), ("clip", (5.0, 1.0))]
 )
-def test_activations_become_bounds(code, parameters):
+def test_fused_activations_become_bounds(code, parameters):
     generator = np.random.default_rng(0)
     arrays = [generator.integers(-128, 127, shape).astype(np.int8) for shape in ((4, 9), (5, 9))]
     types = [quantized("int8", 0.1, 3), quantized("int8", 0.02, 0)]
@@ -110,7 +110,7 @@ def test_activations_become_bounds(code, parameters):
     np.testing.assert_array_equal(run_model(model, feeds)[0], by_definition(model, feeds)[0])
 
 
-def test_transposed_factors():
+def test_matmul_of_transposed_operands():
     generator = np.random.default_rng(0)
     x, y = generator.integers(0, 255, (9, 4)).astype(np.uint8), generator.integers(-128, 127, (5, 9)).astype(np.int8)
     columns = Quantization(scale=(0.1,) * 5, zero_point=(1, -2, 3, -4, 5), axis=0)
@@ -146,7 +146,7 @@ def test_weights_of_four_bits(dtype, constants):
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2])
-def test_integers_and_reals_along_an_axis(axis):
+def test_quantize_and_dequantize_along_an_axis(axis):
     generator = np.random.default_rng(0)
     x = (generator.standard_normal((3, 40, 3)) * 9).astype(np.float32)
     count = x.shape[axis]

@@ -72,7 +72,7 @@ def test_directions_and_optional_inputs(op_type, direction, optional):
 
 @pytest.mark.parametrize("opset", [7, 14, 22])
 @pytest.mark.parametrize("op_type", _GATES)
-def test_versions(op_type, opset):
+def test_opset_versions(op_type, opset):
     _compare(op_type, ("B",), opset)
 
 
@@ -83,7 +83,7 @@ def test_clip_limits_inputs_of_activations(op_type):
 
 @pytest.mark.parametrize("function", _FUNCTIONS)
 @pytest.mark.parametrize("op_type", _GATES)
-def test_functions_of_gates(op_type, function):
+def test_activations_of_gates(op_type, function):
     count = {"LSTM": 3, "GRU": 2, "RNN": 1}[op_type]
     # ONNX Runtime's Softplus overflows if states grow.
     names = [function, "Tanh", function] if function != "Softplus" else ["Sigmoid", function, "Tanh"]
@@ -93,7 +93,7 @@ def test_functions_of_gates(op_type, function):
     _compare(op_type, ("B",), activations=names, tolerance=1e-4, **parameters)
 
 
-def test_parameters_go_to_parametric_activations():
+def test_parameters_are_assigned_to_parametric_activations():
     names = ["Sigmoid", "LeakyRelu", "HardSigmoid", "HardSigmoid", "Tanh", "Elu"]
     alphas, betas = [0.3, 0.25, 0.15, 0.7], [0.4, 0.6]
     _compare(
@@ -128,7 +128,7 @@ def test_half_precision_rounds_once():
 
 
 @pytest.mark.parametrize("op_type", _GATES)
-def test_batches_first_are_batches_second_transposed(op_type):
+def test_batch_first_layout_is_transposed(op_type):
     results = []
     for layout in (0, 1):
         names, feeds = _inputs(op_type, 2, _ALL, layout)

@@ -49,7 +49,7 @@ def same(graph: NpuGraph, expected: NpuGraph) -> None:
 
 
 @given(st.lists(SIZES, min_size=2, max_size=6))
-def test_other_sizes(sizes: Sequence[tuple[int, int, int]]) -> None:
+def test_reused_lowering_equals_a_new_one(sizes: Sequence[tuple[int, int, int]]) -> None:
     lowerings = Lowerings()
     for size in sizes:
         model = convolution(*size)
@@ -93,7 +93,7 @@ def test_non_numeric_attributes_are_unchanged() -> None:
     assert lowerings.templates == 2
 
 
-def test_constants_of_old_models_are_bounded() -> None:
+def test_memory_of_cached_constants_is_bounded() -> None:
     lowerings = Lowerings()
     tables = []
     for size in range(1, 9):

@@ -28,14 +28,14 @@ def test_grid_sample(mode, padding_mode, align_corners):
 
 
 @pytest.mark.parametrize("mode", ["linear", "nearest", "cubic"])
-def test_nan_places_do_not_crash(mode):
+def test_nan_positions_do_not_crash(mode):
     grid = np.array([[[[np.nan, 0.0], [np.inf, 0.0], [-np.inf, 1e30]]]], np.float32)
     result = run("GRID_SAMPLE", [floats(1, 2, 4, 4), grid], {"mode": mode})
     assert result.shape == (1, 2, 1, 3)
 
 
 @given(st.floats(-30, 30, width=32), st.integers(1, 6))
-def test_reflected_places_lie_inside(place, size):
+def test_reflected_positions_lie_inside(place, size):
     """Pixel centers map to themselves; positions beyond the outer centers repeat the border pixel."""
     image = np.arange(size, dtype=np.float32).reshape(1, 1, 1, size)
     grid = np.array([[[[(2 * place + 1) / size - 1, 0]]]], np.float32)
@@ -46,7 +46,7 @@ def test_reflected_places_lie_inside(place, size):
 
 @pytest.mark.parametrize("align_corners", [False, True])
 @pytest.mark.parametrize("shape", [(3, 4), (2, 5, 3)])
-def test_an_identity_grid_gives_the_image_back(shape, align_corners):
+def test_identity_grid_returns_the_image(shape, align_corners):
     axes = len(shape)
     theta = np.eye(axes, axes + 1, dtype=np.float32)[None]
     (grid,) = agrees("AFFINE_GRID", [theta], {"output_shape": shape, "align_corners": align_corners}, tolerance=1e-6)
@@ -100,7 +100,7 @@ def test_deformable_convolution(groups, mask, bias):
     agrees("DEFORMABLE_CONV_2D", arrays, {**attributes, "group": group, "offset_group": offset_group}, tolerance=1e-4)
 
 
-def test_no_offset_is_a_convolution():
+def test_deformable_convolution_without_offsets_is_a_convolution():
     x, weight = floats(1, 3, 6, 5), floats(4, 3, 3, 3, seed=1)
     result = run("DEFORMABLE_CONV_2D", [x, weight, np.zeros((1, 18, 4, 3), np.float32)])
     np.testing.assert_allclose(result, run("CONV_2D", [x, weight], constants=(1,)), atol=1e-4)

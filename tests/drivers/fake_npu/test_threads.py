@@ -103,7 +103,7 @@ def test_signal_handler_may_run_a_session_at_any_step(rows) -> None:
     assert set_number() == initial and not BLAS_THREADS.limits
 
 
-def test_interrupt_at_any_step_restores_the_number() -> None:
+def test_interrupt_at_any_step_restores_the_thread_count() -> None:
     initial, moments = set_number(), 0
     while True:
         remaining, moments = moments, moments + 1
@@ -200,7 +200,7 @@ def test_any_thread_sets_and_restores_the_number() -> None:
         assert blas_threads() == initial
 
 
-def test_the_option_holds_while_a_program_runs() -> None:
+def test_threads_option_applies_during_a_run() -> None:
     observed = []
     builder = ModelBuilder()
     x = builder.add_input("x", OperandType(DataType.FLOAT32, (3, 3)))

@@ -15,7 +15,7 @@ def test_verdicts_hold_for_other_sizes() -> None:
     assert [verdicts.supported(relu(size, 3)) for size in (2, 5, 2)] == [[SUPPORTED]] * 3
 
 
-def test_a_model_without_elements_is_refused_after_one_with_some() -> None:
+def test_empty_tensors_are_refused_despite_cached_verdicts() -> None:
     verdicts = context()
     assert verdicts.supported(relu(2, 3)) == [SUPPORTED]
     (refusal,) = verdicts.supported(relu(0, 3))
@@ -23,14 +23,14 @@ def test_a_model_without_elements_is_refused_after_one_with_some() -> None:
     assert verdicts.supported(relu(2, 3)) == [SUPPORTED]
 
 
-def test_refusals_are_judged_each_time() -> None:
+def test_refusals_are_repeated_at_other_sizes() -> None:
     verdicts = context(switched_off=("RELU",))
     for size in (2, 3):
         (refusal,) = verdicts.supported(relu(size))
         assert refusal.reason is Reason.SWITCHED_OFF
 
 
-def test_other_structures_are_judged_separately() -> None:
+def test_other_structures_get_separate_verdicts() -> None:
     verdicts = context()
     assert verdicts.supported(relu(2, 3)) == [SUPPORTED]
     (refusal,) = verdicts.supported(relu(2, 3, dtype=DataType.BFLOAT16))

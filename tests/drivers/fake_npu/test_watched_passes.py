@@ -55,7 +55,7 @@ def test_computed_filter_is_constant_after_folding():
 
 
 @pytest.mark.parametrize("precision", ["float32", "float16"])
-def test_watching_changes_nothing(tmp_path, precision):
+def test_dumping_and_checking_passes_change_no_result(tmp_path, precision):
     plain = run_model_of(precision=precision)
     watched = run_model_of(precision=precision, dump_passes=str(tmp_path), check_passes=True)
     np.testing.assert_array_equal(plain, watched)
@@ -86,7 +86,7 @@ def test_invalid_folder_is_reported_at_once(tmp_path):
         context(dump_passes=str(tmp_path / "taken"))
 
 
-def test_the_device_s_passes_keep_the_numbers():
+def test_device_passes_preserve_results():
     run_passes(model(), PASSES, check_numbers(evaluate))
 
 
@@ -100,7 +100,7 @@ def test_a_wrong_pass_is_refused_with_its_name(monkeypatch):
         context(check_passes=True).admit(program.finish(program("RELU", program.x)))
 
 
-def test_a_session_takes_the_options(tmp_path):
+def test_options_reach_the_device_of_a_session(tmp_path):
     small = parser.parse_model(
         '<ir_version: 10, opset_import: ["" : 17]> g (float[2] x) => (float[2] y) { y = Neg(x) }'
     )

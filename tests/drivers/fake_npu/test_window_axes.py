@@ -113,5 +113,5 @@ def test_an_index_outside_of_the_unpooled_image_is_an_error():
         ((1, 9, 3), (9,), (3,), {"strides": (2,), "pads": (0, 0), "dilations": (2,)}),
     ],
 )
-def test_blocks_back_to_an_image(shape, image, kernel, more):
+def test_col_to_im(shape, image, kernel, more):
     agrees("COL_TO_IM", [floats(*shape)], {"image_shape": image, "kernel_shape": kernel, **more}, tolerance=1e-5)

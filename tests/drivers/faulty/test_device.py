@@ -63,7 +63,7 @@ def test_all_methods_are_forwarded(wrapper, inner):
     assert [name for name in sorted(public) if getattr(wrapper, name) is getattr(inner, name)] == []
 
 
-def test_names(monkeypatch):
+def test_device_names_and_options(monkeypatch):
     row = next(row for row in nna.devices() if row.name.startswith("faulty"))
     assert row.available and row.name == "faulty:fake_npu" and "faulty:NAME" in row.sub_type
     assert {"script", "seed", "switched_off"} <= {option.name for option in row.capability.options}
@@ -211,7 +211,7 @@ def test_false_acceptance():
             assert are_right(opened.run(None, X))
 
 
-def test_faults_of_open_come_from_the_environment(monkeypatch):
+def test_open_faults_require_the_environment_variable(monkeypatch):
     with pytest.raises(FaultScriptError, match="NNADAPTER_FAULTS"):
         session(Fault(kind="fail", phase="open"))
     script = Script(faults=(Fault(kind="fail", phase="open", message="no such bus"), Fault(kind="fail", phase="run")))

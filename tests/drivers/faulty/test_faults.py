@@ -38,7 +38,7 @@ def slow(**when):
         ({"op_type": "MatMul"}, []),
     ],
 )
-def test_calls_that_match(when, expected):
+def test_faults_occur_at_matching_calls(when, expected):
     assert calls_of(slow(**when)) == expected
 
 
@@ -50,7 +50,7 @@ def test_probability_depends_on_the_seed():
     assert calls_of(fault, 4000, 1, Subject((("ADD", ()),))) != drawn[0]
 
 
-def test_threads_change_nothing():
+def test_faults_do_not_depend_on_threads():
     script = Script(faults=(slow(probability=0.3), slow(probability=0.1, times=20)), seed=4)
     subjects = [Subject((("ADD", (f"n{number}",)),)) for number in range(3)]
 
@@ -83,7 +83,7 @@ def test_a_lost_device_stays_lost_or_comes_back():
                     moment.due()
 
 
-def test_counts_continue_from_the_log(tmp_path):
+def test_call_counts_continue_from_the_log(tmp_path):
     log = tmp_path / "log"
     script = Script(faults=(slow(from_=2, every=3), slow(times=1)), log=str(log))
 

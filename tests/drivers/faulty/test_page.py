@@ -8,13 +8,13 @@ from nnadapter.drivers.faulty import Kind, read_script
 PAGE = (Path(__file__).parents[3] / "docs" / "failures.md").read_text(encoding="utf-8")
 
 
-def test_the_script_can_be_read():
+def test_documented_script_is_valid():
     (text,) = re.findall(r"^```toml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
     script = read_script(text)
     assert script.seed == 7 and {fault.kind for fault in script.faults} > {Kind.FAIL, Kind.CRASH, Kind.NAN}
 
 
-def test_the_examples_run(capsys):
+def test_documented_examples_run(capsys):
     section = PAGE.split("## Faults on demand")[1]
     for code in re.findall(r"^```python\n(.*?)^```", section, re.MULTILINE | re.DOTALL):
         exec(code, {})

@@ -180,7 +180,7 @@ def test_copies_in_out_and_between_devices(acme, device):
         lambda memory: memory.copy_from(memory, 9),
     ],
 )
-def test_copies_that_do_not_fit(device, use):
+def test_out_of_bounds_copies_are_refused(device, use):
     with device.allocate(8) as memory, pytest.raises(InvalidInputError):
         use(memory)
 
@@ -193,7 +193,7 @@ def test_freed_memory_is_not_used(device):
         memory.copy_in(np.zeros(8, np.uint8))
 
 
-def test_it_computes_in_device_memory(device):
+def test_execution_computes_in_device_memory(device):
     x, copy = RANDOM.standard_normal((4, 5)).astype(np.float32), np.zeros((4, 5), np.float32)
     execution = execution_of(device, chain())
     with device.allocate(x.nbytes) as input_memory:
@@ -231,7 +231,7 @@ def test_waiting_for_an_unrecorded_event_returns_at_once(device):
     event.close()
 
 
-def test_cancelled(device):
+def test_cancelled_calls_raise(device):
     execution = execution_of(device, chain())
     x = np.ones((4, 5), np.float32)
     with pytest.raises(CancelledError, match="cancelled"):
@@ -242,7 +242,7 @@ def test_cancelled(device):
         device.create_context(OPTIONS).compile_within(chain(), Control(cancelled=lambda: True))
 
 
-def test_the_deadline(device):
+def test_missed_deadline_raises(device):
     with pytest.raises(ExecutionError, match="not done within 1e-12 s"):
         execution_of(device, chain()).compute_within([np.ones((4, 5), np.float32)], Control(deadline_seconds=1e-12))
     with pytest.raises(CompilationError, match="not done within"):

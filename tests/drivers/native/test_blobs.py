@@ -116,7 +116,7 @@ def test_bound_program_outlives_the_deserialized_one(context):
         np.testing.assert_allclose(execution.compute([X])[0], expected(X), rtol=1e-5, atol=1e-6)
 
 
-def test_truncated(context):
+def test_truncated_programs_are_refused(context):
     border, contents = inside(context.compile(dense(0)[0]).serialize())
     for length in range(len(contents)):
         blob = seal("acme_c", border, [contents[:length]])
@@ -129,7 +129,7 @@ def test_truncated(context):
     assert all(compatibility_of(context, blob[:length]) is not Compatibility.IDENTICAL for length in range(len(blob)))
 
 
-def test_every_byte_changed(context):
+def test_any_changed_byte_is_refused(context):
     border, contents = inside(context.compile(dense(0)[0]).serialize())
     for place in range(len(contents)):
         changed = contents[:place] + bytes([contents[place] ^ 0x55]) + contents[place + 1 :]
@@ -234,7 +234,7 @@ def test_a_compiled_model_of_another_version(tmp_path, acme, folders, other, not
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(MODELS))
-def test_every_model_is_loaded_as_it_was_compiled(tmp_path, acme, name):
+def test_compiled_files_compute_the_same(tmp_path, acme, name):
     model = model_of(name)
     feeds = feeds_of(model)
     with nna.InferenceSession(model, devices=acme) as session:

@@ -56,7 +56,7 @@ def test_offsets_of_members_equal_c(tmp_path):
 
 
 @needs_compiler
-def test_every_code_means_the_same(tmp_path):
+def test_codes_equal_the_header(tmp_path):
     named = [
         *c_interface.Status,
         *c_interface.AttributeCode,
@@ -74,14 +74,14 @@ def test_every_code_means_the_same(tmp_path):
 
 @needs_compiler
 @pytest.mark.parametrize("standard", ["c11", "c17"])
-def test_it_is_plain_c(tmp_path, standard):
+def test_header_compiles_as_pedantic_c(tmp_path, standard):
     source = tmp_path / "only.c"
     source.write_text(program([]))
     compile_c(tmp_path / "only", f"-std={standard}", "-pedantic", source)
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="there is no C++ compiler: no g++")
-def test_it_is_cpp_too(tmp_path):
+def test_header_compiles_as_cpp(tmp_path):
     source = tmp_path / "only.cc"
     source.write_text("#include <nnadapter_driver.h>\nNNAdapterModel model = {};\n")
     command = ["g++", "-std=c++11", "-Wall", "-Wextra", "-Werror", f"-I{nna.get_include()}", "-fsyntax-only", source]

@@ -39,7 +39,7 @@ def run(*command, **environment):
 @pytest.mark.parametrize(
     ("folder", "backend"), [(".", "setuptools"), pytest.param("cmake", "scikit_build_core", marks=pytest.mark.sweep)]
 )
-def test_a_wheel_is_built_installed_and_found(tree, tmp_path, folder, backend):
+def test_installed_package_is_found(tree, tmp_path, folder, backend):
     if not is_installed(backend):
         skip_without(backend)
     if folder == "cmake" and shutil.which("cmake") is None:

@@ -31,7 +31,7 @@ def agree(model, values):
 
 @pytest.mark.parametrize("axis", [0, 1])
 @pytest.mark.parametrize("element", TYPES)
-def test_conversion_after_split_reads_its_own_part(element, axis):
+def test_cast_after_split_reads_the_right_part(element, axis):
     text = f"{HEAD} g ({element}[4, 4] x) => (bool[N, M] y, bool[N, M] z) {{"
     model = parse(f"{text} a, b = Split <axis = {axis}> (x) y = Cast <to = 9> (a) z = Cast <to = 9> (b) }}")
     agree(model, np.random.default_rng(0).integers(0, 2, (4, 4)))
@@ -46,7 +46,7 @@ def test_nan_is_true(element, between):
     agree(model, np.array(values).reshape(2, 4))
 
 
-def test_conversion_that_is_output_and_input():
+def test_cast_result_may_be_an_output_and_input():
     text = f"{HEAD} g (float[3] x) => (bool[3] y, bool[3] z, float[3] u) {{"
     model = parse(f"{text} y = Cast <to = 9> (x) z = Not (y) u = Cast <to = 1> (y) }}")
     agree(model, np.array([0, 2, np.nan]))

@@ -14,7 +14,7 @@ AXES = {"all": ((0, 1, 2, 3), ""), "last": ((-1,), "a"), "first": ((0,), "a"), "
 @for_every_value(
     bound=("Max", "Min"), rank=SIZES, axes=AXES, keepdims=(0, 1), is_open=(True, False), filled=("", "inf")
 )
-def test_bounded(bound, rank, axes, keepdims, is_open, filled):
+def test_max_and_min_of_a_reduction(bound, rank, axes, keepdims, is_open, filled):
     reduced, axes_text = AXES[axes]
     reduced = tuple(range(rank)) if axes == "all" else tuple({axis % rank for axis in reduced})
     x = (np.random.default_rng(rank).standard_normal((2, 3, 4)[:rank] if rank < 4 else (3, 2, 4, 3))).astype(np.float32)

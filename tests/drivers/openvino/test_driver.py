@@ -36,7 +36,7 @@ def rows():
     return {row.name: row for row in nna.devices() if row.name.startswith("openvino")}
 
 
-def test_each_kind_is_a_row():
+def test_each_kind_of_device_is_listed():
     listed = rows()
     assert listed["openvino:CPU"].available and listed["openvino:CPU"].version
     for kind in ("GPU", "NPU"):
@@ -133,7 +133,7 @@ def test_unknown_ops_cannot_be_switched_off():
         "(int64[2,3] x) => (y, z) <float[4,2] w = {1,2,3,4,5,6,7,8}> { y = Gather(w, x)  z = Gather(w, x) }",
     ],
 )
-def test_boundaries_that_the_engine_changes(text):
+def test_inputs_and_outputs_that_the_engine_changes(text):
     model = model_of(text)
     feed = {value.name: array_for(value) for value in model.graph.input}
     expected = run_whole(model, feed)

@@ -22,7 +22,7 @@ for depth in (24, 515):
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("instructions", ["AVX2", pytest.param("AVX512_CORE", marks=pytest.mark.sweep)])
-def test_without_instructions(instructions):
+def test_results_on_older_instruction_sets(instructions):
     """The engine reads the variable once, at start."""
     environment = {**os.environ, "ONEDNN_MAX_CPU_ISA": instructions}
     completed = subprocess.run(

@@ -87,7 +87,7 @@ def test_large_numbers_are_centered_before_they_are_scaled():
     np.testing.assert_allclose(result, (numbers - np.float32(1e6)) / np.float32(3), rtol=1e-6)
 
 
-def test_bias_next_to_a_mask_counts():
+def test_bias_is_not_lost_next_to_a_mask():
     """T5's attention has a constant bias and a mask of large constants."""
     generator = np.random.default_rng(0)
     bias = generator.standard_normal((1, 2, 5, 5)).astype(np.float32)

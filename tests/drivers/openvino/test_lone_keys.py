@@ -35,7 +35,7 @@ def attention(between, rows="b, h"):
 
 @pytest.mark.parametrize("first", [1, 2])
 @pytest.mark.parametrize("between", BETWEEN)
-def test_keys_that_grow_from_one(between, first):
+def test_attention_with_keys_growing_from_one(between, first):
     model = model_of(attention(between))
     execution = context().compile(model).create_execution()
     for keys, queries in ((first, 1), (5, 1), (16, 1), (17, 2), (3, 1), (40, 7)):
@@ -47,7 +47,7 @@ def test_keys_that_grow_from_one(between, first):
         np.testing.assert_allclose(got, run_whole(model, feed)[0], rtol=1e-3, atol=1e-4)
 
 
-def test_heads_and_rows_as_one():
+def test_attention_with_heads_merged_into_rows():
     model = model_of(attention("nothing", "b"))
     execution = context().compile(model).create_execution()
     for keys in (1, 16, 33):

@@ -152,7 +152,7 @@ def test_clamped_sizes_have_one_plan():
         assert report.plans.compiled == 2 and [segment.device for segment in report.segments] == ["openvino"]
 
 
-def test_smaller_last_part_at_some_sizes():
+def test_split_with_a_smaller_last_part():
     text = """<ir_version: 10, opset_import: ["" : 18]> g (float[n, 4] x) => (float[k, 4] y, float[m, 4] z)
         { r = Abs (x)  y, z = Split <num_outputs = 2> (r) }"""
     model = parse(text)
@@ -432,7 +432,7 @@ HALVES = """(float16[b, s, 4] x, float16[b, p, 4] past) => (float16[b, s, 4] y, 
 }"""
 
 
-def test_halves_of_a_decoder_with_dynamic_shapes():
+def test_float16_decoder_with_dynamic_shapes():
     text = f'<ir_version: 10, opset_import: ["" : 17]> g {HALVES}'
     model = onnx.parser.parse_model(text)
     with nna.InferenceSession(model, devices="openvino", options=nna.Options(fallback="allow")) as session:
@@ -495,7 +495,7 @@ CAUSAL = """<ir_version: 10, opset_import: ["" : 17]> g (float[t, 2] x) => (floa
 }"""
 
 
-def test_plan_at_sizes_with_too_much_folding_is_not_the_last_one(monkeypatch):
+def test_unfolded_masks_need_one_more_plan(monkeypatch):
     """A plan for lengths with an unfolded mask holds only for such lengths."""
     monkeypatch.setattr(limits, "FOLDED_BYTES_PER_SHAPE", 1 << 12)
     model = parse(CAUSAL)

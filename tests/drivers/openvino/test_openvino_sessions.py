@@ -32,7 +32,7 @@ def test_three_drivers_in_one_plan():
     assert report.switches == 4 and "4 switches between devices" in str(report)
 
 
-def test_only_nodes_that_fail_to_compile_move(monkeypatch):
+def test_only_nodes_that_fail_to_compile_fall_back(monkeypatch):
     rows = dict(operators.OPERATORS)
     rows["Neg"] = rows["Neg"]._replace(dtypes=frozenset((DataType.UINT8,)))
     monkeypatch.setattr(operators, "OPERATORS", rows)
@@ -104,7 +104,7 @@ ATTENTION = """<ir_version: 10, opset_import: ["" : 17]> g (float[1, 4, 192] x) 
 }"""
 
 
-def test_as_many_heads_as_tokens():
+def test_attention_with_as_many_heads_as_tokens():
     model, feed = parse(ATTENTION), {"x": numbers(1, 4, 192)}
     with nna.InferenceSession(model, devices="openvino", options=nna.Options(fallback="allow")) as session:
         np.testing.assert_allclose(session.run(None, feed)[0], run_whole(model, feed)[0], rtol=1e-4, atol=1e-5)
@@ -151,7 +151,7 @@ def test_layers_with_as_many_heads_as_tokens(sizes):
 @pytest.mark.parametrize(
     "order", ["b = MatMul (x, w) y = Gemm <transB = 1> (b, w)", "b = Gemm <transB = 1> (x, w) y = Gemm (b, w)"]
 )
-def test_weights_read_plain_and_transposed(order):
+def test_weight_used_with_and_without_transpose(order):
     """The engine confuses a constant with its transpose."""
     head = '<ir_version: 10, opset_import: ["" : 17]>'
     model = onnx.parser.parse_model(f"{head} g (float[n, 16] x) => (float[n, 16] y) {{ {order} }}")

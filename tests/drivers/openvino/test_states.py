@@ -43,7 +43,7 @@ def hybrid():
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_a_decoder_with_states_has_one_plan_for_many_lengths(device):
+def test_decoder_with_states_needs_few_plans(device):
     model, past = hybrid(), [np.zeros((2, 24, 2), np.float32), np.zeros((2, 2, 4, 4), np.float32)]
     with nna.InferenceSession(model, devices=device, options=nna.Options(fallback="allow")) as session:
         for length in (4, 1, 1, 3, 7, 1):
@@ -70,7 +70,7 @@ MEASURED = """<ir_version: 10, opset_import: ["" : 17]> g
 }"""
 
 
-def test_step_waits_for_the_size_of_a_later_value():
+def test_step_may_need_sizes_of_later_values():
     model, devices = parse(MEASURED), [("openvino", {"switched_off": "Erf"})]
     with nna.InferenceSession(model, devices=devices, options=nna.Options(fallback="allow")) as session:
         for steps, past_length in ((3, 4), (1, 7), (1, 8), (5, 2), (1, 9)):

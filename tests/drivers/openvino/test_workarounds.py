@@ -205,7 +205,7 @@ sys.exit(0 if checks.is_right({name!r}) else 3)"""
 
 
 @pytest.mark.parametrize("row", ROWS, ids=[row.name for row in ROWS])
-def test_the_engine_needs_the_row(row, monkeypatch):
+def test_every_workaround_is_needed(row, monkeypatch):
     monkeypatch.setattr(workarounds, "WORKAROUNDS", WORKAROUNDS)
     assert is_right(row.name), "the row does not help"
     if row.name in IN_A_CHILD:

@@ -25,7 +25,7 @@ def test_onnxruntime_ignores_a_registered_provider_name():
     assert session.get_providers() == ["CPUExecutionProvider"]
 
 
-def test_a_client_that_names_the_provider_gets_it():
+def test_provider_named_by_a_client_is_used():
     providers = [(PROVIDER, {"backend_type": "htp", "soc_model": "43"}), "CPUExecutionProvider"]
     session = ort.InferenceSession(parse(MODEL).SerializeToString(), providers=providers)
     x = np.linspace(-2, 2, 3 * 64, dtype=np.float32).reshape(1, 3, 8, 8)

@@ -32,7 +32,7 @@ def test_sizes_with_the_same_lowering_share_a_program():
         assert session.report().plans.compiled == compiled + 1
 
 
-def test_lowering_waits_for_concrete_sizes():
+def test_dynamic_program_must_be_specialized_before_a_run():
     class Negating(TableDriver):
         @lowers("NEG")
         def neg(self, operation):

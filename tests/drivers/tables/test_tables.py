@@ -11,7 +11,7 @@ from nnadapter.ir import DataType, Layout, ModelBuilder, NamedOperation, Operand
 from tests.drivers.tables.small_table import FLOATS, Small, compute, context, single, verdict
 
 
-def test_the_capability_is_the_table():
+def test_capability_equals_the_table():
     rows = {row.type: row for row in Small().open("").capability.operations}
     assert rows.keys() == {
         "RELU", "NEG", "ADD", "ASSIGN", "WHERE", "GREATER", "SPLIT", "CONCAT", "FULLY_CONNECTED"
@@ -80,7 +80,7 @@ def test_quantized_operands_need_a_role_that_allows_floats(dtype, detail):
     assert bool(result) is not bool(detail) and (not detail or result.detail == detail)
 
 
-def test_a_lowering_refuses_by_options_of_its_context():
+def test_lowering_may_refuse_by_context_options():
     model = single("RELU", FLOATS)
     assert verdict(model) and verdict(model, largest=6)
     assert verdict(model, largest=5) == Unsupported(Reason.MEMORY_LIMIT, "'x0' is too large")
@@ -99,7 +99,7 @@ def test_failing_lowering_refuses_only_its_operation(error, words):
     assert result.reason is Reason.DRIVER_ERROR and words in result.detail
 
 
-def test_lowerings_of_other_files_and_base_classes_count():
+def test_lowerings_are_inherited_and_imported():
     @lowers("SIN")
     def sine(operation):
         return np.sin
@@ -151,7 +151,7 @@ def test_unknown_names_in_a_table():
         Wrong().table  # noqa: B018  the access raises
 
 
-def test_data_types_that_the_operation_lacks():
+def test_data_types_unknown_to_the_operation_are_refused():
     class Wrong(TableDriver):
         @lowers("NEG", types="bool")
         def neg(self, operation):
@@ -179,12 +179,12 @@ def test_single_name_counts_as_a_sequence():
     }
 
 
-def test_there_is_one_device():
+def test_unknown_sub_device_is_an_error():
     with pytest.raises(DeviceNotFoundError, match="has only device 0, got '1'"):
         Small().open("1")
 
 
-def test_names_of_an_operation():
+def test_operands_and_attributes_are_accessible_by_name():
     weight = np.ones((2, 3), np.float32)
     model = single("FULLY_CONNECTED", FLOATS, constants=[weight])
     operation = NamedOperation(model, model.operations[0])
@@ -195,7 +195,7 @@ def test_names_of_an_operation():
         operation.filter  # noqa: B018  the access raises
 
 
-def test_an_operation_may_be_copied():
+def test_named_operation_can_be_copied():
     model = single("NEG", FLOATS)
     assert copy.copy(NamedOperation(model, model.operations[0])).type == "NEG"
 
@@ -211,7 +211,7 @@ def test_invalid_ranks(ranks):
 
 
 @pytest.mark.parametrize("wrong", [staticmethod(plain), classmethod(plain), len])
-def test_only_functions_are_rows(wrong):
+def test_lowering_must_be_a_function(wrong):
     with pytest.raises(
         DriverError, match=f"the lowering of NEG is of type {type(wrong).__name__}, expected a function"
     ):

@@ -7,7 +7,7 @@ from tests.drivers.xla.harness import DEVICE
 
 
 @pytest.mark.sweep
-def test_a_few_of_each_kind():
+def test_few_cases_of_each_group_pass():
     """Skips the search for leaks, which is too short here for XLA's heap to settle."""
     for pattern in ("[!p]*/*", "programs/[!l]*"):
         card = run_conformance(Settings(device=DEVICE, short=True), pattern=pattern, limit=6)
@@ -15,6 +15,6 @@ def test_a_few_of_each_kind():
 
 
 @pytest.mark.sweep
-def test_full_marks():
+def test_all_cases_pass():
     card = run_conformance(Settings(device=DEVICE))
     assert card.all_passed, str(card)

@@ -164,7 +164,7 @@ def test_feeding_a_donated_tensor_is_an_error_of_the_caller(during_run, monkeypa
     assert [step.device for step in session.provenance.steps] == [DEVICE] and not session.provenance.steps[0].failure
 
 
-def test_value_receives_its_output_if_another_does_not_fit():
+def test_valid_binding_is_filled_if_another_is_refused():
     session = nna.InferenceSession(parse(CACHE), devices=DEVICE)
     cache, small = nna.DeviceValue.from_numpy(numbers(4, 8), DEVICE), np.zeros(3, np.float32)
     row_update = np.full((1, 8), 7, np.float32)

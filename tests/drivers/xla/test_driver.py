@@ -25,7 +25,7 @@ def rows():
     return {row.name: row for row in nna.devices() if row.name.startswith("xla")}
 
 
-def test_each_kind_is_a_row():
+def test_each_kind_of_device_is_listed():
     listed = rows()
     assert listed["xla:cpu"].available and listed["xla:cpu"].version
     for kind in ("gpu", "tpu"):
@@ -47,7 +47,7 @@ def test_missing_devices(name, kind):
         open_device(name)
 
 
-def test_the_plain_name_is_the_default_of_jax():
+def test_plain_name_selects_the_default_of_jax():
     assert open_device("xla")._device.platform == jax.default_backend()
 
 

@@ -16,7 +16,7 @@ def test_division_by_0_returns_0(type_, dtype):
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "uint64", "int64"])
-def test_exponents_have_as_many_bits_as_their_type(dtype):
+def test_integer_powers_wrap_around(dtype):
     x = np.array([0, 1, 2, 3, 3], dtype)
     exponents = np.array([64, 64, 127, 100, 0], dtype)
     model = model_of("POW", [(dtype, (5,))] * 2)
@@ -24,7 +24,7 @@ def test_exponents_have_as_many_bits_as_their_type(dtype):
     assert computed(model, x, exponents)[0].astype(f"u{x.itemsize}").tolist() == expected
 
 
-def test_floats_become_integers_of_64_bits_without_sign():
+def test_cast_of_floats_to_uint64():
     x = np.array([0, 255.9, 2.0**63, -1.5], np.float32)
     model = model_of("CAST", [("float32", (4,))], {"to": "uint64"})
     assert computed(model, x)[0].tolist() == by_definition(model, [x])[0].tolist() == [0, 255, 2**63, 2**64 - 1]
@@ -56,7 +56,7 @@ def test_indices_out_of_bounds_write_nothing(type_):
     ("type_", "sizes", "kernel"),
     [("CONV_2D", (9, 7), (3, 2)), ("CONV_3D", (5, 6, 4), (2, 1, 3)), ("CONV_2D", (8, 8), (8, 7))],
 )
-def test_a_filter_for_each_channel(type_, sizes, kernel, is_constant):
+def test_depthwise_convolutions(type_, sizes, kernel, is_constant):
     """Small kernels become sums of shifted images; XLA computes the 8 x 7 one."""
     x, weight, bias = numbers(2, 5, *sizes), numbers(5, 1, *kernel), numbers(5)
     rank = len(sizes)

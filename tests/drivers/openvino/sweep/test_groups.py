@@ -26,7 +26,7 @@ def opened():
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("is_open", [False, True], ids=["known", "open"])
-def test_a_few_groups_of_each_op(opened, is_open):
+def test_few_groups_of_each_op(opened, is_open):
     outcomes = [sweep_groups(opened, op_type, FEW, is_open) for op_type in GROUPS]
     assert [outcome.differing for outcome in outcomes if outcome.differing] == []
     assert sum(len(outcome.agreeing) for outcome in outcomes) > len(outcomes) * FEW / 2
