@@ -9,7 +9,7 @@ from nnadapter.ir import DataType, ModelBuilder, OperandType, Quantization, Quan
 _VECTOR = OperandType(DataType.FLOAT32, (3,))
 
 
-def test_types_may_be_written_as_words_and_lists():
+def test_types_are_accepted_as_strings_and_lists():
     builder = ModelBuilder()
     x = builder.add_input("x", OperandType("float32", [np.int64(2), 3]))
     assert builder.type_of(x) == OperandType(DataType.FLOAT32, (2, 3))
@@ -131,7 +131,7 @@ def test_invalid_quantizations_are_refused(fields, message):
             use()
 
 
-def test_more_quantized_types_than_results():
+def test_too_many_quantized_types_are_refused():
     builder = ModelBuilder()
     type_ = OperandType(DataType.INT8, (3,), quantization=_QUANTIZATION)
     x, y = (builder.add_input(name, type_) for name in "xy")
@@ -175,7 +175,7 @@ def test_generated_name_yields_to_an_explicit_one():
         ModelBuilder.add_operation(builder, "RELU", (x,), outputs=["x"])
 
 
-def test_numpy_s_numbers_are_operands():
+def test_numpy_integers_are_accepted_as_operands():
     builder = ModelBuilder()
     x = builder.add_input("x", _VECTOR)
     (y,) = builder.add_operation("CLIP", np.array([x]), {"min": 0.0, "max": 1.0}, outputs=["y", ""])

@@ -27,7 +27,7 @@ def test_results_are_computed_once_per_array_and_parameters():
     assert CALLS == [2, 3]
 
 
-def test_equal_numbers_of_other_types_or_signs_share_nothing():
+def test_results_depend_on_type_and_sign_of_parameters():
     array = freeze(np.ones(3))
     CALLS.clear()
     results = [derived(scaled, array, by=by) for by in (0.0, -0.0, 0, False, (0.0,), (-0.0,))]
@@ -35,7 +35,7 @@ def test_equal_numbers_of_other_types_or_signs_share_nothing():
     assert np.signbit(results[1]).all() and not np.signbit(results[0]).any()
 
 
-def test_equal_arrays_share_results_as_long_as_one_of_them_lives():
+def test_equal_arrays_share_results():
     array, twin = freeze(np.ones((3, 500))), freeze(np.ones((3, 500)))
     CALLS.clear()
     first = derived(scaled, array, by=2)
@@ -66,7 +66,7 @@ def other_than(array):
     ],
     ids=["one element", "data type", "dimensions", "sign of zero"],
 )
-def test_arrays_that_differ_share_nothing(change):
+def test_different_arrays_share_no_results(change):
     array = freeze(np.zeros((3, 500)))
     changed = freeze(np.array(change(array)))
     assert derived(scaled, array, by=2) is not derived(scaled, changed, by=2)
@@ -74,7 +74,7 @@ def test_arrays_that_differ_share_nothing(change):
     assert derived(scaled, changed, by=2) is derived(scaled, changed, by=2)
 
 
-def test_a_result_equal_to_its_source_does_not_keep_itself():
+def test_result_equal_to_its_source_is_freed():
     array = freeze(np.eye(30))
     turned = derived(np.transpose, array)
     kept = weakref.ref(derived(scaled, turned, by=2))
@@ -83,7 +83,7 @@ def test_a_result_equal_to_its_source_does_not_keep_itself():
     assert kept() is None
 
 
-def test_arrays_of_a_changed_buffer_share_nothing():
+def test_arrays_of_a_changed_buffer_share_no_results():
     buffer = np.zeros((30, 500))
     first = derived(scaled, freeze(buffer), by=2)
     held = freeze(buffer)
@@ -93,7 +93,7 @@ def test_arrays_of_a_changed_buffer_share_nothing():
     assert derived(scaled, changed, by=2)[7, 7] == 2 and first[7, 7] == 0
 
 
-def test_many_threads_and_collections():
+def test_concurrent_use_and_garbage_collection():
     """Equal and nearly equal arrays are created and collected in reference cycles, by several threads."""
     wrong = []
 

@@ -20,7 +20,7 @@ def replace_all(editor, *, old="RELU", new="TANH"):
         editor.replace((index,), editor.add_operation(new, editor.operation(index).inputs, origins=(index,)))
 
 
-def test_an_editing_pass_goes_from_model_to_model():
+def test_editing_pass_returns_a_model():
     model = chain("RELU", "EXP", "RELU")
     assert types(replace_all(model)) == ["TANH", "EXP", "TANH"]
     assert replace_all(model, old="SIN") is model
@@ -46,7 +46,7 @@ def note(editor, *, editors):
     editors.append(editor)
 
 
-def test_passes_that_follow_one_another_share_an_editor():
+def test_consecutive_passes_share_an_editor():
     editors = []
     noted, back = partial(note, editors=editors), partial(replace_all, old="TANH", new="RELU")
     passes = [noted, replace_all, noted, "fold_constants", noted, back, replace_all, noted, "simplify", noted]
@@ -83,7 +83,7 @@ def test_failing_edit_names_the_pass():
         run_passes(chain("RELU"), [wrong])
 
 
-def test_passes_of_the_kit_are_editing_passes():
+def test_built_in_passes_are_editing_passes():
     assert isinstance(fold_constants, EditingPass) and isinstance(PASSES["fuse_activation"], EditingPass)
 
 

@@ -3,7 +3,7 @@ from nnadapter.ir.builder import ModelEditor
 from tests.ir.passes.program import Program, chain
 
 
-def test_a_new_operation_reads_the_end_of_a_chain_of_substitutions():
+def test_new_operation_reads_the_final_substitute():
     program = Program(x=(2, 3))
     first, second, third = (program("NEG", program.x) for _ in range(3))
     editor = ModelEditor(program.finish(program("TANH", third)))
@@ -24,7 +24,7 @@ def test_sweep_visits_only_its_types():
     assert list(editor.sweep({"SIN"})) == []
 
 
-def test_added_operations_wait_for_the_next_sweep():
+def test_added_operations_are_visited_in_next_sweep():
     editor = ModelEditor(chain("RELU", "EXP", "RELU"))
     for index in editor.sweep():
         if editor.operation(index).type == "RELU":
@@ -56,7 +56,7 @@ def test_outputs_follow_substitutions():
     assert editor.outputs == (result,) and editor.is_output(result) and editor.operand(result).name == "v2"
 
 
-def test_results_without_a_name_get_one_between_sweeps():
+def test_unnamed_results_are_named_between_sweeps():
     editor = ModelEditor(chain("RELU"))
     for index in editor.sweep():
         (result,) = editor.add_operation("TANH", editor.operation(index).inputs, origins=(index,))
@@ -65,7 +65,7 @@ def test_results_without_a_name_get_one_between_sweeps():
     assert editor.operand(result).name
 
 
-def test_the_first_reader_is_the_first_in_the_order_whenever_it_came():
+def test_first_reader_follows_operation_order():
     program = Program(x=(2, 3))
     first = program("RELU", program.x)
     last = program("EXP", program.x)

@@ -15,7 +15,7 @@ _IMAGE, _FILTER = OperandType(_FLOAT, (1, 3, 8, 8)), OperandType(_FLOAT, (4, 3, 
 _CONVOLUTION, _POOL = schema_of("CONV_2D"), schema_of("MAX_POOL_2D")
 
 
-def test_defaults_are_filled_in_in_the_rows_order():
+def test_defaults_are_filled_in_schema_order():
     complete = check_attributes(_CONVOLUTION, {"pads": (1, 1, 1, 1)})
     assert list(complete) == [attribute.name for attribute in _CONVOLUTION.attributes]
     assert complete["strides"] == (1, 1)
@@ -91,7 +91,7 @@ def test_invalid_inputs_are_refused(type_, types, message):
         check_inputs(schema_of(type_), types)
 
 
-def test_narrow_types_are_floating():
+def test_bfloat16_is_a_floating_type():
     half = OperandType(DataType(np.dtype(ml_dtypes.bfloat16).name), (2,))
     check_inputs(schema_of("EXP"), (half,))
 

@@ -11,7 +11,7 @@ import pytest
 from nnadapter import drivers, ir
 
 
-def test_all_is_sorted_and_true():
+def test_all_is_sorted_and_names_exist():
     assert ir.__all__ == sorted(ir.__all__, key=lambda name: (not name.isupper(), not name[0].isupper(), name))
     assert all(hasattr(ir, name) for name in ir.__all__)
 

@@ -35,7 +35,7 @@ def _model(weight: float = 0.0) -> Model:
     return builder.finish([v, i, x])
 
 
-def test_text_is_as_agreed():
+def test_text_equals_the_golden_text():
     assert to_text(_model()) == _GOLDEN
 
 
@@ -86,7 +86,7 @@ def test_constants_of_every_shape_and_type_have_a_digest(array):
         lambda model: replace(model, operands=(_renamed_layout(model), *model.operands[1:])),
     ],
 )
-def test_every_difference_shows(change):
+def test_every_difference_changes_the_text(change):
     assert to_text(change(_model())) != to_text(_model())
 
 

@@ -11,7 +11,7 @@ def names(part):
 
 
 @given(st.lists(NESTED, max_size=4).map(tuple))
-def test_every_name_once_in_order(origins):
+def test_names_are_unique_and_in_order(origins):
     assert flattened(origins) == tuple(dict.fromkeys(names(origins)))
 
 

@@ -42,7 +42,7 @@ def test_commutative_inputs_match_either_way(type_, found):
 
 
 @pytest.mark.parametrize(("same", "found"), [(True, 1), (False, 0)])
-def test_one_name_is_one_operand(same, found):
+def test_repeated_operand_name_matches_one_operand(same, found):
     program = Program(x=(2, 3), z=(2, 3))
     model = program.finish(program("MUL", program.x, program("RELU", program.x if same else program.z)))
     assert len(find_matches(model, operation("MUL", X, operation("RELU", X)))) == found
@@ -73,7 +73,7 @@ def test_a_constant_number_is_compared_at_its_precision(value, expected, found):
     assert len(find_matches(model, operation("ADD", X, constant(value=expected)))) == found
 
 
-def test_one_name_is_one_operation():
+def test_repeated_operation_name_matches_one_operation():
     program = Program(x=(2, 3))
     one, other = program("NEG", program.x), program("NEG", program.x)
     named = operation("NEG", X, name="same")
@@ -107,7 +107,7 @@ def test_shared_value_is_not_matched():
     assert anchors(model, operation("TANH", operation("RELU"))) == []
 
 
-def test_a_shared_part_may_be_read_twice_by_the_match():
+def test_shared_subpattern_may_be_read_twice():
     program = Program(x=(2, 3))
     inner = program("NEG", program.x)
     model = program.finish(program("ADD", program("RELU", inner), program("TANH", inner)))
@@ -115,7 +115,7 @@ def test_a_shared_part_may_be_read_twice_by_the_match():
     assert anchors(model, operation("ADD", operation("TANH", shared), operation("RELU", shared))) == [3]
 
 
-def test_a_fused_activation_is_not_overlooked():
+def test_fused_activation_must_match():
     program = Program(x=(2, 3))
     model = program.finish(program("ADD", program.x, 1.0, fuse_code="relu"))
     assert anchors(model, operation("ADD", X, Y)) == []

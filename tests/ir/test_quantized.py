@@ -61,7 +61,7 @@ def test_quantized_results(type_, inputs, attributes, dimensions):
 
 
 @pytest.mark.parametrize("inputs", [[IMAGE, FILTER], [IMAGE, ((4, 3, 2, 2), INT8)]])
-def test_without_a_quantized_result_convolutions_give_sums(inputs):
+def test_convolution_without_quantized_result_returns_int32(inputs):
     assert result_of("CONV_2D", inputs, result=None) == OperandType(DataType.INT32, (1, 4, 4, 4))
 
 
@@ -74,7 +74,7 @@ def test_movement_preserves_per_tensor_quantization(type_, attributes):
     assert result_of(type_, [((2, 3), along(1, 3))], attributes, result=None).quantized is None
 
 
-def test_integers_that_are_quantized_are_still_integers():
+def test_quantized_operands_may_have_unquantized_results():
     assert result_of("ADD", [((3,), INT8), ((3,), INT8)], result=None) == OperandType(DataType.INT8, (3,))
     assert result_of("EQUAL", [((3,), INT8), ((3,), INT8)], result=None).dtype is DataType.BOOL
 
@@ -112,7 +112,7 @@ def test_an_activation_without_bounds_is_not_fused():
         single_operation("ADD", [((3,), INT8), ((3,), INT8)], {"fuse_code": "tanh"})
 
 
-def test_quantization_is_structure():
+def test_quantization_is_part_of_the_structure():
     first, second = (single_operation("SIGMOID", [((3,), INT8)], result=result) for result in (INT8, UINT8))
     assert first.structure != second.structure
     assert "scale [0.5] zero_point [3]" in to_text(first)

@@ -152,7 +152,7 @@ def test_number_guarded_to_be_one_is_a_constant(decide: Any) -> None:
 
 
 @pytest.mark.parametrize("chosen", [symbolic_min, symbolic_max])
-def test_the_type_of_a_number_is_the_same_at_every_size(chosen: Any) -> None:
+def test_replayed_numbers_keep_their_type(chosen: Any) -> None:
     """1 equals 1.0, so a guard on the value would not distinguish their types."""
     trace = SymbolicTrace()
     number = chosen(trace.variable(1), 1.0)

@@ -36,7 +36,7 @@ def test_built_models_are_valid(seed: int) -> None:
     verify(replace(part))
 
 
-def test_all_of_a_model_is_the_model_itself() -> None:
+def test_submodel_of_all_operations_is_the_model() -> None:
     model = chain()
     assert submodel(model, range(4), model.inputs, model.outputs) is model
     assert submodel(model, range(4), model.inputs, (*model.outputs, 1)) is not model

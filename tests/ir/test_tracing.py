@@ -38,7 +38,7 @@ def traced(*values: int) -> tuple[SymbolicTrace, list[SymbolicNumber]]:
     return trace, [trace.variable(value) for value in values]
 
 
-def test_numbers_are_settled_wherever_they_stand() -> None:
+def test_nested_symbolic_numbers_are_substituted() -> None:
     trace, (height, width) = traced(2, 3)
     replayed = trace.replay([5, 7])
     assert replayed is not None
@@ -89,14 +89,14 @@ def test_replay_fails_when_a_guard_fails(first: list[int], second: list[int]) ->
         lambda size: np.float32(2) * np.float32(size),
     ],
 )
-def test_a_plain_use_settles_the_number(use: Callable[[Any], object]) -> None:
+def test_conversion_to_plain_value_guards_the_number(use: Callable[[Any], object]) -> None:
     trace, (size,) = traced(2)
     use(size)
     assert trace.replay([2]) is not None
     assert trace.replay([1]) is None
 
 
-def test_plain_values_of_tuples_settle_the_numbers_in_them() -> None:
+def test_plain_values_of_tuples_guard_their_numbers() -> None:
     trace, (height, width) = traced(2, 3)
     decided = guard_value(((1, height), width, "none"))
     assert decided == ((1, 2), 3, "none") and type(decided[0][1]) is type(decided[1]) is int
@@ -123,7 +123,7 @@ def test_impossible_computation_fails_the_replay() -> None:
     assert trace.replay([0]) is None
 
 
-def test_numpy_numbers_leave_arithmetic_to_traced_ones() -> None:
+def test_arithmetic_of_numpy_and_symbolic_numbers_is_refused() -> None:
     trace, (size,) = traced(5)
     with pytest.raises(TypeError):
         np.int64(2) * size
@@ -131,7 +131,7 @@ def test_numpy_numbers_leave_arithmetic_to_traced_ones() -> None:
     assert trace.replay([6]) is not None
 
 
-def test_guards_are_withdrawn_and_restored():
+def test_guards_are_rolled_back_and_restored():
     trace = SymbolicTrace()
     rows, columns = trace.variable(5), trace.variable(7)
     assert rows > 3
@@ -146,7 +146,7 @@ def test_guards_are_withdrawn_and_restored():
 
 
 @given(first=SIZES, second=SIZES)
-def test_a_trace_is_the_same_in_another_process(first: list[int], second: list[int]) -> None:
+def test_trace_survives_pickling(first: list[int], second: list[int]) -> None:
     trace, (height, width) = traced(*first)
     numbers = height * width + 2, height // 3, math.floor(width / 2)
     assert bool(height > 3) == (first[0] > 3)  # records a guard

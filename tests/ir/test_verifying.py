@@ -48,7 +48,7 @@ def _with_operation(index: int, **changes: object) -> Model:
     return replace(model, operations=tuple(operations))
 
 
-def test_built_and_extracted_models_are_sound():
+def test_built_and_extracted_models_are_valid():
     model = _model()
     verify(model)
     verify(submodel(model, [1], [2], [3]))
@@ -118,7 +118,7 @@ def test_contradictions_are_detected(case: str):
         verify(model)
 
 
-def test_outputs_of_one_operation_differ():
+def test_duplicate_outputs_of_an_operation_are_refused():
     builder = ModelBuilder()
     parts = builder.add_operation("SPLIT", (builder.add_input("x", _VECTOR),), {"axis": 0, "split": (1, 2)})
     model = builder.finish(parts)
@@ -171,6 +171,6 @@ def test_quantization_does_not_have_to_follow_from_the_operation():
     verify(replace(model, operands=tuple(operands)))
 
 
-def test_narrow_constants_are_known_by_name():
+def test_int4_constants_are_valid():
     builder = ModelBuilder()
     verify(builder.finish([builder.add_constant("w", np.ones(3, ml_dtypes.int4))]))

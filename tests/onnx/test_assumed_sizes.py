@@ -34,7 +34,7 @@ def test_weights_determine_input_sizes(name):
         assert session.report().input_shapes == {"x": expected}
 
 
-def test_a_table_of_positions_ends_somewhere_and_pictures_are_no_text():
+def test_position_table_limits_only_text_length():
     text = f"""{HEAD} g (float[n, t, 4] x, float[n, 3, h, w] picture) => (float[n, t, 4] y, float z)
     <int64[1] zero = {{0}}, int64[1] one = {{1}}> {{
         length = Shape <start = 1, end = 2> (x)

@@ -35,7 +35,7 @@ def model(condition):
 
 
 @pytest.mark.parametrize("condition", [0, 1])
-def test_the_branch_runs_in_its_place(condition):
+def test_constant_condition_is_replaced_by_its_branch(condition):
     feed = {"x": numbers(2, 3)}
     with nna.InferenceSession(model(condition), devices="fake_npu", options=nna.Options(fallback="forbid")) as session:
         got = session.run(None, feed)
@@ -82,7 +82,7 @@ def test_fed_condition_is_not_folded():
     assert prepare(given).model is given
 
 
-def test_large_weights_of_branches_move_outside():
+def test_large_weights_of_branches_become_initializers():
     """New names avoid every other name. Branch outputs and small weights stay."""
     text = f"""{HEAD} g (float[n, 128] x, bool c, bool d) => (float[n, 128] y, float[128, 128] z) {{
         w = Neg(x)

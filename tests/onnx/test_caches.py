@@ -51,7 +51,7 @@ def attention(ids="B,S", mask="B,T", past="B,4,P,4", names=("mask", "old_k", "ol
     ],
     ids=["by structure", "by names of dimensions", "by names of inputs", "without names"],
 )
-def test_one_token_follows_a_cache(model):
+def test_default_shapes_are_one_token_and_cache(model):
     report = nna.partition_report(model, "fake_npu")
     tokens, mask, key, value = report.input_shapes.values()
     assert (tokens, mask) == ((1, 1), (1, CACHED + 1))

@@ -61,7 +61,7 @@ def test_ordinary_functions(bodies):
     check_calls(_calls(bodies))
 
 
-def test_the_limit(tmp_path):
+def test_functions_up_to_the_limit_are_accepted(tmp_path):
     depth = limits.EXPANDED_NODES.bit_length() - 1
     check_calls(_chain(depth, 2))
     path = tmp_path / "model.onnx"

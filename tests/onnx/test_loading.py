@@ -75,7 +75,7 @@ def constant(name, tensor):
 
 
 @pytest.mark.parametrize("place", ["initializer", "attribute", "branch", "function"])
-def test_external_data_wherever_it_stands(place, tmp_path):
+def test_external_data_of_branches_functions_and_attributes(place, tmp_path):
     (tmp_path / "weights.bin").write_bytes(np.arange(4, dtype="float32").tobytes())
     tensor = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[4], data_location=TensorProto.EXTERNAL)
     tensor.external_data.add(key="location", value="weights.bin")
@@ -159,7 +159,7 @@ def test_sources_of_wrong_type_are_refused():
 
 
 @pytest.mark.parametrize("devices", ["cpu", "null"])
-def test_a_model_newer_than_onnxruntime_is_stamped_down(devices):
+def test_model_newer_than_onnxruntime_runs(devices):
     graph = helper.make_graph(
         [helper.make_node("Relu", ["x"], ["y"]), helper.make_node("Sin", ["y"], ["z"])],
         "g",

@@ -64,7 +64,7 @@ def test_only_equality_of_symbolic_sizes_distinguishes_nodes(first, second, case
         ("n,8", "m,n", False),
     ],
 )
-def test_rough_cases_depend_on_the_pattern_of_large_sizes(first, second, are_alike):
+def test_rough_cases_depend_on_which_sizes_are_equal(first, second, are_alike):
     model = parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 17]>
         g (float[{first}] a, float[{second}] b) => (float[{first}] x, float[{second}] y)
         {{ x = Relu(a) y = Relu(b) }}""")

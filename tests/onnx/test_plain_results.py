@@ -122,7 +122,7 @@ def test_most_cases_have_a_result():
     assert made > 0.7 * len(CASES)
 
 
-def test_cases_left_to_onnxruntime_have_no_result():
+def test_cases_reserved_for_onnxruntime_have_no_result():
     unlike = A.astype(np.int32)
     for case in [
         ("Concat", [A, unlike], {"axis": 0}, 17),

@@ -86,7 +86,7 @@ def test_shapes_that_onnx_infers_wrongly_or_not_at_all():
     assert result.graph.value("w").static_shape == (2, 3, 2, 2)
 
 
-def test_the_constant_part_is_folded_once():
+def test_constant_subgraph_is_folded():
     text = f"""{HEAD} g (float[N, 2] x) => (float[N, 2] y) <float[2] w = {{1, 2}}> {{
         two = Constant<value_float = 2.0>()
         v = Mul(w, two)
@@ -343,7 +343,7 @@ def test_computed_shapes_take_work_linear_in_nodes():
     assert growth(work, 50, 4) < 6
 
 
-def test_computed_shapes_change_from_level_to_level():
+def test_chained_computed_shapes_are_resolved():
     level = """s{k} = Shape(v{k}) a{k} = Gather(s{k}, zero) b{k} = Gather(s{k}, one) p{k} = Mul(a{k}, two)
         q{k} = Div(b{k}, two) t{k} = Concat<axis = 0>(p{k}, q{k}) v{n} = Reshape(v{k}, t{k})\n"""
     lines = "".join(level.format(k=k, n=k + 1) for k in range(6))
@@ -397,7 +397,7 @@ def test_failing_and_unused_nodes_are_not_folded():
     assert result.folded == ("Neg_1",) and result.unused == ("Gather_0", "Neg_2")
 
 
-def test_sequences_are_no_constants_node_by_node():
+def test_sequences_do_not_become_constants():
     model = helper.make_model(
         helper.make_graph(
             [

@@ -254,7 +254,7 @@ def sparse_model(folder: Path, side: int) -> Path:
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs the system's own count of memory")
 @pytest.mark.parametrize("device", ["fake_npu", "openvino", pytest.param("null", marks=pytest.mark.sweep), "cpu"])
-def test_a_report_looks_at_no_weights(tmp_path, device):
+def test_report_reads_no_weights(tmp_path, device):
     path = sparse_model(tmp_path, 1 << 13)
     code = (
         "import sys, nnadapter\n"
@@ -353,7 +353,7 @@ def test_readahead_threads_end(many_weights, how):
     assert process.stderr == ""
 
 
-def test_begun_model_equals_the_loaded_one(tmp_path):
+def test_model_loaded_in_background_is_equal(tmp_path):
     rng = np.random.default_rng(2)
     arrays = {f"w{number}": rng.standard_normal((700, 1000)).astype(np.float32) for number in range(8)}
     path = tmp_path / "model.onnx"

@@ -22,7 +22,7 @@ def model_of(*tensors: TensorProto) -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_model_is_put_together_as_it_was(dtype):
+def test_separated_model_is_joined_unchanged(dtype):
     rng = np.random.default_rng(0)
     arrays = {
         f"große {shape}": rng.integers(0, 2, shape).astype(dtype) for shape in ((40, 50), (3,), (0, 2000), (2048,))

@@ -44,7 +44,7 @@ def outputs(model, device):
 @pytest.mark.parametrize("device", ["cpu", "fake_npu"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int64])
 @pytest.mark.parametrize("indices", [LINEAR, ROWS])
-def test_as_in_onnx_runtime(device, dtype, indices):
+def test_sparse_initializers_equal_onnx_runtime(device, dtype, indices):
     model = sparse(indices, dtype)
     session = onnxruntime.InferenceSession(model.SerializeToString())
     (expected,) = session.run(None, {"x": np.ones((2, 3), dtype)})
@@ -52,12 +52,12 @@ def test_as_in_onnx_runtime(device, dtype, indices):
 
 
 @pytest.mark.parametrize("indices", [LINEAR, ROWS])
-def test_a_constant_is_as_an_initializer(indices):
+def test_sparse_constants_equal_sparse_initializers(indices):
     expected = run_whole(model := constant(indices), {"x": np.ones((2, 3), np.float32)})[0]
     np.testing.assert_array_equal(outputs(model, "fake_npu"), expected)
 
 
-def test_a_model_without_any_is_the_same_object():
+def test_model_without_sparse_tensors_is_unchanged():
     model = sparse(LINEAR)
     dense = with_dense(model)
     assert with_dense(dense) is dense and len(model.graph.sparse_initializer) == 1

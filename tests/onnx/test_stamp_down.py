@@ -51,7 +51,7 @@ def test_newer_schema_is_named(text):
     assert refusal.detail == "node 'late' (Celu) is of opset 28; at most 26 is accepted"
 
 
-def test_functions_are_lowered_and_uncalled_ones_left_out():
+def test_functions_are_lowered_and_uncalled_ones_removed():
     text = CALLED.replace("[late] q = Celu(p)", "q = Relu(p)")
     text += '<domain: "f", opset_import: ["" : 28]> other (p) => (q) {q = Celu(p)}'
     lowered = stamp_down(parse(text, header=', "f" : 1'), LIMITS, IR)

@@ -13,7 +13,7 @@ from nnadapter.errors import InvalidModelError
 from nnadapter.onnx import check_size, varint_bytes, wire_format
 
 
-def test_the_table_of_messages_is_onnx_s():
+def test_table_of_messages_equals_onnx():
     found: dict[str, dict[int, str]] = {}
     waiting = [onnx.ModelProto.DESCRIPTOR]
     while waiting:
@@ -54,7 +54,7 @@ def _dimensions(count):
         (lambda: with_fields(tagged(1, b"\x2a\x00" * 20_000) * 110), "more than 1,048,576 messages of a few bytes"),
     ],
 )
-def test_beyond_a_limit(tmp_path, contents, message, monkeypatch):
+def test_models_beyond_a_limit_are_refused(tmp_path, contents, message, monkeypatch):
     monkeypatch.setattr(limits, "FIELDS", 1 << 15)
     monkeypatch.setattr(limits, "MESSAGES", 1 << 20)
     whole = contents()
@@ -85,7 +85,7 @@ def test_functions_are_found_after_other_fields():
 
 
 @pytest.mark.parametrize("contents", [bytes(100_000), b"\x08\x08\x3b", b"\x3a" + varint_bytes(1 << 31), b"hello"])
-def test_no_message(contents):
+def test_invalid_messages_raise_index_error(contents):
     with pytest.raises(IndexError):
         check_size(contents, "the model")
 

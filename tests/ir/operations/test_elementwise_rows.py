@@ -14,7 +14,7 @@ _PARAMETERS = {"clip": (0.0, 6.0), "hard_sigmoid": (0.2, 0.5), "hard_swish": (1 
 
 
 @given(mutually_broadcastable_shapes(num_shapes=3, min_side=0, max_dims=4))
-def test_broadcasting_is_numpys(shapes):
+def test_broadcasting_equals_numpy(shapes):
     (result,) = infer("SUM", [operand(*shape) for shape in shapes.input_shapes])
     assert result.dimensions == shapes.result_shape
 
@@ -58,7 +58,7 @@ def test_pow_keeps_the_type_of_the_base():
     assert infer("POW", [operand(2), operand(dtype="int64")]) == (operand(2),)
 
 
-def test_prelu_slope_spreads_one_way_only():
+def test_prelu_slope_broadcasts_one_way_only():
     assert infer("PRELU", [operand(1, 3, 2, 2), operand(3, 1, 1)]) == (operand(1, 3, 2, 2),)
     with pytest.raises(InvalidModelError, match=r"PRELU: slope has dimensions \[2, 3\]"):
         infer("PRELU", [operand(3), operand(2, 3)])
@@ -106,5 +106,5 @@ def test_flops_count_steps_per_output_element():
 
 
 @pytest.mark.parametrize("type_", ["ASSIGN", "WHERE", "CAST", "RESHAPE", "CONCAT", "PAD", "SLICE", "RESIZE_NEAREST"])
-def test_data_movement_counts_nothing(type_: str):
+def test_data_movement_has_no_flops(type_: str):
     assert SCHEMAS[type_].flops((operand(4),), (operand(4),), {}) == 0

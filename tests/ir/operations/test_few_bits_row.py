@@ -47,7 +47,7 @@ def test_misfit_inputs_are_refused(given, attributes, message):
 
 @pytest.mark.parametrize("units", [3, 0])
 @pytest.mark.parametrize("points", [None, np.uint8, np.float32])
-def test_products_of_no_depth_are_the_bias(units, points):
+def test_product_of_depth_0_is_the_bias(units, points):
     """Weights without blocks or rows are empty arrays."""
     bias = np.arange(units, dtype=np.float32)
     zero_point = None if points is None else np.empty((units, 0), points)

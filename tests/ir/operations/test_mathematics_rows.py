@@ -22,7 +22,7 @@ def test_classification_of_numbers_returns_bool(type_: str):
     assert infer(type_, [operand(2, 3)]) == (operand(2, 3, dtype="bool"),)
 
 
-def test_further_pairs_broadcast():
+def test_binary_operations_broadcast():
     pair = [operand(2, 1, dtype="int32"), operand(3, dtype="int32")]
     assert infer("FLOOR_DIV", pair) == (operand(2, 3, dtype="int32"),)
     assert infer("NOT_EQUAL", pair) == (operand(2, 3, dtype="bool"),)
@@ -55,7 +55,7 @@ def test_bit_cast_keeps_the_width():
 
 
 @pytest.mark.parametrize("type_", ["CUM_PROD", "HARDMAX"])
-def test_along_an_axis(type_: str):
+def test_axis_is_checked(type_: str):
     assert dimensions(type_, [(2, 3)], axis=1) == [(2, 3)]
     with pytest.raises(InvalidModelError, match="axis is 2"):
         infer(type_, [operand(2, 3)], axis=2)
@@ -94,7 +94,7 @@ _LABELS = st.text("abAB", max_size=3)
 
 
 @given(st.lists(_LABELS, min_size=1, max_size=3), _LABELS, st.booleans(), st.booleans(), st.booleans())
-def test_equations_are_read_as_numpy_reads_them(terms, right, explicit, dots, result_dots):
+def test_equations_are_interpreted_like_numpy(terms, right, explicit, dots, result_dots):
     """The result has numpy's shape, or both refuse the equation."""
     sizes = {"a": 2, "b": 3, "A": 4, "B": 5}
     shapes = [(6,) * dots + tuple(sizes[letter] for letter in term) for term in terms]
@@ -109,7 +109,7 @@ def test_equations_are_read_as_numpy_reads_them(terms, right, explicit, dots, re
         assert dimensions("EINSUM", shapes, equation=text) == [expected]
 
 
-def test_an_axis_of_one_element_spreads():
+def test_axis_of_one_element_broadcasts():
     assert dimensions("EINSUM", [(2, 1), (3, 4)], equation="ij,jk->ik") == [(2, 4)]
     assert dimensions("EINSUM", [(3, 4), (2, 1)], equation="jk,ij->jik") == [(3, 2, 4)]
 
@@ -135,7 +135,7 @@ def test_invalid_equations_are_refused(equation, shapes, message):
         infer("EINSUM", [operand(*shape) for shape in shapes], equation=equation)
 
 
-def test_ellipses_are_written_out():
+def test_ellipsis_stands_for_the_same_axes():
     """An ellipsis stands for the same axes in all terms, and for the first axes of the result."""
     inputs, equation = [operand(2, 3, 4, 5), operand(2, 3, 5, 6)], "...ij, ...jk"
     assert infer("EINSUM", inputs, equation=equation) == (operand(2, 3, 4, 6),)

@@ -63,7 +63,7 @@ def test_ill_formed_is_refused(type_, shapes, attributes, message):
         _infer(type_, shapes, **attributes)
 
 
-def test_combining_counts_a_step_for_each_update():
+def test_scatter_reduction_counts_one_flop_per_update():
     inputs = [operand(5, 3), operand(4, 1, dtype="int64"), operand(4, 3)]
     assert flops("SCATTER_ND", inputs, reduction="add") == 12
     assert flops("SCATTER_ND", inputs) == 0

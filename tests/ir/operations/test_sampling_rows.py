@@ -66,7 +66,7 @@ def test_flops_count_neighbors():
     assert flops("GRID_SAMPLE", volume) == 2 * 8
 
 
-def test_flops_of_bent_windows():
+def test_flops_of_deformable_convolution():
     inputs = [operand(*_IMAGE), operand(5, 4, 3, 3), operand(*_OFFSET)]
     products, sampled = 2 * 2 * 5 * 24 * 36, 8 * 2 * 24 * 4 * 9
     assert flops("DEFORMABLE_CONV_2D", inputs) == products + sampled

@@ -38,7 +38,7 @@ _NAMES = """
 _FUSABLE = {"ADD", "SUB", "MUL", "DIV", "CONV_2D", "CONV_2D_TRANSPOSE", "FULLY_CONNECTED", "MAT_MUL"}
 
 
-def test_table_holds_the_agreed_operations():
+def test_table_has_the_expected_operations():
     assert sorted(SCHEMAS) == sorted(_NAMES.split())
     assert {row.type for row in SCHEMAS.values() if row.attribute("fuse_code")} == _FUSABLE
 

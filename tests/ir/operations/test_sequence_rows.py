@@ -98,7 +98,7 @@ def test_norms_check_their_attributes(type_, attributes):
         dimensions(type_, [(2, 3)], **attributes)
 
 
-def test_losses_reduce_or_do_not():
+def test_losses_with_and_without_reduction():
     inputs = [operand(2, 5, 3), operand(2, 3, dtype="int64")]
     assert infer("NEGATIVE_LOG_LIKELIHOOD_LOSS", inputs)[0].dimensions == ()
     both = infer("SOFTMAX_CROSS_ENTROPY_LOSS", inputs, reduction="none")

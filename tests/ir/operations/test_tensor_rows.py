@@ -124,7 +124,7 @@ def test_softmax_keeps_dimensions(op_type: str, type_: str):
     assert dimensions(type_, [(2, 3)], axis=1) == onnx_dimensions(op_type, [(2, 3)], axis=1) == [(2, 3)]
 
 
-def test_layer_normalization_spreads_scale_over_the_normalized_axes():
+def test_layer_normalization_broadcasts_scale_over_normalized_axes():
     assert dimensions("LAYER_NORMALIZATION", [(2, 3, 4), (3, 4), (4,)], axis=1) == [(2, 3, 4)]
 
 

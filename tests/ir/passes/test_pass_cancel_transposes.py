@@ -29,7 +29,7 @@ MIDDLES = {
 
 
 @pytest.mark.parametrize("middle", MIDDLES)
-def test_there_and_back_vanishes(middle):
+def test_inverse_transposes_are_removed(middle):
     after = check(CANCEL, between(MIDDLES[middle]))
     assert "TRANSPOSE" not in types(after)
 

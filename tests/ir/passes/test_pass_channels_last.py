@@ -20,7 +20,7 @@ def moved(model):
     return [each for each in types(model) if each in ("TRANSPOSE", "RESHAPE")]
 
 
-def test_two_transposes_for_a_whole_network():
+def test_network_needs_two_transposes():
     program = Program(x=(2, 3, 8, 6))
     y = program("MAX_POOL_2D", conv(program, program.x), kernel_shape=(2, 2), strides=(2, 2))
     z = program("RELU", program("ADD", conv(program, y), program("MUL", y, random(2, 6, 1, 1))))
@@ -50,7 +50,7 @@ def test_transposes_of_the_model_vanish():
     assert after.operations[0].attributes["perm"] == (0, 1, 2, 3)
 
 
-def test_flattened_pixels_as_a_sequence_and_back():
+def test_pixels_flattened_to_a_sequence_and_back():
     program = Program(x=(2, 3, 4, 5))
     y = program("RESHAPE", conv(program, program.x), shape=(2, 6, 20))
     y = program("TRANSPOSE", y, perm=(0, 2, 1))
@@ -70,7 +70,7 @@ def test_nchw_consumers_share_one_transpose():
     assert types(check(CHANNELS_LAST, program.finish(*outputs))).count("TRANSPOSE") == 2
 
 
-def test_a_run_time_operand_of_lower_rank_is_raised():
+def test_rank_of_run_time_operands_is_raised():
     program = Program(x=(2, 3, 4, 4), z=(6, 1, 1), w=(4,))
     y = program("MUL", program("ADD", conv(program, program.x), program.z), program.w)
     check(CHANNELS_LAST, program.finish(y))
@@ -94,14 +94,14 @@ FOLLOWING = [
 
 
 @pytest.mark.parametrize(("type_", "attributes"), FOLLOWING)
-def test_operations_that_follow_their_input(type_, attributes):
+def test_operations_adopt_the_layout_of_their_input(type_, attributes):
     program = Program(x=(2, 3, 4, 5))
     result = program(type_, conv(program, program.x), **attributes)
     after = check(CHANNELS_LAST, program.finish(*(result if isinstance(result, tuple) else (result,))))
     assert types(after)[:3] == ["TRANSPOSE", "CONV_2D", type_]
 
 
-def test_selection_and_slopes_follow():
+def test_where_and_prelu_adopt_the_layout():
     program = Program(x=(2, 3, 4, 5), z=(2, 6, 4, 5))
     y = program("PRELU", conv(program, program.x), random(3, 6, 1, 1))
     y = program("WHERE", program("GREATER", y, program.z), program("POW", y, 2.0), random(4, 4, 1))
@@ -122,7 +122,7 @@ def test_reductions(axes, kept):
 
 
 @pytest.mark.parametrize("type_", ["RESHAPE", "TRANSPOSE"])
-def test_an_output_that_is_another_view_of_an_operand(type_):
+def test_output_that_is_a_view_of_an_operand(type_):
     program = Program(x=(2, 3, 4, 5))
     y = conv(program, program.x)
     z = program(type_, y, **({"shape": (2, 6, 4, 5)} if type_ == "RESHAPE" else {"perm": (0, 2, 3, 1)}))
@@ -145,7 +145,7 @@ def test_model_without_images_is_unchanged():
     assert CHANNELS_LAST(model) is model
 
 
-def test_twice_is_once():
+def test_pass_is_idempotent():
     program = Program(x=(2, 3, 4, 4))
     once = CHANNELS_LAST(program.finish(conv(program, program.x)))
     assert CHANNELS_LAST(once) is once

@@ -36,7 +36,7 @@ def test_without_evaluator_only_data_movement_is_folded():
     assert sorted(types(after)) == ["ADD"] * 5 + ["EXP"]
 
 
-def test_results_are_remembered():
+def test_results_are_cached():
     calls = []
 
     def evaluate(model, inputs):

@@ -61,20 +61,20 @@ def test_batch_normalization_with_run_time_statistics_is_unchanged():
 @pytest.mark.parametrize("shape", [(6, 1, 1), (1, 6, 1, 1), (), (1,), (1, 1, 1, 1)])
 @pytest.mark.parametrize("type_", ["MUL", "ADD", "SUB"])
 @pytest.mark.parametrize("host_type", HOSTS)
-def test_a_constant_per_channel_goes_into_the_host(host_type, type_, shape):
+def test_constant_per_channel_folds_into_its_producer(host_type, type_, shape):
     program = Program(x=(2, 4, 5, 5))
     y = program(type_, host(program, host_type), random(4, *shape))
     assert types(check(SCALE, program.finish(y))) == [host_type]
 
 
 @pytest.mark.parametrize("type_", ["MUL", "ADD", "SUB"])
-def test_a_constant_on_the_left_goes_into_the_host(type_):
+def test_constant_on_the_left_folds_into_its_producer(type_):
     program = Program(x=(2, 4, 5, 5))
     y = program(type_, random(4, 6, 1, 1), host(program, "CONV_2D", bias=False))
     assert types(check(SCALE, program.finish(y))) == ["CONV_2D"]
 
 
-def test_a_chain_folds_in_one_sweep():
+def test_chain_folds_in_one_sweep():
     program = Program(x=(2, 4, 5, 5))
     y = host(program, "CONV_2D", bias=False)
     for type_ in ("MUL", "ADD", "SUB", "MUL"):
@@ -157,14 +157,14 @@ ACTIVATIONS = [
 
 
 @pytest.mark.parametrize(("type_", "attributes", "code"), ACTIVATIONS)
-def test_an_activation_goes_into_the_host(type_, attributes, code):
+def test_activation_is_fused_into_its_producer(type_, attributes, code):
     program = Program(x=(2, 4, 5, 5))
     y = program(type_, host(program, "CONV_2D"), **attributes)
     after = check(PASSES["fuse_activation"], program.finish(y))
     assert [operation.attributes["fuse_code"] for operation in after.operations] == [code]
 
 
-def test_only_the_first_activation_goes_in():
+def test_only_the_first_activation_is_fused():
     program = Program(x=(2, 4))
     after = check(
         PASSES["fuse_activation"], program.finish(program("TANH", program("RELU", program("ADD", program.x, 1.0))))

@@ -27,7 +27,7 @@ FUSED = {
 
 
 @pytest.mark.parametrize("name", FUSED)
-def test_pads_go_into_the_operation(name):
+def test_pads_are_fused_into_the_operation(name):
     after = check(FUSE, FUSED[name])
     assert "PAD" not in types(after)
 
@@ -71,7 +71,7 @@ def test_uncounted_pads_are_not_fused():
 
 
 @pytest.mark.parametrize(("dtype", "value"), [("int8", -128), ("uint8", 0), ("int32", -(2**31))])
-def test_the_smallest_integer_never_wins(dtype, value):
+def test_max_pool_absorbs_pads_of_the_smallest_integer(dtype, value):
     program = Program(dtype, x=(1, 2, 4, 4))
     y = program(
         "MAX_POOL_2D", program("PAD", program.x, pads=(0, 0, 1, 1, 0, 0, 1, 1), value=float(value)), kernel_shape=(3, 3)

@@ -23,7 +23,7 @@ def converted(path, shape):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", SHAPES)
-def test_all_passes_on_a_network_for_text(kind):
+def test_all_passes_on_ocr_networks(kind):
     rapidocr = pytest.importorskip("rapidocr")
     (path,) = (Path(rapidocr.__file__).parent / "models").glob(f"*_{kind}_*.onnx")
     before = converted(path, SHAPES[kind])

@@ -166,7 +166,7 @@ def test_unsigned_models_are_unchanged():
     assert PASSES["symmetric_to_asymmetric"](model) is model
 
 
-def test_operations_of_reals_are_spelled_out():
+def test_operations_without_integer_form_are_dequantized():
     network = Network()
     grow(network, "ADD")
     assert types(check(PASSES["quantized_to_real"], network.finish())) == [
@@ -183,7 +183,7 @@ def test_operations_of_reals_are_spelled_out():
         assert PASSES["quantized_to_real"](model) is model
 
 
-def test_products_are_not_folded_into():
+def test_scales_are_not_folded_into_quantized_products():
     network = Network()
     weights = network.constant(4, 3, 1, 1)
     network.add("CONV_2D", network.last, weights)
@@ -193,7 +193,7 @@ def test_products_are_not_folded_into():
     assert types(after) == ["QUANTIZE", "CONV_2D", "ADD"]
 
 
-def test_a_scalar_is_shifted():
+def test_scalar_constant_becomes_unsigned():
     builder = ModelBuilder()
     constant = builder.add_constant("c", np.array(3, np.int8), Quantization(scale=(0.5,), zero_point=(1,)))
     model = builder.finish(builder.add_operation("DEQUANTIZE", (constant,)))

@@ -38,7 +38,7 @@ def test_reshapes_are_merged():
     assert types(check(SIMPLIFY, program.finish(y))) == ["RESHAPE"]
 
 
-def test_a_reshape_there_and_back_vanishes():
+def test_inverse_reshapes_are_removed():
     program = Program(x=(2, 3))
     y = program("RESHAPE", program("RESHAPE", program.x, shape=(6,)), shape=(2, 3))
     assert types(check(SIMPLIFY, program.finish(program("RELU", y)))) == ["RELU"]
@@ -93,7 +93,7 @@ def test_unknown_pass_is_named():
         run_passes(program.finish(program.x), ["simplfy"])
 
 
-def test_a_sum_of_two_is_an_addition():
+def test_sum_of_two_becomes_an_addition():
     program = Program(x=(2, 3), z=(3,))
     y = program("SUM", program("CONCAT", program("SUM", program.x, program.z), axis=0), program.x, program.z)
     assert types(check(SIMPLIFY, program.finish(program("SUM", y)))) == ["ADD", "SUM"]

@@ -31,7 +31,7 @@ def test_gelu(order, divide):
 
 
 @pytest.mark.parametrize("last", ["DIV", "halves", "inside"])
-def test_gelu_with_the_half_elsewhere(last):
+def test_gelu_with_the_half_at_other_positions(last):
     program = Program(x=(2, 3, 4))
     erf = program("ERF", program("DIV", program.x, sqrt(2)))
     if last == "DIV":
@@ -119,7 +119,7 @@ def test_swish(alpha):
     assert types(after) == ["SWISH"]
 
 
-def test_a_gate_is_not_swish():
+def test_sigmoid_times_another_value_is_not_swish():
     program = Program(x=(2, 3), z=(2, 3))
     model = program.finish(program("MUL", program("SIGMOID", program.x), program.z))
     assert PASSES["fuse_swish"](model) is model

@@ -12,7 +12,7 @@ CONTENTS, DATA = to_bytes(network())
 
 
 @pytest.mark.parametrize("model", ["x", 3, None])
-def test_only_models_are_written(model, tmp_path):
+def test_objects_other_than_models_are_refused(model, tmp_path):
     for use in (lambda: save(model, tmp_path / "m"), lambda: to_bytes(model)):
         with pytest.raises(InvalidModelError, match=f"ModelBuilder.finish, got {type(model).__name__}$"):
             use()
@@ -51,7 +51,7 @@ def test_bytes_of_wrong_type_are_refused(arguments, message):
         from_bytes(*arguments)
 
 
-def test_a_file_twice_in_a_row_is_refused(tmp_path):
+def test_duplicated_contents_are_refused(tmp_path):
     save(network(), tmp_path / "m")
     contents = (tmp_path / "m").read_bytes()
     (tmp_path / "m").write_bytes(contents * 2)

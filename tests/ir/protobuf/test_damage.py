@@ -15,7 +15,7 @@ from tests.work import calls
 _UNKNOWN = b"\xa2\x06\x01x"  # field 100, of one byte
 
 
-def test_no_model():
+def test_other_contents_are_refused():
     for contents in (b"", b"\x0a\x0f", b"\x08\x0a\x12\x07pytorch", b"x" * 1000):
         with pytest.raises(InvalidModelError, match="is not the start of an nnadapter model"):
             from_bytes(contents, {})

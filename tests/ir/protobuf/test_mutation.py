@@ -38,7 +38,7 @@ def _survives(contents, files):
 
 @pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(0, len(_INNER) - 1), st.integers(0, 255)), min_size=1, max_size=4), st.booleans())
-def test_any_changed_bytes(changes, whole):
+def test_changed_bytes_are_refused_or_valid(changes, whole):
     contents = bytearray(_CONTENTS if whole else _INNER)
     for position, byte in changes:
         contents[position] = byte
@@ -96,5 +96,5 @@ def test_any_changed_fields(data):
     _survives(sealed(message.SerializeToString(deterministic=True)), {"weights": _DATA})
 
 
-def test_the_unchanged_model_survives():
+def test_unchanged_model_is_accepted():
     assert _survives(_CONTENTS, {"weights": _DATA})

@@ -51,7 +51,7 @@ def value_of(attribute):
 
 
 @for_every(row=SCHEMAS.values(), empty=[False, True])
-def test_every_row_of_the_schema_table(row, empty):
+def test_operations_of_every_schema_round_trip(row, empty):
     attributes = {attribute.name: value_of(attribute) for attribute in row.attributes}
     if empty:
         attributes |= {
@@ -91,7 +91,7 @@ def test_every_data_type(dtype, dimensions):
 
 
 @pytest.mark.parametrize(("dtype", "first", "beyond"), [(DataType.INT4, -8, 8), (DataType.UINT4, 0, 16)])
-def test_two_4_bit_elements_stand_in_a_byte(dtype, first, beyond):
+def test_4_bit_elements_are_packed(dtype, first, beyond):
     value = np.arange(first, beyond).astype(dtype.array_type)
     contents, data = to_bytes(only(None, value))
     assert [data[0] & 15, data[0] >> 4] == [first & 15, first + 1 & 15] and len(data) == 64

@@ -12,7 +12,7 @@ from nnadapter.ir.operations import FAMILIES
 from tests.every import for_every
 
 
-def test_every_operation_is_in_the_family_of_its_row():
+def test_every_operation_is_in_one_family():
     told = [(family, type_) for family, rows in FAMILIES.items() for type_ in (row.type for row in rows)]
     assert sorted(type_ for _, type_ in told) == sorted(SCHEMAS)
     for family, type_ in told:
@@ -21,7 +21,7 @@ def test_every_operation_is_in_the_family_of_its_row():
 
 
 @for_every(type_=SCHEMAS)
-def test_every_part_has_a_meaning(type_):
+def test_inputs_attributes_and_outputs_are_documented(type_):
     schema, meaning = SCHEMAS[type_], doc_of(SCHEMAS[type_])
     assert list(meaning.outputs) == list(schema.outputs)
     assert set(meaning.inputs) == {role.name for role in schema.inputs}

@@ -31,7 +31,7 @@ def bring(monkeypatch):
     return bring
 
 
-def test_an_operation_is_described_with_the_meaning_of_its_row(bring):
+def test_external_operation_is_described_by_its_doc(bring):
     bring(dataclasses.replace(TWICE, doc=MEANING))
     entry = entry_of("TWICE")
     assert (entry.family, entry.formula, entry.flops) == ("", "2 * x", "1 for each element of the output")
@@ -39,7 +39,7 @@ def test_an_operation_is_described_with_the_meaning_of_its_row(bring):
     assert entry.example.outputs[0][1] is None  # the row has no definition
 
 
-def test_an_example_from_outside_is_computed_by_its_definition(bring):
+def test_external_example_is_computed_by_its_definition(bring):
     bring(dataclasses.replace(TWICE, doc=MEANING, definition=lambda x: 2 * x))
     assert "-> output: float32[2] [2., 4.]" in to_text(entry_of("TWICE"))
 
@@ -50,7 +50,7 @@ def test_a_definition_without_source_is_named(bring):
 
 
 @pytest.mark.parametrize("module", ["nowhere", "math", None])
-def test_a_definition_of_no_module_with_a_source_is_named(bring, module):
+def test_definition_without_module_source_is_named(bring, module):
     made = {}
     exec("def twice(x): return x + x", {}, made)
     made["twice"].__module__ = module
@@ -72,7 +72,7 @@ def test_errors_of_external_rows_are_reported(bring, wrong, told):
         entry_of("TWICE")
 
 
-def test_an_operation_without_a_meaning_is_described_by_its_row(bring):
+def test_undocumented_operation_is_described_by_its_schema(bring):
     bring(TWICE)
     entry = entry_of("TWICE")
     assert to_text(entry).startswith("TWICE(input) -> output\nThis operation has no documentation.")
