@@ -49,7 +49,7 @@ def device_of(tested, name):
     return next(node.device for node in tested.report().nodes if node.name == name)
 
 
-def test_wrong_node_moves_and_the_run_is_right():
+def test_wrong_node_falls_back_to_the_cpu():
     with session(options=verifying(), wrong=["fourth"]) as tested:
         with pytest.warns(FallbackWarning, match="device 'planted' computes 'fourth' wrongly: 'd' is off") as caught:
             got = tested.run(None, FEED)
@@ -110,7 +110,7 @@ def test_nodes_wrong_only_when_fused():
 
 
 @pytest.mark.parametrize("seed", [*range(6), *LONG])
-def test_random_graphs(seed):
+def test_wrong_node_of_random_graphs_is_found(seed):
     """The wrong node is reported unless its error vanished inside its step."""
     model, random = GraphMaker(seed).model(), Random(seed)
     nodes = nna.partition_report(model, "planted").nodes

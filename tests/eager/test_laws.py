@@ -41,7 +41,7 @@ NUMBERS = ["float32", "float16", "int32", "int8", "uint8"]
 
 @pytest.mark.parametrize("name", ARITHMETIC)
 @given(st.data())
-def test_two_tensors(name, data):
+def test_binary_functions_equal_numpy(name, data):
     dtype = data.draw(st.sampled_from(NUMBERS))
     shapes = data.draw(PAIRS).input_shapes
     x, y = (data.draw(arrays(dtype, shape)) for shape in shapes)
@@ -58,7 +58,7 @@ def test_promotion_keeps_floating_types(data):
 
 
 @given(st.data(), st.sampled_from([operator.add, operator.mul, operator.sub, operator.gt]), st.booleans())
-def test_pythons_numbers_are_weak(data, function, reflected):
+def test_python_numbers_do_not_promote(data, function, reflected):
     dtype = data.draw(st.sampled_from(["float32", "float16", "int32", "int8"]))
     x = data.draw(arrays(dtype, (2, 3)))
     pair = (lambda tensor: (3, tensor)) if reflected else (lambda tensor: (tensor, 3))
@@ -72,7 +72,7 @@ def test_a_float_with_integers_is_float32():
 
 @pytest.mark.parametrize("name", [name for name, row in UFUNCS.items() if getattr(np, name).nin == 1])
 @given(st.data())
-def test_one_tensor(name, data):
+def test_unary_functions_equal_numpy(name, data):
     row, function = UFUNCS[name], getattr(np, name)
     dtype = {"boolean": "bool", "floating": "float32"}.get(row.rule, "int32")
     x = data.draw(arrays(dtype, data.draw(SHAPES)))

@@ -48,7 +48,7 @@ def test_in_place_matrix_products():
     assert x.tolist() == [[1, 0], [0, 1]]
 
 
-def test_an_array_takes_a_tensor_in_place():
+def test_tensor_is_added_to_an_array_in_place():
     array = original = np.ones(2, np.float32)
     array += placed(np.float32([1, 2]))
     assert array is original and type(array) is np.ndarray and array.tolist() == [2, 3]
@@ -98,7 +98,7 @@ def test_comparisons_with_numbers_out_of_range(name, dtype, number):
 
 
 @pytest.mark.parametrize("other", [None, "a", object(), 1j])
-def test_non_numbers_are_never_equal(other):
+def test_comparisons_with_other_objects_equal_numpy(other):
     array = np.float32([1, 2])
     assert (placed(array) == other).tolist() == (array == other).tolist()
     assert (placed(array) != other).tolist() == (array != other).tolist()

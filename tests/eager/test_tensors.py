@@ -83,7 +83,7 @@ def test_kernel_for_a_refused_operation():
 
 
 @pytest.mark.parametrize("overrides", [False, True])
-def test_a_kernel_that_overrides(overrides):
+def test_only_overriding_kernels_replace_supported_operations(overrides):
     x = nna.tensor([1.0], device="fake_npu")
     nna.register_kernel("fake_npu", "Add", lambda a, b: a - b, overrides=overrides)
     assert (x + x).tolist() == [0 if overrides else 2]

@@ -98,7 +98,7 @@ def test_op_without_a_kernel(context):
     "changed",
     [{"present": (0,)}, {"present": (2, 0)}, {"output_types": "float31[2]"}, {"attributes": "["}, {"op_type": ""}],
 )
-def test_inconsistent_calls(changed):
+def test_inconsistent_custom_calls_are_refused(changed):
     call = CustomCall(domain="d", op_type="Twice", since_version=1, present=(0, 1), outputs=(TYPE,)).to_attributes()
     builder = nna.ModelBuilder()
     x = builder.add_input("x", TYPE)
@@ -120,7 +120,7 @@ class Offering(Context):
         raise AssertionError
 
 
-def test_a_driver_offers_kernels():
+def test_kernels_of_drivers_and_users_are_combined():
     for device, name in (("npu", "mine"), ("npu:2", "second")):
         with pytest.warns(DriverWarning, match=f"'{device}', which no driver offers now; known: "):
             nna.register_kernel(device, "Erf", abs, name=name)
@@ -134,7 +134,7 @@ def test_a_driver_offers_kernels():
 
 
 @pytest.mark.parametrize("offered", [None, [3]])
-def test_driver_offers_invalid_kernels(offered):
+def test_invalid_kernels_of_a_driver_are_a_warning(offered):
     with pytest.warns(DriverWarning, match="offers no kernels"):
         assert kernel_table("npu", Offering(offered)).kernels == ()
 

@@ -75,7 +75,7 @@ def test_error_without_a_kernel():
         ({"until_version": 1}, "versions 1 to 1 of the op, the node has 2"),
     ],
 )
-def test_a_kernel_that_does_not_fit_is_in_the_error(details, reason):
+def test_error_has_the_reason_that_no_kernel_fits(details, reason):
     register_scale(**details)
     with pytest.raises(InvalidModelError, match=reason):
         nna.InferenceSession(PRIVATE, devices=["fake_npu", "cpu"]).run(None, {"x": X})
@@ -119,7 +119,7 @@ def test_kernel_inside_an_expanded_function():
     np.testing.assert_allclose(got, expected[0], rtol=1e-5, atol=1e-6)
 
 
-def test_the_layout_that_a_kernel_states():
+def test_kernel_inputs_have_the_declared_layout():
     model = parser.parse_model(
         """<ir_version: 8, opset_import: ["a" : 1]>
         g (float[1, 2, 3, 4] x) => (float[1, 2, 3, 4] y) { y = a.Channels(x) }"""

@@ -84,7 +84,7 @@ def test_each_operation_is_in_one_piece_and_pieces_are_few(model):
 
 
 @given(models())
-def test_driver_sees_only_its_own_operations(model):
+def test_driver_gets_no_custom_operations(model):
     remaining, positions = without_calls(segment_of(model))
     assert [operation.type for operation in remaining.operations] == ["ADD"] * len(positions)
     if positions:

@@ -45,7 +45,7 @@ def run(command, environment, folder):
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the scripts of the environment are for a POSIX shell")
 @pytest.mark.parametrize("language", ["python", pytest.param("c", marks=(needs_compiler, pytest.mark.sweep))])
-def test_the_five_commands(environment, tmp_path, language):
+def test_documented_commands_work(environment, tmp_path, language):
     assert len(COMMANDS) == 5
     name, first = f"my_{language}_npu", COMMANDS[0] if language == "python" else f"{COMMANDS[0]} --lang {language}"
     outputs = [run(command.replace("my_npu", name), environment, tmp_path) for command in (first, *COMMANDS[1:])]

@@ -26,7 +26,7 @@ def opened(saved, name, **arguments):
 @pytest.mark.sweep
 @pytest.mark.parametrize("device", ["cpu", "fake_npu", "openvino"])
 @pytest.mark.parametrize("name", NETWORKS)
-def test_results_are_paddles(saved, name, device):
+def test_results_equal_paddle(saved, name, device):
     with opened(saved, name, devices=device) as session:
         for path in sorted((saved / name).glob("run*.npz")):
             run = dict(np.load(path))

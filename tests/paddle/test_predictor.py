@@ -42,7 +42,7 @@ def ones(*shape):
 
 
 @needs("paddle", "paddle2onnx")
-def test_a_deployment_script_changes_one_import(saved, tmp_path):
+def test_deployment_script_needs_only_another_import(saved, tmp_path):
     folder, run = saved / "recognizer", np.load(saved / "recognizer" / "run0.npz")
     np.save(tmp_path / "in.npy", run["in x"])
     script = Path(__file__).with_name("deployment.py")
@@ -142,7 +142,7 @@ def test_strings_and_empty_offsets_are_accepted(predictor):
     assert handle.shape() == [2]
 
 
-def test_devices_are_paddles_or_ours(model):
+def test_devices_of_paddle_and_nnadapter_are_accepted(model):
     config = paddle.Config(model)
     assert config.devices is None
     config.enable_use_gpu(100, 1)
@@ -156,7 +156,7 @@ def test_devices_are_paddles_or_ours(model):
     assert config.devices == ["fake_npu", "cpu"]
 
 
-def test_options_are_set_one_by_one_or_all(model, tmp_path):
+def test_options_are_set_separately_or_together(model, tmp_path):
     config = paddle.Config(model)
     config.set_options(policy="latency")
     config.set_optim_cache_dir(tmp_path)
@@ -182,7 +182,7 @@ def test_a_config_names_files_or_a_folder(tmp_path):
         paddle.create_predictor(paddle.Config())
 
 
-def test_further_settings_are_accepted_refused_or_unknown(model):
+def test_other_settings_are_ignored_or_refused(model):
     config = paddle.Config(model)
     for name in IGNORED:
         assert getattr(config, name)(1, some=2) is None
@@ -201,7 +201,7 @@ def test_documentation_describes_all_settings():
     assert told.items() >= {**IGNORED, **{name: f"an error: {reason}" for name, reason in REFUSED.items()}}.items()
 
 
-def test_threads_reach_the_steps_of_the_cpu(model):
+def test_thread_count_reaches_onnxruntime(model):
     config = paddle.Config(model)
     assert config.cpu_math_library_num_threads() == 1
     config.set_cpu_math_library_num_threads(3)
@@ -209,7 +209,7 @@ def test_threads_reach_the_steps_of_the_cpu(model):
     assert paddle.create_predictor(config).session.get_session_options().intra_op_num_threads == 3
 
 
-def test_types_are_named_as_in_paddle():
+def test_types_have_the_names_of_paddle():
     assert paddle.get_num_bytes_of_data_type(paddle.DataType.FLOAT16) == 2
     assert paddle.PrecisionType.Half is not paddle.PrecisionType.Float32
     assert paddle.PlaceType.CUSTOM.name == "CUSTOM"

@@ -80,7 +80,7 @@ def test_full_disk_is_an_error(model, program):
         conversion.convert(files_of(model))
 
 
-def test_doubtful_conversion_is_warned_of(model, program):
+def test_doubtful_conversion_warns(model, program):
     program(f"json.dump({{'doubt': 'it draws'}}, open(f'{{sys.argv[1]}}/told.json', 'w')); {MADE}")
     with pytest.warns(ConversionWarning, match="inference.json' was converted, but may be wrong: it draws;"):
         assert conversion.convert(files_of(model)) == b'{"ba'

@@ -42,11 +42,11 @@ def test_unrelated_json_in_a_folder_is_ignored(tmp_path):
     assert files_of(tmp_path).structure.name == "net.json"
 
 
-def test_a_model_without_parameters_has_no_file_of_them(tmp_path):
+def test_model_without_parameters_has_no_parameter_file(tmp_path):
     assert files_of(filled(tmp_path, "inference.json", structure=STRUCTURE)).parameters is None
 
 
-def test_parameters_may_stand_elsewhere_and_name_the_model(tmp_path):
+def test_parameter_file_may_have_another_name(tmp_path):
     filled(tmp_path, "a.json", "b.pdiparams", "c.pdiparams", "c.pdmodel")
     assert files_of(tmp_path / "a.json", tmp_path / "b.pdiparams").parameters.name == "b.pdiparams"
     assert files_of(tmp_path / "c.pdiparams").structure.name == "c.pdmodel"

@@ -54,7 +54,7 @@ def gelu(number, *, by_tanh=True, dtype="0.t_f32"):
     return {**made, "O": [{"%": number, "TT": typed}]}
 
 
-def test_gelu_by_tanh_is_written_out_wherever_it_stands():
+def test_gelu_by_tanh_is_decomposed_everywhere():
     loop = {"#": "1.while", "regions": [{"blocks": [{"args": [{"#": 40}, {"%": 50}], "ops": [gelu(3)]}]}]}
     result = program({"#": "1.data", "O": [{"%": 1}]}, gelu(2), loop, gelu(4, by_tanh=False), gelu(5, dtype="0.t_bf16"))
     assert rewrite(result)
@@ -170,7 +170,7 @@ def test_outputs_are_renamed_and_unread_nodes_removed():
     assert [each.name for each in model.graph.initializer] == ["w"]
 
 
-def test_an_output_without_dimensions_has_none():
+def test_scalar_output_has_no_dimensions():
     text = """<ir_version: 9, opset_import: ["" : 17]>
     g (float[N] x) => (float y, float[N] z) <int64[1] one = {-1}> {
         sum = ReduceSum<keepdims = 0>(x)
@@ -203,7 +203,7 @@ HALF = np.array([1.0, 2.0], np.float16)
         (np.ones(0), np.ones(0), "", ""),
     ],
 )
-def test_how_far_results_may_be_off(found, expected, wrong, doubt):
+def test_tolerance_of_converted_models(found, expected, wrong, doubt):
     compared = _array_difference(found, expected)
     assert compared.wrong.startswith(wrong) and compared.doubt == doubt and bool(compared.wrong) == bool(wrong)
 
@@ -288,7 +288,7 @@ def test_an_output_size_of_a_transposed_convolution_becomes_padding(sizes, size)
     assert result["A"][2] == numbers("output_padding", size - 9, (size + 5 - 13) % 3)
 
 
-def test_expansion_in_a_branch_gets_its_sizes_before_it():
+def test_sizes_for_expansion_in_branches_come_before():
     norm = {
         "#": "1.layer_norm",
         "A": [attribute("begin_norm_axis", "0.a_i32", 1)],

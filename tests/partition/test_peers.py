@@ -75,7 +75,7 @@ def assert_never_more(graph, placement, torch_too):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_never_more_than_the_peers(family):
+def test_never_more_segments_than_other_partitioners(family):
     graph = FAMILIES[family](60)
     for placement in masks(graph, 6):
         assert_never_more(graph, placement, torch_too=False)
@@ -84,14 +84,14 @@ def test_never_more_than_the_peers(family):
 @pytest.mark.skipif(not TORCH, reason="torch is not installed: its partitioner is compared where it is")
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("family", FAMILIES)
-def test_never_more_than_torch_fx(family):
+def test_never_more_segments_than_torch_fx(family):
     graph = FAMILIES[family](60)
     for placement in masks(graph, 4):
         assert_never_more(graph, placement, torch_too=True)
 
 
 @pytest.mark.parametrize("path", LIGHT, ids=lambda path: path.stem)
-def test_models_at_hand(path):
+def test_onnx_models_never_get_more_segments(path):
     graph = read_graph(onnx.load(path))
     for placement in masks(graph, 4):
         assert_never_more(graph, placement, torch_too=False)

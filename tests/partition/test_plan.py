@@ -32,7 +32,7 @@ EXAMPLE = Graph(
 )
 
 
-def test_steps_field_by_field():
+def test_fields_of_every_step():
     plan = plan_of(EXAMPLE, "abaab")
     assert plan.switches == 3
     fields = [

@@ -84,13 +84,13 @@ def test_placement_of_another_graph():
         ([("a", (0, 1, 2, 3))], "names atom 3"),
     ],
 )
-def test_check_order_refuses(segments, message):
+def test_invalid_orders_are_refused(segments, message):
     with pytest.raises(GraphError, match=message):
         check_order(graph_of([set(), {0}, {0, 1}]), [Segment(*segment) for segment in segments])
 
 
 @given(placed_graphs(), st.data())
-def test_halves_keep_the_laws(case, data):
+def test_halves_satisfy_the_invariants(case, data):
     graph, placement = case
     weights = [data.draw(st.integers(0, 100)) for _ in placement]
     segments = cut(graph, placement).segments

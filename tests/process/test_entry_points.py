@@ -11,5 +11,5 @@ from nnadapter.process import named
     ("target", "value"),
     [("math", math), ("math:sqrt", math.sqrt), ("math:sqrt [fast,more]", math.sqrt), ("math:pi.real[fast]", math.pi)],
 )
-def test_targets_of_entry_points(target, value):
+def test_entry_point_targets_are_imported(target, value):
     assert named(target) == value

@@ -96,7 +96,7 @@ def test_locks_of_properties_are_free_too(held_elsewhere):
     assert status_of(locks[0].acquire) == 0
 
 
-def test_a_session_runs_while_another_thread_has_the_device(held_elsewhere):
+def test_forked_session_runs_despite_a_held_device_lock(held_elsewhere):
     relu = parse(f"{HEAD} g (float[3] x) => (float[3] y) {{ y = Relu(x) }}")
     with nna.InferenceSession(relu, devices="fake_npu") as session:
         session.submit(None, {"x": X}).result()

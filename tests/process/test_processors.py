@@ -43,7 +43,7 @@ def test_not_crowded_without_system_figures():
     assert not is_crowded(Load(1.0, 0.0, 0.0), Load(1.0, 0.0, 9.0), 2, 2)
 
 
-def test_this_machine():
+def test_figures_of_this_machine_are_plausible():
     first, second = Load(), Load()
     assert second.wall_seconds >= first.wall_seconds and second.own_seconds >= first.own_seconds
     assert 1 <= usable() <= (os.cpu_count() or 1) and machine_name()

@@ -24,7 +24,7 @@ def test_versions_of_all_installed_packages():
         ("a__package-1.2.dist-info", "a-package"),
     ],
 )
-def test_names_have_many_forms(tmp_path, monkeypatch, folder, name):
+def test_package_names_are_normalized(tmp_path, monkeypatch, folder, name):
     (tmp_path / folder).mkdir()
     for file in ("METADATA", "PKG-INFO"):
         (tmp_path / folder / file).write_text("Metadata-Version: 2.1\nName: a-package\nVersion: 1.2\n")
@@ -32,7 +32,7 @@ def test_names_have_many_forms(tmp_path, monkeypatch, folder, name):
     assert packages.installed_version(name) == metadata.version(name) == "1.2"
 
 
-def test_older_form_found_first_counts(tmp_path, monkeypatch):
+def test_first_package_on_the_path_counts(tmp_path, monkeypatch):
     for folder, file, version in (("new/a.egg-info", "PKG-INFO", "2.0"), ("old/a-1.0.dist-info", "METADATA", "1.0")):
         (tmp_path / folder).mkdir(parents=True)
         (tmp_path / folder / file).write_text(f"Metadata-Version: 2.1\nName: a\nVersion: {version}\n")

@@ -138,7 +138,7 @@ devices = st.sampled_from(DEVICES)
     st.lists(st.tuples(devices, names), max_size=3),
     st.data(),
 )
-def test_laws(predecessors, pins, bans, data):
+def test_rules_only_add_refusals(predecessors, pins, bans, data):
     graph = graph_of(predecessors)
     count = len(graph.nodes)
     answers = st.lists(st.sampled_from([SUPPORTED, SUPPORTED, NO]), min_size=count, max_size=count)
@@ -161,7 +161,7 @@ def test_laws(predecessors, pins, bans, data):
     assert len(result.effects) == len(pins) + len(bans)
 
 
-def test_every_rule_of_a_file_has_an_effect_in_its_order():
+def test_every_rule_has_an_effect_in_order():
     text = '[[ban]]\ndevice = "null"\nname = "q"\n[[pin]]\ndevice = "cpu"\nname = "n0"\n'
     result = applied(read_rules(text), {"cpu": "yyyy"}, devices=("cpu",))
     assert [effect.source for effect in result.effects] == [

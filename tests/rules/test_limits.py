@@ -74,7 +74,7 @@ def test_limits_use_flops_without_costs():
     assert "by FLOPs, since costs are not known" in result.effects[0].note
 
 
-def test_a_minimum_of_benefit_needs_costs():
+def test_minimum_benefit_needs_costs():
     with pytest.raises(RulesError, match=r"min_benefit_ms in r.toml needs costs, and those of 'a' .* calibrate a"):
         segments_to_drop(limits(min_benefit_ms=1), candidates(("a", [0])), supported_except())
 
@@ -117,7 +117,7 @@ small = st.none() | st.integers(1, 3)
 
 
 @given(st.lists(st.sampled_from(["a", "b", "cpu"]), min_size=1, max_size=8), small, small, st.booleans(), st.data())
-def test_rounds_end_with_all_limits_met(placement, most, least, whole, data):
+def test_all_limits_are_met_after_some_rounds(placement, most, least, whole, data):
     rules = limits(max_segments=most, min_nodes=least, whole_graph=whole)
     verdicts = {
         device: [

@@ -6,7 +6,7 @@ import nnadapter as nna
 from nnadapter.errors import InvalidOptionError, RulesError
 
 
-def test_the_python_form():
+def test_rules_in_python():
     rules = nna.Rules(pins=(nna.Pin(device="cpu", op_type="Erf"),), limits=nna.Limits(max_segments=4))
     assert rules.pins[0].device == "cpu" and rules.bans == () and rules.limits.max_segments == 4
     assert rules == nna.Rules(pins=[nna.Pin(device="cpu:0", op_type="Erf")], limits=nna.Limits(max_segments=4))

@@ -35,7 +35,7 @@ def settings(lie: str, **options) -> Settings:
     return Settings(device="lying", options={"lie": lie}, time_limit_s=1.0 if lie == "hangs" else 30.0, **options)
 
 
-def test_there_are_sixteen():
+def test_every_lie_has_an_expectation():
     assert {"none", *FOUND_AS, *ABOUT_BINDING} == set(LIES) and len(FOUND_AS) == 16
 
 

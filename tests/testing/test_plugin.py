@@ -34,19 +34,19 @@ def run(folder, text):
     return subprocess.run([*words, str(folder)], cwd=folder, env=environment, capture_output=True, text=True)
 
 
-def test_marker(tmp_path):
+def test_marked_test_runs_every_case(tmp_path):
     result = run(tmp_path, MARKED)
     assert "4 passed" in result.stdout, result.stdout
 
 
-def test_list(tmp_path):
+def test_listed_cases_report_failures(tmp_path):
     result = run(tmp_path, LISTED)
     assert "4 failed" in result.stdout and "wrong values" in result.stdout, result.stdout
     assert "repeat: nnadapter conformance null -k operations/ADD/0" in result.stdout
 
 
 @pytest.mark.slow
-def test_without_a_marker(tmp_path):
+def test_missing_marker_is_an_error(tmp_path):
     result = run(tmp_path, "def test_it(conformance_case): pass")
     assert 'add @pytest.mark.conformance("DEVICE") above it' in result.stdout + result.stderr
 

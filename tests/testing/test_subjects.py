@@ -16,7 +16,7 @@ def softmax(x):
 
 
 @pytest.mark.parametrize(("precision", "dtype"), [(Precision.FLOAT16, "float16"), (Precision.BFLOAT16, "bfloat16")])
-def test_results_of_rounded_inputs_pass_for_devices_that_round(precision, dtype):
+def test_results_of_rounded_inputs_pass_in_half_precision(precision, dtype):
     builder = ModelBuilder()
     x = builder.add_input("x", OperandType(DataType.FLOAT32, (4,)))
     model = builder.finish(builder.add_operation("SOFTMAX", [x], {"axis": 0}))

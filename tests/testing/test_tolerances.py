@@ -35,13 +35,13 @@ def test_documentation_has_the_table():
         (np.uint8, 2, False),
     ],
 )
-def test_bands(dtype, off, fine):
+def test_tolerance_per_data_type(dtype, off, fine):
     expected = np.asarray([1, 2], dtype)
     got = (expected.astype(np.float64) + np.asarray([0, off])).astype(dtype)
     assert (first_difference(got, expected, Precision.FLOAT32, steps=1) == "") is fine
 
 
-def test_half_precision_widens():
+def test_half_precision_has_a_wider_tolerance():
     got, expected = np.float32([1.005]), np.float32([1])
     assert first_difference(got, expected, Precision.FLOAT32) and not first_difference(got, expected, Precision.FLOAT16)
 

@@ -126,7 +126,7 @@ def test_inner_layers_get_the_same_placement(seed):
 
 
 @pytest.mark.slow
-def test_looking_at_repeats_is_little_work():
+def test_search_for_repeats_adds_little_work():
     graph = stack()
     prices = equal_prices(graph)
     blocks = find_blocks(graph, types(graph))
@@ -134,7 +134,7 @@ def test_looking_at_repeats_is_little_work():
     assert count_lines(lambda: place_by_latency(graph, prices, blocks=blocks)) < 1.2 * plain
 
 
-def test_patterns_are_tried_everywhere_and_inside():
+def test_patterns_are_tried_everywhere_and_inside_blocks():
     graph = chain(5)
     rows = np.array([0, 1, 1, 0, 0], np.int8)
     found = {tuple(each.tolist()) for each in uniform_placements(graph, rows, [Blocks((1, 2, 3, 4), 1)])}

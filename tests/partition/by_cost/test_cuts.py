@@ -25,7 +25,7 @@ def without_launches(topology, prices, rows, active=None):
 
 @settings(deadline=None)  # importing scipy takes time
 @given(grouped_graphs(), st.integers(0, 1000), st.sampled_from([0.0, 0.3]), st.booleans())
-def test_least_over_all_placements(case, seed, forbidden, some):
+def test_cut_equals_the_minimum_over_all_placements(case, seed, forbidden, some):
     graph, _ = case
     prices = random_prices(graph, seed, forbidden=forbidden)
     topology = topology_of(graph)
@@ -53,7 +53,7 @@ def test_large_sums_do_not_wrap():
 
 
 @pytest.mark.parametrize("scale", [1e-200, 1e-9, 1e12])
-def test_any_unit(scale):
+def test_cuts_do_not_depend_on_the_unit(scale):
     graph = woven(40)
     prices = random_prices(graph)
     topology = topology_of(graph)

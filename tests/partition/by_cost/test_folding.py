@@ -22,7 +22,7 @@ def wiring(graph):
 
 
 @pytest.mark.parametrize("layers", [7, 24, 25])
-def test_a_folded_stack_is_a_shorter_stack(layers):
+def test_folded_stack_equals_a_shorter_stack(layers):
     graph = stack(layers)
     folded = folded_of(graph, equal_prices(graph))
     shorter = stack(6 - layers % 2)
@@ -44,7 +44,7 @@ def kinds_read(graph, atom):
 
 
 @given(st.integers(6, 20), st.integers(1, 6), st.integers(0, 500), st.integers(1, 3))
-def test_every_atom_is_like_its_home(layers, size, seed, kept):
+def test_every_atom_equals_its_representative(layers, size, seed, kept):
     graph = repeating(layers, size, seed)
     prices = kind_prices(graph, seed)
     folded = fold(graph, prices, blocks_of(graph), kept)
@@ -108,7 +108,7 @@ def test_atom_across_two_repeats_is_not_folded():
 
 
 @pytest.mark.parametrize(("back", "folds"), [(1, True), (3, True), (4, True), (5, True), (6, False), (9, False)])
-def test_reads_from_further_back(back, folds):
+def test_reads_from_earlier_blocks(back, folds):
     """A node reads the node `back` positions earlier, in blocks of three."""
     kinds = [f"Op{at % 3}" for at in range(90)]
     graph = linked([{at - 1, at - back} - {-1} if at >= back else {at - 1} - {-1} for at in range(90)], kinds)

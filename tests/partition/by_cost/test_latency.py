@@ -62,7 +62,7 @@ def test_two_devices_against_brute_force(launch, enumerate_few):
 
 @pytest.mark.slow
 @given(grouped_graphs(), st.integers(0, 1000), st.booleans(), st.sampled_from([0.0, 1.0]))
-def test_values_that_may_not_cross(case, seed, enumerate_few, everywhere):
+def test_values_that_cannot_be_transferred(case, seed, enumerate_few, everywhere):
     graph, _ = case
     prices = random_prices(graph, seed, devices=("a", "b"), forbidden=0.3, supported=0.9)
     if not everywhere:  # no device supports everything
@@ -99,7 +99,7 @@ def test_three_devices_against_brute_force(launch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
-def test_larger_graphs_keep_the_laws(family):
+def test_larger_graphs_satisfy_the_invariants(family):
     graph = FAMILIES[family](300)
     prices = random_prices(graph, 1, launch=3.0)
     placed = place_by_latency(graph, prices)
@@ -167,7 +167,7 @@ def test_atoms_without_a_device_are_named():
         place_by_latency(graph, prices)
 
 
-def test_values_that_leave_no_way_are_named():
+def test_error_names_values_that_cannot_be_transferred():
     graph = linked([set(), {0}])
     prices = random_prices(graph, supported=1.0)
     prices.run[1, 1] = prices.run[0, 0] = np.inf

@@ -61,7 +61,7 @@ def best_of(costs):
 @pytest.mark.slow
 @settings(deadline=None)
 @given(pairs_of(), st.integers(0, 1000))
-def test_elimination_finds_the_least_of_all_values(case, seed):
+def test_elimination_finds_the_minimum(case, seed):
     costs = random_costs(*case, seed)
     plan = plan_elimination(*case)
     reduced = eliminate(plan, costs)
@@ -95,7 +95,7 @@ def test_remaining_costs_are_a_sum_over_edges(seed):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_groups_are_eliminated_as_they_say(family):
+def test_elimination_groups_have_the_right_neighbors(family):
     count, first, second = links(FAMILIES[family](60))
     neighbors = {at: set() for at in range(count)}
     for one, two in zip(first.tolist(), second.tolist(), strict=True):
@@ -125,7 +125,7 @@ def test_chain_like_graphs_are_eliminated(family):
 
 @settings(deadline=None)
 @given(pairs_of(7), st.integers(0, 1000), st.sampled_from([0.0, 0.3]))
-def test_cuts_beside_brute_force(case, seed, unbounded):
+def test_cuts_equal_brute_force(case, seed, unbounded):
     count, first, second = case
     costs = random_costs(*case, seed)
     free = np.random.default_rng(seed).random(costs.edge.shape) < unbounded
@@ -143,7 +143,7 @@ def test_cuts_beside_brute_force(case, seed, unbounded):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_cuts_beside_a_maximum_flow(family):
+def test_cuts_equal_the_maximum_flow_of_scipy(family):
     count, first, second = links(FAMILIES[family](400))
     source = np.random.default_rng(1)
     whole = source.integers(0, 100, 2 * len(first) + 2 * count).astype(np.int32)

@@ -16,12 +16,12 @@ PARAMETERS = {
 
 
 @pytest.mark.parametrize("kind", OriginKind)
-def test_every_kind_has_words(kind):
+def test_every_kind_of_origin_has_a_text(kind):
     words = str(Origin(kind, PARAMETERS.get(kind, ()), all_on("npu")))
     assert words and "{" not in words and all(str(each) in words for each in PARAMETERS.get(kind, ()))
 
 
-def test_words_are_made_from_the_inside_out():
+def test_nested_origins_have_one_text():
     search = Origin(OriginKind.SEARCH, base=Origin(OriginKind.CUT_WITH_SHARES, (0.5,)))
     found = Origin(OriginKind.MOVED_ALIKE, base=Origin(OriginKind.ONE_REPEAT, (12,), search))
     assert str(found) == "one of 12 repeats: search from cut with 0.5 launches per crossing, all moved together"

@@ -53,7 +53,7 @@ def assert_priced(graph, prices, placement):
 
 @pytest.mark.slow
 @given(placed_graphs(labels="abc", most=8), st.integers(0, 1000))
-def test_three_devices_as_the_plan_says(case, seed):
+def test_price_of_three_devices_equals_the_plan(case, seed):
     graph, placement = case
     assert_priced(graph, of(graph, seed, "abc"), placement)
 
@@ -80,7 +80,7 @@ def test_resident_values(case, seed):
 
 @pytest.mark.slow
 @given(grouped_graphs(), st.integers(0, 1000), st.sampled_from(["a", "b", "elsewhere"]))
-def test_values_that_stay_in_many_placements(case, seed, host):
+def test_many_placements_with_device_resident_values(case, seed, host):
     graph, _ = case
     prices = replace(staying(random_prices(graph, seed, devices=("a", "b"), supported=1.0), seed), host=host)
     rows = np.random.default_rng(seed).integers(0, 2, (len(graph.atoms), 9)).astype(np.int8)
@@ -90,7 +90,7 @@ def test_values_that_stay_in_many_placements(case, seed, host):
 
 @pytest.mark.slow
 @given(grouped_graphs(), st.integers(0, 1000), st.sampled_from(["a", "b", "elsewhere"]))
-def test_many_at_once(case, seed, host):
+def test_many_placements_are_priced_at_once(case, seed, host):
     graph, _ = case
     prices = replace(random_prices(graph, seed, devices=("a", "b"), forbidden=0.1), host=host)
     rows = np.random.default_rng(seed).integers(0, 2, (len(graph.atoms), 9)).astype(np.int8)
@@ -100,7 +100,7 @@ def test_many_at_once(case, seed, host):
 
 @pytest.mark.slow
 @given(placed_graphs(), st.integers(0, 1000))
-def test_a_penalty_is_above_what_can_run(case, seed):
+def test_penalty_exceeds_every_feasible_placement(case, seed):
     graph, placement = case
     prices = random_prices(graph, seed, devices=("a", "b"), supported=1.0, forbidden=0.2)
     soft = penalized(graph, prices)

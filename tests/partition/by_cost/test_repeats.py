@@ -135,7 +135,7 @@ def test_candidates_name_their_origin():
     assert any(name.startswith("one of 39 repeats: ") for name in names), names
 
 
-def test_too_little_repeats():
+def test_few_repeats_are_not_folded():
     for graph in (woven(60), stack(6)):
         prices = equal_prices(graph)
         assert place_repeats(graph, prices, supported(prices), blocks_of(graph)) is None
@@ -143,7 +143,7 @@ def test_too_little_repeats():
 
 
 @pytest.mark.sweep
-def test_repeats_are_less_work():
+def test_repeats_reduce_the_work():
     graph = stack(60)
     prices, blocks = equal_prices(graph), blocks_of(graph)
     plain = count_lines(lambda: place_by_latency(graph, prices))
