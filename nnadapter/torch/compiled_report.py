@@ -157,7 +157,8 @@ def _summary(report: CompiledFacts) -> Iterator[str]:
         advice = "set torch._dynamo.config.allow_rnn = True before the first call to capture it"
         yield f"left out   {kind} runs in PyTorch: {advice}"
     if not report.graphs:
-        yield "           nothing is compiled yet: PyTorch compiles on the first call"
+        if not report.uncaptured_module_types:
+            yield "           nothing is compiled yet: PyTorch compiles on the first call"
         return
     yield f"operators  {total}: {delegated} in sessions, {total - delegated} in PyTorch"
     qualifier = (

@@ -132,6 +132,7 @@ def test_report_suggests_allow_rnn():
     run(torch.randn(3, 2, 4))
     text = str(nna.torch.report(run))
     assert "set torch._dynamo.config.allow_rnn = True before the first call" in text
+    assert "nothing is compiled yet" not in text
     torch._dynamo.reset()
     with torch._dynamo.config.patch(allow_rnn=True):
         run(torch.randn(3, 2, 4))
