@@ -279,7 +279,7 @@ def _times(facts: RunFacts) -> Iterator[str]:
     times = facts.times
     runs = len(times.repeats)
     yield f"load      {duration(times.load)}"
-    yield f"first     {duration(times.first)} (including compilation for dynamic shapes)"
+    yield f"first     {duration(times.first)} (if shapes are dynamic, this includes compilation)"
     if runs:
         middle, least = duration(median(times.repeats)), duration(min(times.repeats))
         yield f"then      median {middle}, min {least} of {count(runs, 'run')}"
