@@ -20,7 +20,7 @@ _PICTURES = [
 @pytest.mark.parametrize("constant", [[], [1, 2]])
 @pytest.mark.parametrize("attributes", _PICTURES)
 @pytest.mark.parametrize("opset", opsets("Conv"))
-def test_conv_of_pictures(opset, attributes, constant):
+def test_conv_of_images(opset, attributes, constant):
     inputs = [floats(2, 3, 8, 7), floats(4, 3, 3, 2, seed=1), floats(4, seed=2)]
     check("Conv", opset, inputs, attributes, constant=constant, tolerance=1e-5)
 
@@ -53,7 +53,7 @@ _SPREADS = [
 
 @pytest.mark.parametrize("attributes", _SPREADS)
 @pytest.mark.parametrize("opset", opsets("ConvTranspose"))
-def test_conv_transpose_of_pictures(opset, attributes):
+def test_conv_transpose_of_images(opset, attributes):
     inputs = [floats(2, 3, 5, 4), floats(3, 4, 3, 3, seed=1), floats(4, seed=2)]
     check("ConvTranspose", opset, inputs, attributes, constant=[1, 2], tolerance=1e-5)
 

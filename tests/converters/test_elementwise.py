@@ -51,7 +51,7 @@ def test_unary_of_integers(op_type):
     check(op_type, 13, [np.array([-5, 0, 7], np.int32)], tolerance=0)
 
 
-def test_round_takes_halves_to_even():
+def test_round_rounds_ties_to_even():
     check("Round", 11, [np.array([-2.5, -1.5, -0.5, 0.5, 1.5, 2.5], np.float32)], tolerance=0)
 
 

@@ -93,7 +93,7 @@ def test_errors_keep_their_type(opened):
         IsolatedDevice("no_such_device")
 
 
-def test_results_are_kept_and_inputs_are_checked(opened):
+def test_results_of_consecutive_runs_are_separate(opened):
     execution = opened.create_context({}).compile(model()).create_execution()
     first, second = opened.compute([(execution, [X]), (execution, [X + 1])])
     np.testing.assert_array_equal(first.results[0], [[0.5, 1.5]])

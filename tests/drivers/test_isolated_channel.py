@@ -18,7 +18,7 @@ def sides() -> tuple[Channel, Channel]:
 
 @pytest.mark.parametrize("size", [0, 10, 1 << 20])
 @pytest.mark.parametrize("is_alone", [False, True])
-def test_message_arrives_with_every_way_to_wait(sides, size, is_alone):
+def test_early_and_late_messages_are_received(sides, size, is_alone):
     near, other = sides
     for late in (0.0, 0.01, 0.0):  # already there; after the receiver slept; after a late message
         sender = Timer(late, other.send, [b"x" * size])

@@ -27,7 +27,7 @@ def test_editing_pass_returns_a_model():
     assert replace_all.__name__ == "replace_all" and replace_all.__doc__ == "Replace one type by another."
 
 
-def test_parameters_come_before_and_with_the_editor():
+def test_parameters_of_partial_passes_are_preserved():
     editor = ModelEditor(chain("SIN", "RELU"))
     edit = edit_of(partial(partial(replace_all, old="SIN"), new="COS"))
     assert edit is not None

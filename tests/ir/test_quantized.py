@@ -107,7 +107,7 @@ def test_inconsistent_quantizations_are_refused(type_, inputs, result, message):
         single_operation(type_, inputs, attributes, result)
 
 
-def test_an_activation_without_bounds_is_not_fused():
+def test_quantized_operations_refuse_activations_without_bounds():
     with pytest.raises(InvalidModelError, match="fuse_code is 'tanh'"):
         single_operation("ADD", [((3,), INT8), ((3,), INT8)], {"fuse_code": "tanh"})
 

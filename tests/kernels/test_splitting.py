@@ -59,7 +59,7 @@ def test_pieces_in_order_equal_the_segment(model):
 
 
 @given(models())
-def test_each_operation_is_in_one_piece_and_pieces_are_few(model):
+def test_every_operation_is_in_one_of_few_pieces(model):
     pieces = split(segment_of(model))
     assert sorted(at for piece in pieces for at in piece.operations) == list(range(len(model.operations)))
 

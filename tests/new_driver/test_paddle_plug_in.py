@@ -96,7 +96,7 @@ def _not_right(cases: dict[str, list]) -> dict[str, list]:
 @needs_compiler
 @needs("paddle")
 class TestInPaddle:
-    def test_the_tutorial_prints_its_result(self, in_paddle):
+    def test_tutorial_prints_the_documented_result(self, in_paddle):
         results, errors = in_paddle["acme"]
         assert results["tutorial"]["devices"] == ["acme_c"]
         head = "Tensor(shape=[1], dtype={}, place=Place(acme_c:0), stop_gradient=True,\n       [{}])"

@@ -173,7 +173,7 @@ def test_only_needed_constants_and_no_metadata():
     onnx.checker.check_model(part, full_check=True)
 
 
-def test_old_models_get_an_ir_version_in_which_constants_are_no_inputs():
+def test_initializers_of_old_models_are_no_inputs():
     model = parse("g (float[1] x, float[1] w = {1}) => (float[1] y) {y = Add(x, w)}")
     model.ir_version = 3
     part = extract(OnnxIndex.of(model), read_graph(model), nodes=[0], inputs=["x"], constants=["w"], outputs=["y"])

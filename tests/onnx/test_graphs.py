@@ -118,7 +118,7 @@ def test_broken_models_are_refused(body, message):
         read_graph(model_of(f"g (float[1] x) => (float[1] y) {body}"))
 
 
-def test_two_inputs_of_one_name():
+def test_duplicate_input_names_are_refused():
     model = model_of("g (float[1] x) => (float[1] y) { y = Relu(x) }")
     model.graph.input.append(model.graph.input[0])
     with pytest.raises(GraphError, match="two graph inputs"):

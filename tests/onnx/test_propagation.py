@@ -50,7 +50,7 @@ def test_output_with_one_possible_type_has_it():
 
 
 @pytest.mark.slow
-def test_a_vector_of_any_declared_length_takes_no_memory():
+def test_huge_declared_vectors_need_no_memory():
     texts = [f"{HEAD} (float[{HUGE}] x) => (y) {CONSTANTS} {{ {nodes} }}" for nodes in NODES]
     process = subprocess.run([sys.executable, "-c", PROGRAM, *texts], capture_output=True, text=True, check=False)
     assert process.returncode == 0, process.stderr[-2000:]
@@ -122,7 +122,7 @@ for schema in onnx.defs.get_all_schemas_with_history():
 
 
 @pytest.mark.sweep
-def test_no_operator_ends_the_process_when_types_are_missing():
+def test_missing_types_crash_no_operator():
     process = subprocess.run([sys.executable, "-c", SCHEMAS], capture_output=True, text=True, check=False)
     assert process.returncode == 0, f"at {process.stdout.splitlines()[-1:]}: {process.stderr[-500:]}"
 
@@ -153,7 +153,7 @@ for text in sys.argv[1:]:
 
 
 @pytest.mark.slow
-def test_models_whose_types_inference_does_not_know_run():
+def test_models_with_unknown_types_run():
     texts = [UNTYPED + reader for reader in READERS]
     process = subprocess.run([sys.executable, "-c", SESSIONS, *texts], capture_output=True, text=True, check=False)
     assert process.stdout.splitlines() == ["[['a'], ['a']]"] * len(READERS), process.stderr[-500:]

@@ -50,7 +50,7 @@ def saved(folder: Path, *, beside: bool) -> Path:
 
 
 @pytest.mark.parametrize("beside", [False, True])
-def test_a_loaded_model_refers_to_its_weights_and_can_hold_them(tmp_path, beside):
+def test_loaded_model_references_its_weights(tmp_path, beside):
     path = saved(tmp_path, beside=beside)
     loaded = load_model(path)
     (weights,) = loaded.graph.initializer
@@ -103,7 +103,7 @@ def test_sizes_and_contents_of_every_data_type(tmp_path, dtype):
         Path(tmp_path / "weights.bin").unlink(missing_ok=True)
 
 
-def test_text_and_typed_fields_stay_in_the_message(tmp_path):
+def test_strings_and_typed_fields_are_not_references(tmp_path):
     text = helper.make_tensor("t", TensorProto.STRING, [1], [b"x" * (1 << 17)])
     typed = helper.make_tensor("f", TensorProto.FLOAT, [1 << 16], np.arange(1 << 16, dtype=np.float32))
     onnx.save_model(model_with(text, typed), tmp_path / "model.onnx")

@@ -132,7 +132,7 @@ def branching(names, op_type="Exp", captured="x"):
     return structure_of(prepared.graph, prepared.nodes).ancestry_hashes
 
 
-def test_names_inside_of_sub_graphs_do_not_count():
+def test_names_inside_subgraphs_do_not_matter():
     assert branching(("a", "b")) == branching(("c", "d")) != branching(("a", "b"), "Sin")
 
 
@@ -152,7 +152,7 @@ def test_different_attributes_have_different_bytes(values):
     assert [attribute_bytes(dict(value)) for value in values] == [attribute_bytes(value) for value in values]
 
 
-def test_the_order_of_attributes_and_of_bytes_does_not_count():
+def test_attribute_order_and_byte_order_do_not_matter():
     assert attribute_bytes({"a": 1, "b": 2}) == attribute_bytes({"b": 2, "a": 1})
     assert tensor_bytes(np.arange(3, dtype=">i4")) == tensor_bytes(np.arange(3, dtype="<i4"))
     assert tensor_bytes(np.zeros((2, 3), np.float32, "F")) == tensor_bytes(np.zeros((2, 3), np.float32))
@@ -167,7 +167,7 @@ def test_every_data_type_has_bytes(dtype):
     assert tensor_bytes(tensor) == tensor_bytes(tensor.copy()) != tensor_bytes(tensor[:1])
 
 
-def test_names_of_values_do_not_count():
+def test_names_do_not_change_the_hashes():
     model = parse(MODEL)
     for index, node in enumerate(model.graph.node):
         node.name = f"other {index}"

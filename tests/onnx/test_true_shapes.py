@@ -77,7 +77,7 @@ def test_transposed_convolutions(data):
         'a = ConvTranspose<auto_pad = "SAME_UPPER", output_padding = [1, 1], strides = [2, 2]>(x, w) y = Relu(a)',
     ],
 )
-def test_plans_are_right_from_the_start(nodes):
+def test_wrongly_inferred_shapes_are_corrected_before_planning(nodes):
     model = parse(f"{HEAD} (float[1, 2, n, 5] x, float[2, 2, 3, 3] w) => (float[a, b, c, d] y) {{ {nodes} }}")
     feed = {"x": np.ones((1, 2, 3, 5), np.float32), "w": np.ones((2, 2, 3, 3), np.float32)}
     values = specialize(prepare(model), {name: array.shape for name, array in feed.items()}).graph.values

@@ -30,7 +30,7 @@ def filled(folder, *names, structure=WITH_PARAMETERS):
         (["net.pdmodel", "net.pdiparams"], "net.pdmodel", "net.pdiparams"),
     ],
 )  # fmt: skip
-def test_a_folder_holds_one_model_or_the_usual_one(tmp_path, names, structure, parameters):
+def test_model_of_a_folder_is_found(tmp_path, names, structure, parameters):
     result = files_of(filled(tmp_path, *names))
     assert (result.structure.name, result.parameters.name) == (structure, parameters)
     assert result.is_old == (not structure.endswith(".json"))

@@ -150,7 +150,7 @@ def test_locks_are_created_by_new_lock():
         )
 
 
-def test_a_session_with_steps_of_the_cpu_can_be_closed_in_a_forked_process():
+def test_forked_process_can_close_a_session():
     """ONNX Runtime would wait for threads that do not exist in the child."""
     model = parse(f"{HEAD} g (float[3] x) => (float[3] y) {{ a = Exp(x) y = Sin(a) }}")
     session = nna.InferenceSession(model, devices=[("fake_npu", {"switched_off": ["SIN"]})])

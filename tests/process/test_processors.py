@@ -80,7 +80,7 @@ def test_the_processor_time_of_another_process():
     assert seconds_of_process(process.pid) is None and own_seconds() - initial >= used_seconds
 
 
-def test_seconds_of_a_process_that_ends_during_the_read_count_once(monkeypatch):
+def test_seconds_of_an_ending_process_count_once(monkeypatch):
     first, second = 1 << 30, (1 << 30) + 1
     answers = {first: [2.0, 3.0], second: [5.0, None]}
 

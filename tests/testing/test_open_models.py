@@ -45,7 +45,7 @@ def test_dynamic_model_equals_the_built_one_at_another_size(size):
     assert np.array_equal(flat, expected) and total == expected.sum()
 
 
-def test_contents_start_with_the_same_elements():
+def test_feed_of_another_size_repeats_original_rows():
     (feed,) = at_size(reshaped(3), 2).at(3).feeds
     original = reshaped(3).feeds[0]
     assert np.array_equal(feed, original[[0, 1, 0]])

@@ -63,7 +63,7 @@ def test_onnxruntime_errors_are_translated():
         execution.compute_on_device([placed(numbers(2, 3)), placed(numbers(4, 3))])
 
 
-def test_types_that_its_python_interface_refuses_use_arrays():
+def test_types_unsupported_by_ort_values_use_arrays():
     text = f"{HEAD} g (bfloat16[2] x) => (bfloat16[2] y) {{ y = Identity (x) }}"
     execution = EpContext(Backing(provider=PROVIDER)).compile(parse(text)).create_execution()
     assert execution.compute_on_device([placed(numbers(2).astype("bfloat16"))]) is None

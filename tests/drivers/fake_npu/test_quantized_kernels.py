@@ -69,7 +69,7 @@ def test_long_sums_are_exact(depth, constants):
 
 
 @pytest.mark.parametrize(("value", "dtype"), [(1, "float32"), (-128, "float64")])
-def test_small_sums_are_added_up_in_float32_and_large_ones_in_float64(value, dtype):
+def test_large_sums_are_computed_in_float64(value, dtype):
     types = [quantized("uint8", 1.0, 0), quantized("int8", 1.0, 0)]
     arrays = [np.zeros((1, 600, 4, 4), np.uint8), np.full((2, 600, 1, 1), value, np.int8)]
     graph = lower(model_of("CONV_2D", arrays, types, constants=(1,))[0]).graph

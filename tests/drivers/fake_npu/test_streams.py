@@ -58,7 +58,7 @@ def test_waiting_for_an_unrecorded_event_returns_at_once(device):
     stream.close()
 
 
-def test_failure_is_raised_by_every_later_event_and_once_by_the_stream(device):
+def test_later_events_raise_a_failure_repeatedly(device):
     stream, first_event, later_event, calls = device.create_stream(), device.create_event(), device.create_event(), []
     stream.submit(partial(calls.append, 1))
     stream.record(first_event)

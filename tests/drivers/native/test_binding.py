@@ -41,7 +41,7 @@ def assigning(name):
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_programs_compute_with_their_own_constants_in_any_order_of_destruction(acme, order):
+def test_bound_programs_survive_any_order_of_destruction(acme, order):
     check_bound(order)
 
 

@@ -66,7 +66,7 @@ REFUSING = (
 
 @pytest.mark.sweep
 @needs_compiler
-def test_operation_refused_at_some_sizes_moves_only_there(tmp_path):
+def test_operation_refused_at_some_sizes_falls_back_there(tmp_path):
     model = parse(LAYERS)
     with acme_among_devices(tmp_path, *REFUSING, name="choosy_acme") as name:
         library = ctypes.CDLL(str(tmp_path / f"nnadapter_{name}.so"))

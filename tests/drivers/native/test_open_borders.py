@@ -33,7 +33,7 @@ def test_models_with_the_same_types_share_signatures():
 
 
 @pytest.mark.parametrize("sizes", [(6, 8), (0, 1), (1, 1), (3, 3)])
-def test_signature_has_the_types_at_the_sizes(sizes):
+def test_signature_has_types_for_concrete_sizes(sizes):
     model, _ = model_of(2, 5)
     signature = sized(DynamicSignatures(), model, sizes)
     assert list(signature.c_sizes) == list(sizes)

@@ -37,7 +37,7 @@ def environment(tmp_path_factory):
 
 
 @pytest.mark.sweep
-def test_models_run_without_a_finding(environment):
+def test_models_run_without_sanitizer_errors(environment):
     command = [sys.executable, "-m", "tests.drivers.native.acme_models"]
     completed = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert completed.returncode == 0, completed.stderr

@@ -466,7 +466,7 @@ ATTENTION = """<ir_version: 10, opset_import: ["" : 17]> g (float[b, t, 8] x) =>
 
 
 @pytest.mark.parametrize("lengths", [(2, 3, 4, 5, 2, 6), (3, 2, 4, 5, 2, 6), (2, 2, 3, 2, 4, 5)])
-def test_other_runs_share_a_plan_if_one_has_as_many_tokens_as_heads(lengths):
+def test_as_many_tokens_as_heads_needs_few_plans(lengths):
     model = parse(ATTENTION)
     with nna.InferenceSession(model, devices="openvino", options=nna.Options(fallback="allow")) as session:
         for length in lengths:

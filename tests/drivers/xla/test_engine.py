@@ -24,7 +24,7 @@ USER_SETTINGS = {
 """Settings for debugging that a user may have changed."""
 
 
-def test_user_settings_have_no_effect_and_are_kept():
+def test_jax_settings_are_ignored_and_unchanged():
     model = model_of("DIV", [("float32", (2, 3)), ("float32", (3,))])
     x, zeros = np.array([[0, 1, 2], [3, 4, 5]], np.float32), np.zeros(3, np.float32)
     with ExitStack() as stack:

@@ -84,7 +84,7 @@ def test_all_operations_of_fake_npu_have_a_row():
         *(pytest.param(network, marks=pytest.mark.sweep) for network in ("segmentation", "mobile")),
     ],
 )
-def test_a_network_is_one_function(name):
+def test_networks_run_in_one_segment(name):
     model = networks()[name]()
     x = numbers(*(dimension.dim_value for dimension in model.graph.input[0].type.tensor_type.shape.dim))
     with nna.InferenceSession(model, devices=DEVICE, options=nna.Options(fallback="forbid")) as session:

@@ -38,7 +38,7 @@ def test_unary_keeps_type_and_layout(type_: str):
 
 
 @pytest.mark.parametrize("type_", ["EQUAL", "GREATER", "LESS_EQUAL"])
-def test_comparison_gives_bool(type_: str):
+def test_comparison_returns_bool(type_: str):
     (result,) = infer(type_, [operand(2, 1), operand(3)])
     assert result == operand(2, 3, dtype="bool")
 
@@ -49,7 +49,7 @@ def test_cast_returns_the_requested_type():
         infer("CAST", [operand(2)], to="int9")
 
 
-def test_where_takes_the_values_type():
+def test_where_has_the_type_of_its_values():
     condition = operand(2, 1, dtype="bool")
     assert infer("WHERE", [condition, operand(3), operand(2, 3)]) == (operand(2, 3),)
 
@@ -71,7 +71,7 @@ def test_mod_on_floats_needs_fmod():
 
 
 @pytest.mark.parametrize("swap", [False, True])
-def test_binary_takes_nhwc_from_either_side(swap: bool):
+def test_binary_result_is_nhwc_if_one_operand_is(swap: bool):
     pair = [operand(1, 4, 4, 3, layout="NHWC"), operand(1, 1, 1, 3)]
     assert infer("ADD", pair[::-1] if swap else pair)[0].layout is Layout.NHWC
 

@@ -57,7 +57,7 @@ def _misfits(attributes, size) -> bool:
     return any((kernel - 1) * dilation + 1 > have for kernel, dilation, have in rows)
 
 
-def test_ceil_mode_takes_a_partial_window():
+def test_ceil_mode_includes_a_partial_window():
     assert dimensions("MAX_POOL_2D", [(1, 1, 2, 5)], kernel_shape=(3, 2), strides=(2, 2), ceil_mode=True) == [
         (1, 1, 1, 3)
     ]

@@ -78,7 +78,7 @@ def test_causal_convolution_returns_its_state():
         dimensions("CAUSAL_CONV", [(2, 3, 5), (4, 1, 4)])
 
 
-def test_root_mean_square_takes_the_data_type_of_its_scale():
+def test_rms_normalization_result_has_type_of_scale():
     (result,) = infer("RMS_NORMALIZATION", [operand(2, 3, dtype="float16"), operand(3)], axis=1)
     assert result.dtype == "float32"
     with pytest.raises(InvalidModelError, match="expected dimensions that broadcast"):

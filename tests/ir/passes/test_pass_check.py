@@ -115,7 +115,7 @@ def test_tolerance_depends_on_the_data_type(dtype, fits):
             run_passes(expected, [pass_], check_numbers(by_definition))
 
 
-def test_integers_are_equal_or_not():
+def test_integers_are_compared_exactly():
     big = np.array([2**53 + 1, 2**53 + 3], np.int64)
     program = Program("int64", x=(2,))
     expected = program.finish(program("ASSIGN", program.x))
@@ -124,7 +124,7 @@ def test_integers_are_equal_or_not():
         run_passes(expected, [replacing("ASSIGN", "RELU")], check_numbers(lambda *_: next(answers)))
 
 
-def test_not_a_number_agrees_with_itself_and_infinities_too():
+def test_nan_and_infinities_equal_themselves():
     given = np.array([np.nan, np.inf, -np.inf, 1], "f")
     program = Program(x=(4,))
     expected = program.finish(program("ASSIGN", program.x))

@@ -23,7 +23,7 @@ def host(program, type_, bias=True):
 
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("type_", HOSTS)
-def test_batch_normalization_goes_into_a_convolution(type_, bias):
+def test_batch_normalization_folds_into_a_convolution(type_, bias):
     program = Program(x=(2, 4, 5, 5))
     y = program("BATCH_NORMALIZATION", host(program, type_, bias), *statistics(6), epsilon=1e-3)
     after = check(BATCH, program.finish(y))
@@ -31,7 +31,7 @@ def test_batch_normalization_goes_into_a_convolution(type_, bias):
     assert after.operations[0].origins[0] != after.operations[0].origins[-1]
 
 
-def test_batch_normalization_goes_into_fully_connected():
+def test_batch_normalization_folds_into_fully_connected():
     program = Program(x=(2, 4))
     y = program("FULLY_CONNECTED", program.x, random(1, 6, 4))
     assert types(check(BATCH, program.finish(program("BATCH_NORMALIZATION", y, *statistics(6))))) == ["FULLY_CONNECTED"]
@@ -91,7 +91,7 @@ def test_a_chain_folds_into_batch_normalization():
     assert types(check(SCALE, program.finish(y))) == ["BATCH_NORMALIZATION"]
 
 
-def test_bias_goes_into_fully_connected():
+def test_bias_folds_into_fully_connected():
     program = Program(x=(2, 3, 4))
     y = program("ADD", program("FULLY_CONNECTED", program.x, random(1, 6, 4)), random(2, 6))
     assert types(check(SCALE, program.finish(y))) == ["FULLY_CONNECTED"]

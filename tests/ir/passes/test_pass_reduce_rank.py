@@ -91,7 +91,7 @@ def test_broadcasting_that_alternates_too_often_is_refused():
     assert types(check(reduce_rank, program.finish(y))) == ["RESHAPE", "RELU", "RESHAPE", "ADD"]
 
 
-def test_an_attention_of_a_window_is_four_dimensional():
+def test_window_partition_is_reduced_to_rank_4():
     program = Program(x=(1, 4, 6, 8))
     windows = program("RESHAPE", program.x, shape=(1, 2, 2, 3, 2, 8))
     windows = program("TRANSPOSE", windows, perm=(0, 1, 3, 2, 4, 5))
