@@ -77,9 +77,9 @@ def conformance(
 ) -> None:
     """Test whether the driver of DEVICE does what it claims.
 
-    Each case runs in a process of its own: operations of the adapter IR with usual and unusual shapes, onnx's operator
-    tests, random graphs, invalid models, contexts, threads, stored programs and memory. Cases that the device does not
-    claim to support are left out. The exit code is 1 unless all cases pass.
+    Cases run in a worker process, which is replaced after a crash: operations of the adapter IR with usual and
+    unusual shapes, onnx's operator tests, random graphs, invalid models, contexts, threads, stored programs and
+    memory. Cases that the device does not claim to support are left out. The exit code is 1 unless all cases pass.
     """
     parameters.requests((device,), options)
     settings = Settings(
