@@ -12,8 +12,8 @@
  *     adapter IR; a driver refuses unknown names.
  *  4. Lifetime. Arguments of a call live until it returns, and longer in three cases. A model passed to `compile` or
  *     `clone_with_constants`, with its constants, lives unchanged until the program is destroyed. A compute request
- *     with a stream, and all that it points to, lives until the stream was synchronized. The same holds for memory
- *     passed to a copy with a stream. Descriptions that the driver returns (its table, device infos, capability) belong
+ *     with a stream, and all that it points to, lives until the stream, or an event recorded after it, was
+ *     synchronized. The same holds for memory passed to a copy with a stream. Descriptions that the driver returns (its table, device infos, capability) belong
  *     to the driver, and live as long as the library.
  *  5. Errors. A function returns NNADAPTER_OK or an error code, and may write one sentence into the error's buffer,
  *     which belongs to the host. The host ignores the outputs of a failed call.
