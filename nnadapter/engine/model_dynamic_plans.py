@@ -139,12 +139,12 @@ class ModelDynamicPlans(DynamicPlans[Compiled]):
         if not self._entries:
             return ""
         static_reason = next((entry.dynamic.why_fixed for entry in self._entries if entry.dynamic is not None), "")
-        noun, plural = ("class", "classes") if static_reason else ("plan", "plans")
+        noun, plural = ("set of guarded shapes", "sets of guarded shapes") if static_reason else ("plan", "plans")
         count = f"one {noun}" if self._made_count == 1 else f"{self._made_count} {plural}"
         shown = [*self._reasons[:_MOST_REASONS], *(["others"] if len(self._reasons) > _MOST_REASONS else [])]
         reasons = f"; one more when {', then when '.join(shown)}" if shown else ""
         exceptions = "; others have plans of their own" if self._unshared_count >= _MOST_UNSHARED else ""
-        per_set = f", with a plan for every set of them: {static_reason}" if static_reason else ""
+        per_set = f", with a plan for each input shape: {static_reason}" if static_reason else ""
         return f"{count} for all input shapes{exempt}{per_set}{reasons}{exceptions}"
 
     def take(self, use: object, shapes: InputShapes) -> LeasedPlan[Compiled] | None:
