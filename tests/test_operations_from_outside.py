@@ -120,7 +120,8 @@ def folder(tmp_path_factory):
     (folder / "make_model.py").write_text(block_behind("make_model.py"))
     command = shlex.split(COMMANDS[0])
     assert command[:2] == ["pip", "install"]
-    done = run(folder, "-m", "pip", "install", "-q", "--no-build-isolation", "--target", "site", *command[2:], site=False)
+    offline = ("-q", "--no-build-isolation", "--target", "site")
+    done = run(folder, "-m", "pip", "install", *offline, *command[2:], site=False)
     assert not done.returncode, done.stderr
     done = run(folder, *shlex.split(COMMANDS[1])[1:])
     assert not done.returncode, done.stderr
