@@ -109,7 +109,6 @@ def _search(start: _State, width: int, bound: int) -> tuple[tuple[str, ...] | No
 
 
 def _undominated(states: Sequence[_State]) -> list[_State]:
-    """Return the states with maximal sets of finished atoms, fullest first."""
     maximal_states: list[_State] = []
     for state in sorted(states, key=lambda state: -state.finished_atoms.bit_count()):
         if not any(state.finished_atoms & other.finished_atoms == state.finished_atoms for other in maximal_states):

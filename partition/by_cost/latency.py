@@ -294,8 +294,6 @@ class _Stages:
 
 
 class _Loads:
-    """Cached loads of placements, per stage."""
-
     def __init__(self, graph: Graph, prices: Prices, stages: _Stages) -> None:
         self.graph, self.prices, self.stages = graph, prices, stages
         self._known: dict[bytes, Seconds] = {}
@@ -361,7 +359,6 @@ def _filled_up_to(run: Seconds, takes: Flags, order: Sequence[int], load: float)
 
 
 def _improved(loads: _Loads, rows: Indices, work: int) -> Indices:
-    """Move atoms away from the busiest devices while that helps and work remains."""
     takes = np.isfinite(loads.prices.run)
     key = loads.key(rows)
     moved = True

@@ -137,7 +137,6 @@ def _moves(graph: Graph, rows: Rows, free: Flags) -> Iterator[Indices]:
 
 
 def _parts(graph: Graph, rows: Rows) -> Iterator[Indices]:
-    """Yield segments of several atoms, and their connected components."""
     names = ("0", "1")
     segments = cut(graph, [names[row] for row in rows.tolist()], host="0").segments
     yield from (np.array(segment.atoms, np.int64) for segment in segments)

@@ -119,7 +119,6 @@ def operations_named(names: Iterable[str]) -> frozenset[str]:
 
 
 def _types_by_key() -> Mapping[str, list[str]]:
-    """Map normalized names of types, families and ONNX ops to types."""
     from nnadapter.drivers.fake_npu.operations import OPERATIONS  # lazy: loads all operations
 
     types_by_key: dict[str, list[str]] = {}

@@ -408,7 +408,6 @@ class IsolatedDevice(Device):
     """Device in a process of its own.
 
     Args:
-        name: device name.
         time_limit_s: limit of each request.
         opening_s: limit of opening the device now.
         stays: keep the process while no context is open.

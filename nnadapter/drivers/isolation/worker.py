@@ -431,7 +431,6 @@ class LaneServer:
 
 
 def _pieces(sizes: Sequence[int], descriptors: Sequence[int]) -> list[memoryview]:
-    """Map a message's large buffers read-only."""
     if not descriptors:
         return []
     starts, total = channels.aligned_offsets(sizes)

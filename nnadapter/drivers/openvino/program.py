@@ -101,7 +101,6 @@ class RecoverableModel:
     """Compiled model, and its replacement after a failed run. Thread-safe.
 
     Args:
-        compiled: the engine's model.
         read_from: memory that the engine references.
         read: imports an export; None if the result would differ.
         contents: the export it was imported from; a second export would be wrong.
