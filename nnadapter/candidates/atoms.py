@@ -149,7 +149,7 @@ def _groups(conversion: Conversion, fused: Model) -> list[tuple[int, ...]]:
 
 
 def joined(nodes: int, groups: Iterable[tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
-    """Return the connected components of nodes that share groups (union-find), in the order of their last nodes."""
+    """Return the connected components of nodes that share groups (union-find), ordered by their last nodes."""
     leader = list(range(nodes))
 
     def find(node: int) -> int:
@@ -221,7 +221,7 @@ def atoms_to_split(graph: Graph, answers: Answers) -> Iterator[Offer]:
 
 
 def accepted_splits(offered: Sequence[Offer], graph: Graph, answers: Answers) -> list[Offer]:
-    """Return the offers worth splitting: no device takes the atom, or a more preferred one takes a node of it."""
+    """Return the offers worth splitting: no device takes the atom, or a more preferred one takes one of its nodes."""
     atom_of = {graph.nodes[node].name: atom for atom, nodes in enumerate(graph.atoms) for node in nodes}
     return [
         offer

@@ -190,7 +190,7 @@ def runs_graphs(node: OnnxNode) -> bool:
 
 
 def resizes(node: OnnxNode) -> bool:
-    """Return whether it is a Resize, whose converter can infer the result's sizes even if it refuses the node."""
+    """Return whether it is a Resize, whose converter can infer result sizes even if it refuses the node."""
     return (
         not node.domain and node.op_type == "Resize" and node.since_version > _OLDER_RESIZE and not node.contradiction
     )

@@ -53,7 +53,7 @@ _MOST_IN_VAIN = 8
 class Conversions:
     """Conversions of one prepared model to adapter IR, one per set of input shapes. Thread-safe.
 
-    `calls` are nodes that custom kernels compute, if any.
+    `calls` are nodes that custom kernels compute.
     """
 
     def __init__(self, prepared: Prepared, calls: KernelCalls | None = None) -> None:
@@ -92,11 +92,7 @@ class Conversions:
         return self._templates
 
     def of(self, shapes: Shapes) -> Converted:
-        """Return the model specialized for these input shapes, and its conversion.
-
-        Raises:
-            InvalidModelError: the model contradicts itself at these shapes.
-        """
+        """Return the model specialized for these input shapes, and its conversion. Raises InvalidModelError."""
         specialized, conversion = self._of(shapes)
         return specialized, atoms.with_per_node_conversions(specialized, conversion)
 

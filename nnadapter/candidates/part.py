@@ -15,7 +15,7 @@ from nnadapter.records import dataclass
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """Segment as a model, in the form of its device, and the names of the values that are its inputs."""
+    """Segment as a model, in the form of its device, and the names of its inputs."""
 
     model: SegmentModel
     inputs: tuple[str, ...]

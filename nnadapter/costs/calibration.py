@@ -30,12 +30,7 @@ _NO_SUCH_PLACE = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
 
 
 def read_stored(kind: FileKind[Contents], file: Path) -> Contents:
-    """Return the contents of a file.
-
-    Raises:
-        FileNotFoundError: it does not exist.
-        StoredFileError: it cannot be read, or has the wrong contents.
-    """
+    """Return the contents of a file. Raises FileNotFoundError, or StoredFileError if unreadable or invalid."""
     try:
         return kind.read(file)
     except StoredFileError as error:
@@ -139,7 +134,7 @@ class Calibration(
 
 
 def spread(logarithms: Iterable[float]) -> float:
-    """Return the root mean square of logarithms of ratios, as a relative error; 0 if there are none."""
+    """Return the root mean square of logarithms of ratios, as a relative error; 0 without any."""
     squares = [logarithm * logarithm for logarithm in logarithms]
     return exp(sqrt(sum(squares) / len(squares))) - 1 if squares else 0.0
 
@@ -172,7 +167,7 @@ class StoredCalibration:
 def find_calibration(
     device: str, table: Sequence[Option], options: OptionValues, *, isolated: bool = False
 ) -> StoredCalibration:
-    """Return the calibration of a device with its options, measured on this machine with this driver version.
+    """Return the calibration of a device with its options, for this machine and driver version.
 
     A damaged file gives a note, not an error, because a session may not need costs. `table` lists the device's options.
     """
@@ -406,7 +401,7 @@ def remember(key: str, choice: MeasuredChoice) -> Path:
 
 
 def recall(key: str) -> tuple[MeasuredChoice | None, str]:
-    """Return the choice stored under `key`, or None with a note why an existing file cannot be used."""
+    """Return the choice stored under `key`, or None with a note why a file cannot be used."""
     try:
         return _read(_file(key), key), ""
     except FileNotFoundError:

@@ -664,8 +664,7 @@ def _calibration(
 def _timed(bench: ProgramTimer, device: str, budget_seconds: float, advance: Callable[[], None]) -> _Measurements:
     """Time all probes that the device can run, then networks and cold segments.
 
-    Batches are small, as each program may have threads of its own. As many networks as possible take turns, to compare
-    them.
+    Batches are small, as each program may have threads of its own. As many networks as possible take turns.
     """
     every, mixed = probes(), list(networks().items())
     batches, network_batches = _batches(len(every), _AT_ONCE), _batches(len(mixed), most_pools())

@@ -169,7 +169,7 @@ class _Builder(ModelBuilder):
         return self.add_operation(type_, inputs, attributes)[0]
 
     def constant(self, *dimensions: int, shift: float = 0.0) -> int:
-        """Add deterministic numbers plus `shift`, scaled so that sums over all axes except the first stay near 1."""
+        """Add deterministic numbers plus `shift`, scaled so that sums over all axes but the first stay near 1."""
         fan_in = max(1.0, float(np.prod(dimensions[1:])))
         numbers = np.random.default_rng(dimensions).standard_normal(dimensions, np.float32)
         numbers /= np.float32(np.sqrt(fan_in))

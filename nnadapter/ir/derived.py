@@ -33,7 +33,7 @@ _Form = Hashable
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _TracedStep:
-    """One function call of a trace. It adds its results to the arrays of the trace."""
+    """Function call of a trace, which adds its results to the trace's arrays."""
 
     function: Callable[..., Any]
     arrays: tuple[int | Array | None, ...]
@@ -54,7 +54,7 @@ class _Comparison:
 
 
 class ArrayTrace:
-    """Record of a computation over constants: function calls, and answers that other constants must give too."""
+    """Record of a computation over constants: function calls, and answers that other constants must repeat."""
 
     def __init__(self, arrays: Sequence[Array]) -> None:
         self._values: list[Any] = list(arrays)
@@ -99,7 +99,7 @@ class ArrayTrace:
         parameters: dict[str, Any],
         deferral: Deferral | None = None,
     ) -> Any:
-        """Apply a function to arrays and record the call. The function returns an array, None or a tuple of these."""
+        """Apply a function that returns an array, None or a tuple of these, and record the call."""
         result = _apply(function, list(map(self._value, arrays)), parameters, deferral)
         form = _form(result)
         self._steps.append(_TracedStep(function, tuple(map(_array_number, arrays)), parameters, form, deferral))
@@ -323,7 +323,7 @@ def _register(array: Array, key: Hashable) -> _Contents:
 
 
 def _keep(key: Hashable, result: Any, parts: Iterable[_Contents]) -> Any:
-    """Store a result while the contents in `parts` live; return an earlier one if there is one."""
+    """Store a result while the contents in `parts` live; return an earlier one, if any."""
     for place, array in enumerate(result if isinstance(result, tuple) else (result,)):
         if array is not None:
             _register(array, (key, place))

@@ -21,7 +21,7 @@ _DEEPEST = 64
 
 
 class Size(NamedTuple):
-    """Bound that depends on the size of a value at run time: size + `offset`, plus the sizes in `further_terms`."""
+    """Bound that depends on a value's size at run time: size + `offset`, plus the sizes in `further_terms`."""
 
     value: str
     axis: int
@@ -132,7 +132,7 @@ class Use(NamedTuple):
 
 
 class AnalysisEnd(NamedTuple):
-    """Value to which an index was traced back, without a proof that it is in range."""
+    """Value to which an index was traced back without proof of its range."""
 
     value: str
     allowed: Columns
@@ -371,7 +371,7 @@ def trace_back(view: View, name: str, allowed: Columns, enters: Callable[[str], 
 
 
 def _of_sizes(view: View, reader: Reader | None, name: str) -> Interval | None:
-    """Return the exact interval of a size, or of a Range that counts up to one; None for others."""
+    """Return the exact interval of a size, or of a Range that counts up to one."""
     if reader is None or (reader.kind == "Range" and _number(view, reader.input(2)) != 1):
         return None
     interval = interval_of(view, name) if reader.kind == "Range" or reader.kind in _SCALARS else None

@@ -231,7 +231,7 @@ def _is_entire_model(
 def _is_complete(
     model: Model, operations: Sequence[int], inputs: Sequence[int], outputs: Sequence[int], operands: Sequence[int]
 ) -> bool:
-    """Return whether a submodel is valid: operations in order, and every operand an input, a result or a constant."""
+    """Return whether operations are in order, and every operand is an input, a result or a constant."""
     input_set = frozenset(inputs)
     result_set = set(chain.from_iterable(model.operations[index].outputs for index in operations))
     constant = Lifetime.CONSTANT

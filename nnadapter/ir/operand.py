@@ -115,7 +115,7 @@ class Quantization:
 
 @dataclass(frozen=True, slots=True)
 class QuantizedType:
-    """Data type and quantization of a result. The model declares them, because shape rules do not infer them."""
+    """Data type and quantization of a result, which shape rules do not infer."""
 
     dtype: DataType
     quantization: Quantization

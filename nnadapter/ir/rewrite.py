@@ -325,7 +325,7 @@ Edit = Callable[[ModelEditor], None]
 
 
 class EditingPass(Generic[Parameters]):
-    """Pass made from a function that edits a model in place, so that several passes can share one editor."""
+    """Pass made from a function that edits a model in place, so that passes can share an editor."""
 
     def __init__(self, edit: Callable[Concatenate[ModelEditor, Parameters], None]) -> None:
         self.edit = edit

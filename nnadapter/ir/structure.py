@@ -30,7 +30,7 @@ from nnadapter.records import dataclass, replace
 
 
 def numbers(model: Model) -> list[Any]:
-    """Return all dimensions and attribute numbers, in an order that only the model's structure determines."""
+    """Return all dimensions and attribute numbers, ordered by the model's structure alone."""
     all_numbers: list[Any] = []
     for operand in model.operands:
         all_numbers += operand.type.dimensions
@@ -52,7 +52,7 @@ def with_numbers(model: Model, values: Sequence[Any]) -> Model:
 
 
 def constants(model: Model) -> list[Array]:
-    """Return the contents of all constants, in an order that only the model's structure determines."""
+    """Return the contents of all constants, ordered by the model's structure alone."""
     return [operand.value for operand in model.operands if operand.value is not None]
 
 
@@ -189,7 +189,7 @@ class _Memoizing:
 
 
 class Replay(_Memoizing):
-    """Values of all numbers of a trace at concrete sizes, with results that all models of the trace share."""
+    """Values of all numbers of a trace at concrete sizes, and results that its models share."""
 
     def __init__(self, replay_values: Sequence[Any], group: SpecializationGroup) -> None:
         self.replay_values = replay_values

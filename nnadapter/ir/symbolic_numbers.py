@@ -586,7 +586,7 @@ class SymbolicNumber:
 
 
 def apply_function(function: Callable[[Any, Any], Any], first: Any, second: Any) -> Any:
-    """Apply a pure function to two numbers, as one step if one is symbolic. Always pass the same object."""
+    """Apply a pure function, the same object each time, to two numbers, as one step if one is symbolic."""
     for number in (first, second):
         if isinstance(number, SymbolicNumber):
             return number.trace.apply(function, first, second)

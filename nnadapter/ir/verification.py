@@ -56,10 +56,9 @@ def _make_check_list(schema: OperationSchema) -> _CheckList:
 
 
 def check_inputs(schema: OperationSchema, types: Sequence[OperandType | None]) -> None:
-    """Check number, presence, data types and first rank of the inputs (`types`, None if absent).
+    """Check number, presence, data types and first rank of inputs; `types` are None if absent.
 
-    Raises:
-        InvalidModelError: they do not fit the row.
+    Raises InvalidModelError.
     """
     check_list = _check_list_of(schema)
     roles = check_list.roles

@@ -272,7 +272,7 @@ def channels_first(body: BodyBuilder) -> str:
 
 
 def channels_last(body: BodyBuilder, x: str) -> str:
-    """Add a Transpose of a value, with the rank of the first input, from [N, C, ...] to [N, ..., C]."""
+    """Add a Transpose of a value of the first input's rank from [N, C, ...] to [N, ..., C]."""
     return body.Transpose(x, perm=(0, *range(2, body.rank(0)), 1))
 
 
@@ -293,7 +293,7 @@ def length_of(body: BodyBuilder, x: str, axis: int) -> str:
 
 
 def steps_along(body: BodyBuilder, x: str, axis: int, size: int | None) -> str:
-    """Add the integers 0 to size - 1 along an axis of `x`, as a constant if the size is static."""
+    """Add the integers 0 to size - 1 along an axis of `x`, as a constant if size is static."""
     if type(size) is int:
         return body.constant(np.arange(size))
     scalar = body.Squeeze(length_of(body, x, axis)) if size is None else body.constant(size)

@@ -260,11 +260,7 @@ def _as_array(name: str, fed_value: Any, value: Value) -> np.ndarray[Any, Any] |
 
 
 def texts_of(name: str, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Decode bytes (numpy kinds S and V) to strings; V keeps trailing zeros.
-
-    Raises:
-        InvalidInputError: not UTF-8.
-    """
+    """Decode bytes (numpy kinds S and V) to strings; V keeps trailing zeros. Raises InvalidInputError if not UTF-8."""
     decoded = np.frompyfunc(_decoded, 1, 1)
     try:
         return np.asarray(decoded(array), object)

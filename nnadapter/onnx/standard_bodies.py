@@ -350,7 +350,7 @@ def _of_shared(body: BodyBuilder, bias: str, heads: _Heads) -> str:
 
 
 def _mask(body: BodyBuilder, query: str, key: str) -> tuple[str, str]:
-    """Return the additive bias, and a mask of queries that see any key; empty names if nothing is masked."""
+    """Return the additive bias, and a mask of queries that see any key; empty names without masking."""
     dtype = body.dtype(0)
     allowed = _both(body, _causal_mask(body, query, key), _within(body, key))
     if not body.input(_MASK):

@@ -40,7 +40,7 @@ class Absents(list[Absent]):
         """Return `selects(requests)`, repeated without the devices that fail to open.
 
         Raises:
-            NNAdapterError: a device failed and the policy forbids it, or the caller is at fault.
+            NNAdapterError: the policy forbids a failure, or the caller is at fault.
         """
         remaining_requests: dict[str, DeviceRequest] = {
             name: (name, options) for name, options in named_requests(requests).items()

@@ -54,7 +54,7 @@ _FURTHER = 4
 
 @dataclass(frozen=True)
 class Bounds:
-    """Smallest and largest checked size of every input dimension of a dynamic plan, flattened for fast comparison."""
+    """Smallest and largest checked size per input dimension of a dynamic plan, flattened for fast comparison."""
 
     least: Mapping[str, tuple[int, ...]]
     most: Mapping[str, tuple[int, ...]]

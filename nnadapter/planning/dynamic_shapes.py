@@ -125,7 +125,7 @@ def _read(plan: Plan, atom: int, place: int, parts: DynamicParts, takes_ir: Set[
 
 
 _MOST_LOST = 4
-"""Divisor: a dynamic plan moves at most one in this many of a device's atoms to other devices."""
+"""Divisor: a dynamic plan moves at most one in this many of a device's atoms."""
 _MOST_CUTS = 4
 """Maximum of additional cuts in a dynamic plan: each costs switches per run."""
 
@@ -174,7 +174,7 @@ def is_worth_it(partitioning: Partitioning, static_partitioning: Partitioning) -
 def _verdicts(
     device: SessionDevice, plan: Plan, parts: DynamicParts, static_verdicts: Sequence[Verdict]
 ) -> tuple[Verdict, ...]:
-    """Return a device's verdicts with dynamic dimensions; the static ones if it would lose too many nodes."""
+    """Return a device's verdicts with dynamic dimensions; the static ones if too many nodes would be lost."""
     graph = plan.graph
     outputs = tuple(dict.fromkeys(name for name in graph.outputs if name in graph.producer))
     graph_step = _step(0, device.name, range(len(graph.nodes)), graph.inputs, outputs)

@@ -55,7 +55,7 @@ def prints_to_stderr() -> Iterator[None]:
 
 
 GRACE_S = 5.0
-"""Time for the main thread to end after the first signal; native driver code may never return."""
+"""Time for the main thread to end after the first signal; native code may never return."""
 _SAME_S = 0.1
 """Signals within this time count once: `timeout` and terminals signal a process and its group."""
 _TICK_S = 0.05

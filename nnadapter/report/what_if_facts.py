@@ -172,7 +172,7 @@ def flops_name(totals: PlanTotals) -> str:
 
 
 def cpu_words(facts: WhatIfFacts) -> str:
-    """Report that the CPU alone is better, and the first step of the road map that beats it."""
+    """Report that the CPU alone is better, and the first road map step that beats it."""
     cpu_seconds, current_seconds = facts.all_cpu_seconds, facts.current_totals.seconds
     if cpu_seconds is None or current_seconds is None or current_seconds - cpu_seconds < NOTHING:
         return ""

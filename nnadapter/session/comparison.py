@@ -320,7 +320,7 @@ def _search(compared: ComparedRun, setting: Setting) -> localization.Search:
 def _verified(search: localization.Search, atoms: Sequence[int]) -> tuple[Sequence[int], localization.Stretch | None]:
     """Run each node alone until one is wrong.
 
-    Returns the atoms without correct ones, and the run of the wrong one, or None if none of the first is wrong.
+    Returns the atoms without correct ones, and the run of the wrong one, if any.
     """
     for number, atom in enumerate(atoms[:_MOST_VERIFIED]):
         stretch = search.stretch(atom, atom + 1)

@@ -228,7 +228,7 @@ class Device(Handle):
         return self._capability
 
     def memory_statistics(self) -> MemoryStatistics | None:
-        """Return the use of the device's own memory; None if it has none or does not report it. Raises DriverError."""
+        """Return the use of the device's own memory; None without any or without a report. Raises DriverError."""
         try:
             TENSORS.free_orphans()
             return self._device.memory_statistics()

@@ -49,7 +49,7 @@ FAMILIES: Mapping[str, tuple[Row, ...]] = MappingProxyType(
         for family in _FAMILIES
     }
 )
-"""Rows of the schema table by family, which is the name of the module with the rows."""
+"""Rows of the schema table by family, the name of their module."""
 SCHEMAS: Mapping[str, Row] = MappingProxyType({row.type: row for rows in FAMILIES.values() for row in rows})
 
 

@@ -95,11 +95,7 @@ def _checked(text: str, result: tuple[str, ...], terms: Sequence[tuple[str, ...]
 
 
 def label_sizes(equation: Equation, shapes: Sequence[Sequence[int]]) -> dict[str, int]:
-    """Return the size of each label, for inputs of these shapes. Axes of size 1 broadcast.
-
-    Raises:
-        InvalidModelError: a label has two sizes.
-    """
+    """Return the size of each label, for inputs of these shapes. Axes of size 1 broadcast. Raises InvalidModelError."""
     sizes: dict[str, int] = {}
     for term, shape in zip(equation.terms, shapes, strict=True):
         for label, size in zip(term, shape, strict=True):

@@ -25,7 +25,7 @@ FROM_NCHW: Axes = (0, 2, 3, 1)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class View:
-    """Operand as a reshape and a transpose of another one: `source` reshaped to `shape`, then transposed by `perm`."""
+    """Operand as another one, `source`, reshaped to `shape` and then transposed by `perm`."""
 
     source: int
     shape: Axes
@@ -478,7 +478,7 @@ class _Images:
         return self._channels_last(operand)
 
     def _emit(self, view: View, operand: int, layout: Layout) -> int:
-        """Return an operand with the contents of a view, by a RESHAPE and TRANSPOSE only if necessary."""
+        """Return an operand with a view's contents; add RESHAPE and TRANSPOSE only if necessary."""
         editor, source = self._editor, view.source
         type_, dimensions = editor.type_of(source), view.dimensions
         operations = view.operations

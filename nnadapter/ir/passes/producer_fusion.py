@@ -155,7 +155,7 @@ _FITS: Mapping[str, Callable[[ModelEditor, Operation, Operation], bool]] = {
     "MAX_POOL_2D": _is_never_largest,
     "AVERAGE_POOL_2D": _is_counted,
 }
-"""Checks that the PAD before an operation has the same effect as the operation's own padding."""
+"""Checks that the PAD before an operation equals the operation's own padding."""
 
 _PAD = operation("PAD", operand("input"), name="pad", mode="constant")
 _PAD_RULES = (
@@ -224,7 +224,7 @@ def _scaled_filter(
 
 
 def _scaled(filter_: Array, scale: Array, groups: int) -> Array:
-    """Multiply each output channel of a filter by its scale. `groups` is 0 unless the convolution is transposed."""
+    """Scale each output channel of a filter; `groups` is 0 unless the convolution is transposed."""
     wide = filter_.astype(np.float64)
     if not groups:
         return wide * scale.reshape(-1, *[1] * (wide.ndim - 1))

@@ -130,7 +130,7 @@ STEPWISE: Mapping[str, RankStep] = {
 
 
 RankRule = Callable[["Ranks", Operation], Sequence[int] | None]
-"""Rule that adds operations of low rank and returns operands with the outputs' elements, or only returns None."""
+"""Rule that adds low-rank operations and returns operands with the outputs' elements, or only returns None."""
 
 
 def _elementwise(shapes: Ranks, operation: Operation) -> Sequence[int] | None:
@@ -469,7 +469,7 @@ class Ranks:
                 self.editor.substitute(output, result)
 
     def _reshape(self, index: int, source: int, output: int) -> None:
-        """Drop a RESHAPE between ranks. One from low rank remains until it is known to be unread."""
+        """Drop a RESHAPE between ranks; one from low rank remains until known to be unread."""
         if not self._is_high(source):
             self._low[output] = source
             self._there.add(output)

@@ -1,4 +1,4 @@
-"""Hashes of nodes by op, attributes, small constants and producers, which find a node again in an edited model."""
+"""Hashes of nodes by op, attributes, small constants and producers, to find a node again in an edited model."""
 
 from __future__ import annotations
 
