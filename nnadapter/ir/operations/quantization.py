@@ -124,7 +124,7 @@ def _check_fuse_code(attributes: Attributes) -> None:
 
 
 def _keeping(rule: ShapeRule, first_only: bool) -> ShapeRule:
-    """Return a shape rule whose results have the quantization of the first input, or unless `first_only` of all."""
+    """Return a shape rule whose results have the quantization of the first input, or of all if not `first_only`."""
 
     def infer(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
         results = rule(types, attributes)
