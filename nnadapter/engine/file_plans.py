@@ -12,10 +12,9 @@ from nnadapter.engine.dynamic_plans import DynamicPlan, DynamicPlans
 from nnadapter.engine.executor import CompiledPlan
 from nnadapter.engine.file_loading import FilePlan, LoadedProgram, Loader
 from nnadapter.engine.plan_store import PlanCache
-from nnadapter.engine.shape_messages import read_shape_derived_values
+from nnadapter.engine.shape_messages import read_number, read_shape_derived_values
 from nnadapter.engine.shape_sets import ShapeSet
 from nnadapter.engine.specialization import Build, SegmentRequest, SpecializedPrograms, check_admitted
-from nnadapter.engine.trace_messages import read_number
 from nnadapter.files.messages import Message
 from nnadapter.ir.symbolic_numbers import SymbolicTrace
 from nnadapter.onnx.signature import Shapes

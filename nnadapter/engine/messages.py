@@ -269,7 +269,7 @@ class Segments:
         """Return a segment in adapter IR with symbolic sizes; CompiledModelError if they contradict the trace."""
         if trace is None or message.form != ModelForm.IR.value:
             raise self.container.damaged("a segment has dynamic shapes, but its plan or its form has not")
-        from nnadapter.engine.trace_messages import traced_numbers
+        from nnadapter.engine.shape_messages import traced_numbers
         from nnadapter.ir.structure import numbers, with_numbers
         from nnadapter.ir.symbolic_numbers import size_hint
         from nnadapter.ir.verification import verify

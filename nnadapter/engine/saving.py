@@ -30,8 +30,7 @@ from nnadapter.engine.branch_conditions import write_fork
 from nnadapter.engine.compiled import Compiled
 from nnadapter.engine.model_source import ModelPlanSource
 from nnadapter.engine.observed import Observed, observed_of
-from nnadapter.engine.shape_messages import write_shape_derived_values, write_shape_set
-from nnadapter.engine.trace_messages import write_number
+from nnadapter.engine.shape_messages import write_number, write_shape_derived_values, write_shape_set
 from nnadapter.errors import FAILURES, CompiledModelError, DriverWarning, InvalidModelError, describe
 from nnadapter.files.messages import Message
 from nnadapter.ir.model import Model

@@ -1,8 +1,4 @@
-"""Convolutions as matrix products over windows of a block of outputs.
-
-Images are [N, H, W, C]; filters are packed as windows lie in memory. Volumes [N, C, D, H, W] are moved to channels-last
-first.
-"""
+"""Matrix products with fused bias and activation, linear algebra, and convolutions."""
 
 from __future__ import annotations
 
@@ -15,9 +11,58 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from nnadapter.drivers.fake_npu.kernels.kernel import BLOCK_ELEMENTS, Finish, NumpyKernel, blocks, named_kernels
-from nnadapter.drivers.fake_npu.kernels.matrix import finish_rows
 from nnadapter.drivers.fake_npu.kernels.windows import Window
+from nnadapter.ir.deferred_arrays import unpacked_weight
 from nnadapter.ir.operand import Array
+
+
+def finish_rows(rows: Array, bias: Array | None, finish: Finish | None) -> None:
+    """Add bias [N] and apply the activation to contiguous rows [M, N], in place."""
+    if bias is not None:
+        np.add(rows, bias, rows)
+    if finish is not None:
+        finish(rows)
+
+
+def fully_connected(
+    out: Array, x: Array, weight: Array, bias: Array | None = None, *, finish: Finish | None = None
+) -> None:
+    """Multiply x [..., K] by the transpose of weight [N, K], and add bias [N]."""
+    outputs, depth = weight.shape
+    np.matmul(x.reshape(-1, depth), weight.T, out.reshape(-1, outputs))
+    finish_rows(out, bias, finish)
+
+
+def matmul(
+    out: Array, x: Array, y: Array, *, transpose_x: bool, transpose_y: bool, finish: Finish | None = None
+) -> None:
+    """Multiply stacks of matrices."""
+    if transpose_x:
+        x = _transposed(x)
+    elif y.ndim == 2 and x.ndim > 2:
+        # one product instead of one per matrix
+        x = x.reshape(-1, x.shape[-1])
+        out = out.reshape(len(x), -1)
+    if transpose_y:
+        y = _transposed(y)
+    np.matmul(x, y, out)
+    if finish is not None:
+        finish(out)
+
+
+def _transposed(matrices: Array) -> Array:
+    return matrices if matrices.ndim < 2 else matrices.swapaxes(-1, -2)
+
+
+def einsum(out: Array, *factors: Array, equation: str) -> None:
+    """Evaluate an einsum equation."""
+    path = False if len(factors) == 1 else "optimal" if len(factors) <= 4 else "greedy"
+    np.einsum(equation, *factors, out=out, optimize=path)
+
+
+def _unpack_weight(out: Array, weight: Array, scale: Array, zero_point: Array | None = None, **parameters: Any) -> None:
+    np.copyto(out, unpacked_weight(weight, scale, zero_point, **parameters))
+
 
 _BLOCK_BYTES = 1 << 20
 _BLOCK_ROWS = 192
@@ -137,6 +182,10 @@ def columns_to_image(out: Array, x: Array, **geometry: Any) -> None:
 
 
 KERNELS: Mapping[str, NumpyKernel] = {
+    **named_kernels(einsum, _unpack_weight),
+    **named_kernels(fully_connected, matmul, fuses=True),
+    "determinant": NumpyKernel(lambda out, x: np.copyto(out, np.linalg.det(x))),
+    "triangle": NumpyKernel(lambda out, x, upper, k: np.copyto(out, np.triu(x, k) if upper else np.tril(x, k)), (0,)),
     **named_kernels(columns_to_image),
     **named_kernels(convolution, depthwise_convolution, pointwise_convolution, transposed_convolution, fuses=True),
     "transposed_volume_convolution": NumpyKernel(partial(_volumes, transposed=True)),
