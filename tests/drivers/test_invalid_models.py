@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from nnadapter.drivers import Context
-from nnadapter.drivers.invalid_models import blame_invalid_models
+from nnadapter.drivers.fake_npu.compiling import blame_invalid_models
 from nnadapter.drivers.null import NullContext
 from nnadapter.errors import DriverError, InvalidModelError
 from nnadapter.ir import DataType, Model, ModelBuilder, OperandType

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -22,10 +24,27 @@ from nnadapter.drivers.fake_npu.program import (
     weight_bytes,
 )
 from nnadapter.drivers.fake_npu.reuse import Lowerings
-from nnadapter.drivers.invalid_models import blame_invalid_models
+from nnadapter.errors import NNAdapterError
 from nnadapter.ir import DataType, Model, verify
 from nnadapter.ir.passes import TOLERANCES, Observer, all_of, check_numbers, dump_to
 from nnadapter.process.resources import new_lock
+
+
+@contextmanager
+def blame_invalid_models(model: Model) -> Iterator[None]:
+    """Verify `model` if the block fails unexpectedly, because drivers themselves do not verify models.
+
+    Raises:
+        InvalidModelError: the model is invalid; otherwise the failure passes unchanged.
+    """
+    try:
+        yield
+    except NNAdapterError:
+        raise
+    except Exception:
+        verify(model)
+        raise
+
 
 _HALF = {**TOLERANCES, DataType.FLOAT32: TOLERANCES[DataType.FLOAT16]}
 """Tolerances with half precision."""

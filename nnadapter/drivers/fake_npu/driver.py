@@ -111,7 +111,7 @@ class FakeNpuContext(TableContext):
         return self
 
     def supported(self, model: Model) -> Sequence[Verdict]:
-        from nnadapter.drivers.invalid_models import blame_invalid_models  # lazy: loads all operations
+        from nnadapter.drivers.fake_npu.compiling import blame_invalid_models  # lazy: loads all operations
 
         with blame_invalid_models(model):
             return super().supported(model)
