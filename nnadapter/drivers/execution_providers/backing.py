@@ -21,7 +21,6 @@ from nnadapter.drivers.onnxruntime.failures import brief
 from nnadapter.drivers.onnxruntime.sessions import Loadable, open_session, without_files
 from nnadapter.drivers.onnxruntime.values import FLOAT, HALF, model_of_one
 from nnadapter.errors import DeviceUnavailableError, DriverWarning, InvalidOptionError
-from nnadapter.onnx.graphs import with_nested
 from nnadapter.onnx.onnxruntime_limits import QUIET
 from nnadapter.process.real_onnxruntime import onnxruntime
 from nnadapter.process.resources import memoize, new_lock
@@ -208,6 +207,8 @@ class Assignment:
 
 def marked(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return a copy with positions as node names."""
+    from nnadapter.onnx.graphs import with_nested  # lazy: a compiled file needs no onnx
+
     copy = type(model)()
     copy.CopyFrom(model)
     for position, node in enumerate(copy.graph.node):

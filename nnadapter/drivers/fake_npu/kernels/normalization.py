@@ -15,8 +15,8 @@ from nnadapter.ir.operand import Array
 def sum_over(x: Array, axes: Sequence[int]) -> Array:
     """Return sums over axes, which keep size 1.
 
-    Several axes take two steps, because adding thousands of terms to one float loses digits. The first step sums the
-    innermost axis if possible.
+    Several axes take two steps, the innermost first if possible, because adding thousands of terms to one float loses
+    digits.
     """
     # Without dtype, numpy would widen narrow integers; IR results wrap around.
     if len(axes) > 1:
@@ -35,8 +35,8 @@ def _extreme(
 ) -> None:
     """Write the index of the first extreme, or the last.
 
-    As in ONNX Runtime, NaN is skipped, except at the first position. `find` is `np.argmax` or `np.argmin`, which prefer
-    NaN; `best` is `np.fmax` or `np.fmin`, which skip it.
+    As in ONNX Runtime, NaN is skipped, except at the first position. `find` is `np.argmax` or `np.argmin`; `best` skips
+    NaN.
     """
     source, size = np.flip(x, axis) if select_last_index else x, x.shape[axis]
     result = find(source, axis=axis)
