@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from nnadapter.drivers.onnxruntime.sessions import Loadable
     from nnadapter.ir.model import Model
-    from nnadapter.ir.symbolic_numbers import SymbolicTrace
+    from nnadapter.ir.symbolic_numbers import SymbolicNumber, SymbolicTrace
     from nnadapter.onnx.canonical import SeparateTensor
     from nnadapter.store.container import Container, ContainerWriter
 
@@ -269,7 +269,6 @@ class Segments:
         """Return a segment in adapter IR with symbolic sizes; CompiledModelError if they contradict the trace."""
         if trace is None or message.form != ModelForm.IR.value:
             raise self.container.damaged("a segment has dynamic shapes, but its plan or its form has not")
-        from nnadapter.engine.shape_messages import traced_numbers
         from nnadapter.ir.structure import numbers, with_numbers
         from nnadapter.ir.symbolic_numbers import size_hint
         from nnadapter.ir.verification import verify
@@ -319,3 +318,19 @@ def loadable_part(message: Message, segments: Segments, session_options: object)
 
     contents, constants = segments.onnx(message)
     return Loadable(contents, constants) if session_options is None else Loadable(joined_bytes(contents, constants))
+
+
+def traced_numbers(
+    message: Message, count: int, trace: SymbolicTrace, container: Container
+) -> dict[int, SymbolicNumber]:
+    """Return symbolic numbers by place, from the fields `places` and `numbers` of a message.
+
+    Places count from 0 to `count` in the object that the message describes.
+    """
+    from nnadapter.ir.symbolic_numbers import SymbolicNumber
+
+    places, numbers = list(message.places), list(message.numbers)
+    is_sound = len(places) == len(numbers) == len(set(places))
+    if not is_sound or any(place >= count for place in places) or any(number >= trace.count for number in numbers):
+        raise container.damaged("sizes refer to missing places or numbers")
+    return {place: SymbolicNumber(trace, number) for place, number in zip(places, numbers, strict=True)}

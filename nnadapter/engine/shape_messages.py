@@ -11,7 +11,15 @@ from math import isfinite
 from types import MappingProxyType
 from typing import Any
 
-from nnadapter.engine.messages import Segments, read_array, read_sizes, write_array, write_ir, write_shape
+from nnadapter.engine.messages import (
+    Segments,
+    read_array,
+    read_sizes,
+    traced_numbers,
+    write_array,
+    write_ir,
+    write_shape,
+)
 from nnadapter.engine.shape_sets import ShapeSet
 from nnadapter.errors import CompiledModelError
 from nnadapter.files.messages import Message
@@ -86,20 +94,6 @@ def write_number(message: Message, number: Any) -> None:
 def read_number(message: Message) -> Any:
     """Return the number of a Number message; 0 if it is empty."""
     return getattr(message, message.WhichOneof("value") or "whole")
-
-
-def traced_numbers(
-    message: Message, count: int, trace: SymbolicTrace, container: Container
-) -> dict[int, SymbolicNumber]:
-    """Return symbolic numbers by place, from the fields `places` and `numbers` of a message.
-
-    Places count from 0 to `count` in the object that the message describes.
-    """
-    places, numbers = list(message.places), list(message.numbers)
-    is_sound = len(places) == len(numbers) == len(set(places))
-    if not is_sound or any(place >= count for place in places) or any(number >= trace.count for number in numbers):
-        raise container.damaged("sizes refer to missing places or numbers")
-    return {place: SymbolicNumber(trace, number) for place, number in zip(places, numbers, strict=True)}
 
 
 def _steps(message: Message, variables: int, container: Container) -> list[Step]:
