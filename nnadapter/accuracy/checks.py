@@ -176,13 +176,13 @@ class SessionChecks:
 
     def check_run(self, plan: RunnablePlan, provenance: Provenance, values: Sequence[Any]) -> tuple[Incident, ...]:
         every = list(zip(plan.plan.steps, provenance.steps, strict=False)) if values else []
-        guarded = [(bound, run.device) for bound, run in every if bound.guarded]
-        steps = [bound for bound, device in guarded if device == bound.step.device]
+        checked_runs = [(bound, run.device) for bound, run in every if bound.is_checked]
+        steps = [bound for bound, device in checked_runs if device == bound.step.device]
         with self._comparing:
             check = self._shadowed if self.is_checked(plan) else self._verified
             found = (check(PlannedStep(self._source, plan, bound, values)) for bound in steps)
             incidents = tuple(incident for incident in found if incident is not None)
-            if not incidents and len(steps) == len(guarded) and (values or plan.plan.note):
+            if not incidents and len(steps) == len(checked_runs) and (values or plan.plan.note):
                 self.count += plan not in self._checked
                 self._checked.add(plan)
         if not self._shadow:

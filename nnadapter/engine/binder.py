@@ -93,7 +93,7 @@ class Binder:
         if fields is None or fields["names"] != names:
             fields = self._fields[segment] = self._fields_of(step, names)
         if expected is None:
-            expected = bound_steps.expected_outputs(self._plan.graph, step.outputs) if fields["guarded"] else ()
+            expected = bound_steps.expected_outputs(self._plan.graph, step.outputs) if fields["is_checked"] else ()
         return bound_steps.BoundStep(
             pool=self._pools[segment](program), expected=expected, takes_sizes=takes_sizes, **fields
         )
@@ -105,7 +105,7 @@ class Binder:
         return list(map(self._devices.pools, calls))
 
     def _fields_of(self, step: Step, names: tuple[str, ...]) -> Mapping[str, Any]:
-        slots, bindable, is_guarded = self._slots, self._bindable, step.device in self._devices.accelerators
+        slots, bindable, is_checked = self._slots, self._bindable, step.device in self._devices.accelerators
         nodes = bindable.nodes_of(step)
         return {
             "step": step,
@@ -115,12 +115,12 @@ class Binder:
             "index_checks": bound_steps.bound_checks(bindable.checks.get(step.segment, ()), slots),
             "names": names,
             "residence": self._stay.get(step.segment),
-            "guarded": is_guarded,
+            "is_checked": is_checked,
             "planned": tuple(bound_steps.planned_values(self._plan.graph, slots, names)),
             "make_substitute": partial(_make_substitute, bindable, slots, step),
             "report_failure": partial(report_run_failure, step, nodes, bindable.incidents),
             "make_room": self._devices.make_room,
-            "health": self._devices.health(step.device) if is_guarded else WELL,
+            "health": self._devices.health(step.device) if is_checked else WELL,
             "health_keys": (*step.outputs, *nodes),
             "copies_inputs": step.device in self._devices.raw,
             "lock": new_lock(),
@@ -139,7 +139,7 @@ class Binder:
             self._slots,
             self._outputs,
             self._constants,
-            None if len(steps) == 1 and not steps[0].guarded else self._bindable.make_cpu_fallback,
+            None if len(steps) == 1 and not steps[0].is_checked else self._bindable.make_cpu_fallback,
             transfers_of(trace),
             sizes,
             self._buffers,

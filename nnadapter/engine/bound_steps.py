@@ -358,7 +358,7 @@ class BoundStep:
     outputs: tuple[int, ...]
     released: tuple[int, ...]
     expected: OutputCheck
-    guarded: bool
+    is_checked: bool
     """True for all devices but the CPU: inputs are passed read-only and contiguous, and outputs are checked."""
     planned: tuple[Planned, ...]
     make_substitute: Callable[[BaseException | None], Substitute]

@@ -77,12 +77,12 @@ class Compiler:
     def compile_dynamic(self, partitioning: Partitioning, dynamic: DynamicPartitioning) -> Compiled:
         """Compile a dynamic partitioning; `partitioning` is the static one that it was made from, for the report.
 
-        Segments in `dynamic.fillable` are not compiled, since their devices take only static shapes.
+        Segments in `dynamic.specializable` are not compiled, since their devices take only static shapes.
         """
         programs, planned = SegmentPrograms(), dynamic.partitioning
         fallback.warn_of_idle(partitioning, self._warned)
         try:
-            failures = self._compile_segments(planned, programs, without=dynamic.fillable)
+            failures = self._compile_segments(planned, programs, without=dynamic.specializable)
             if failures:
                 step, error = failures[0]
                 raise CompilationError(
@@ -91,7 +91,7 @@ class Compiler:
                     device=step.device,
                     segment=step.segment,
                 ) from error
-            if dynamic.fillable:
+            if dynamic.specializable:
                 return self._bind_template(partitioning, dynamic, programs)
             bound = programs.of(planned.plan)
             return Compiled(
@@ -266,9 +266,11 @@ class Compiler:
         """Return a template; `programs` are those of the segments that serve all sizes."""
         plan = dynamic.partitioning.plan
         shared = {
-            step.segment: programs[atoms_of(plan, step)] for step in plan.steps if step.segment not in dynamic.fillable
+            step.segment: programs[atoms_of(plan, step)]
+            for step in plan.steps
+            if step.segment not in dynamic.specializable
         }
-        reads = {segment: part.inputs for segment, part in dynamic.fillable.items()}
+        reads = {segment: part.inputs for segment, part in dynamic.specializable.items()}
         reads |= {segment: program.inputs for segment, program in shared.items()}
         binder = self._binder(dynamic.partitioning, reads)
         shared_steps = {
@@ -286,7 +288,7 @@ class Compiler:
                 partitioning=partitioning, plan=plan, compile_seconds=seconds, dynamic=dynamic, programs=programs
             )
 
-        specialized = SpecializedPrograms(dynamic.fillable, dynamic.sizes, binder, shared_steps, build, wrap)
+        specialized = SpecializedPrograms(dynamic.specializable, dynamic.sizes, binder, shared_steps, build, wrap)
         return replace(wrap(binder.plan([]), {}, specialized), is_template=True)
 
     def _binder(self, partitioning: Partitioning, reads: Mapping[int, tuple[str, ...]]) -> Binder:

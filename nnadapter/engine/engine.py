@@ -431,7 +431,7 @@ class Repeat:
         self.is_broken = False
         self._outputs = signature.output_names
         sole_step = compiled.plan.sole_step(self._outputs)
-        self._sole_step = sole_step if sole_step is not None and not sole_step[0].guarded else None
+        self._sole_step = sole_step if sole_step is not None and not sole_step[0].is_checked else None
         self._run_plan: Callable[[Mapping[str, Any]], RunResult] = (
             SingleStep(compiled.plan, self._outputs, *sole_step).run
             if sole_step is not None and sizes is None

@@ -100,7 +100,7 @@ def after_failure(bound: BoundStep, error: BaseException, run: RunState, started
     device, values = bound.step.device, run.values
     if stopped := run.stopped(bound, device):
         raise stopped from error
-    if not bound.guarded or isinstance(error, (OtherShapeError, errors.DonatedValueError, errors.InputValueError)):
+    if not bound.is_checked or isinstance(error, (OtherShapeError, errors.DonatedValueError, errors.InputValueError)):
         # The host has no substitute. A donated value is lost, and a value out of range is wrong on every device.
         raise error
     while isinstance(error, errors.TransientError) or (
@@ -177,7 +177,7 @@ def _on_host(bound: BoundStep, values: Sequence[Any], transfers: list[Transfer] 
 
 
 def _compute(bound: BoundStep, inputs: Sequence[Any], run: RunState) -> Sequence[Any]:
-    is_host, buffers = not bound.guarded, run.buffers
+    is_host, buffers = not bound.is_checked, run.buffers
     # A run that can be stopped uses another driver call, which allocates its results.
     into = () if buffers is None or not (is_host or run.control is None) else buffers.of(bound.step.segment)
     if is_host:
@@ -334,7 +334,7 @@ class CompiledPlan:
         if any(self._blank[slot] is not None for slot in bound.inputs):
             return None
         more = self._buffers or self._step_runner or self._guarded_shapes or self._stays or bound.planned
-        if bound.guarded and more:
+        if bound.is_checked and more:
             return None
         names = {slot: name for name, slot in self.slots.items()}
         order = tuple(bound.step.outputs.index(name) for name in outputs)

@@ -32,16 +32,16 @@ def load_template(loader: Loader, record: Message) -> FilePlan:
     if shape_set is None or shape_set.trace is None:
         raise loader.file.container.damaged("a static plan has segments with dynamic shapes")
     try:
-        fillable = dict(_fillable(loader, record, shape_set.trace))
-        shared_steps = [number for number in range(len(record.steps)) if number not in fillable]
+        specializable = dict(_specializable(loader, record, shape_set.trace))
+        shared_steps = [number for number in range(len(record.steps)) if number not in specializable]
         loader.load_steps(record, shape_set, shared_steps, shared, notes)
-        return _bind_template(loader, record, shape_set, fillable, shared, notes)
+        return _bind_template(loader, record, shape_set, specializable, shared, notes)
     except BaseException:
         close_all(loaded_step.program for loaded_step in shared.values())
         raise
 
 
-def _fillable(loader: Loader, record: Message, trace: SymbolicTrace) -> Mapping[int, SpecializablePart]:
+def _specializable(loader: Loader, record: Message, trace: SymbolicTrace) -> Mapping[int, SpecializablePart]:
     """Return the segments to specialize, by position, except on absent devices: the CPU takes all sizes."""
     parts = {}
     for number, step in enumerate(record.steps):
@@ -56,13 +56,13 @@ def _bind_template(
     loader: Loader,
     record: Message,
     shape_set: ShapeSet,
-    fillable: Mapping[int, SpecializablePart],
+    specializable: Mapping[int, SpecializablePart],
     shared: Mapping[int, LoadedProgram],
     notes: list[str],
 ) -> FilePlan:
     steps = range(len(record.steps))
     devices = [shared[number].device if number in shared else record.steps[number].device for number in steps]
-    reads = {number: shared[number].inputs if number in shared else fillable[number].inputs for number in steps}
+    reads = {number: shared[number].inputs if number in shared else specializable[number].inputs for number in steps}
     binder = loader.binder(record, devices, reads)
 
     def wrap(plan: CompiledPlan, _: Mapping[int, float], programs: SpecializedPrograms[FilePlan]) -> FilePlan:
@@ -73,7 +73,7 @@ def _bind_template(
         for number, program in shared.items()
     }
     build = _build(loader, record, notes)
-    programs = SpecializedPrograms(fillable, shape_set.guards, binder, bound, build, wrap)
+    programs = SpecializedPrograms(specializable, shape_set.guards, binder, bound, build, wrap)
     return FilePlan(plan=binder.plan([]), record=record, shapes=shape_set, programs=programs, is_template=True)
 
 

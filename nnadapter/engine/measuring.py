@@ -274,7 +274,7 @@ class Measurer:
         is slower than the next best candidate.
         """
         dynamic = compiled.dynamic
-        if len(fastest.timed) > 1 and dynamic is not None and not dynamic.fillable:
+        if len(fastest.timed) > 1 and dynamic is not None and not dynamic.specializable:
             sizes = None if dynamic.sizes is None else dynamic.sizes.sizes(shapes)
             rival, run = (
                 min(timed_placement.measured for timed_placement in fastest.timed[1:]),
@@ -412,7 +412,7 @@ def _simplest(plans: Sequence[Compiled]) -> list[int]:
 
     def rank(number: int) -> tuple[int, bool]:
         steps = plans[number].plan.steps
-        return len(steps), any(bound.guarded for bound in steps)
+        return len(steps), any(bound.is_checked for bound in steps)
 
     return sorted(range(len(plans)), key=rank)
 

@@ -66,7 +66,7 @@ class ModelDynamicPlan(DynamicPlan):
             return self._checked.get_or_make(tuple(shapes.values()), lambda: dynamic.indices_hold(shapes))
 
         self.shapes = ShapeSet(dynamic.sizes, self.probed, self._vicinity, indices_hold if dynamic.unchecked else None)
-        self.dynamic, self.is_template = dynamic, bool(dynamic.fillable)
+        self.dynamic, self.is_template = dynamic, bool(dynamic.specializable)
         return replace(compiled, shapes=self.shapes)
 
     def why_not(self, shapes: Shapes) -> str:

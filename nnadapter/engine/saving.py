@@ -187,8 +187,8 @@ def _bound_steps(compiled: Compiled) -> Mapping[int, BoundStep]:
 
 
 def _read_by(step: Step, compiled: Compiled, bound: Mapping[int, BoundStep]) -> tuple[str, ...]:
-    if compiled.dynamic is not None and step.segment in compiled.dynamic.fillable:
-        return compiled.dynamic.fillable[step.segment].inputs
+    if compiled.dynamic is not None and step.segment in compiled.dynamic.specializable:
+        return compiled.dynamic.specializable[step.segment].inputs
     return next(bound_step.names for bound_step in bound.values() if bound_step.step.segment == step.segment)
 
 
@@ -242,9 +242,9 @@ def _write_program(message: Message, bound: BoundStep, nodes: Sequence[str], tar
 def _write_filled(message: Message, position: int, compiled: Compiled, target: Target) -> None:
     writer = target.writer
     assert compiled.programs is not None and compiled.dynamic is not None, "its segments are filled"
-    fillable = compiled.dynamic.fillable[compiled.run_partitioning.plan.steps[position].segment]
-    messages.write_ir(message.segment, fillable.part.model, fillable.part.inputs, writer)
-    write_shape_derived_values(message.given, fillable.given, writer)
+    specializable = compiled.dynamic.specializable[compiled.run_partitioning.plan.steps[position].segment]
+    messages.write_ir(message.segment, specializable.part.model, specializable.part.inputs, writer)
+    write_shape_derived_values(message.given, specializable.given, writer)
     for at, numbers, bound in compiled.programs.compiled_steps:
         row = messages.MESSAGES.new("FilledProgram")
         if at == position and _write_program(row, bound, message.nodes, target):

@@ -89,14 +89,14 @@ class SpecializedPrograms(Generic[SpecializedPlan]):
     """Programs of a template for all sizes so far; equal segments share one. Thread-safe.
 
     Args:
-        fillable: segments to specialize, by position.
+        specializable: segments to specialize, by position.
         shared: steps that serve all sizes, with their compile times, by position.
         wrap: makes the plan for some sizes from its steps and compile times by segment.
     """
 
     def __init__(
         self,
-        fillable: Mapping[int, SpecializablePart],
+        specializable: Mapping[int, SpecializablePart],
         sizes: GuardedShapes | None,
         binder: Binder,
         shared: Mapping[int, tuple[BoundStep, float]],
@@ -104,15 +104,15 @@ class SpecializedPrograms(Generic[SpecializedPlan]):
         wrap: Callable[[CompiledPlan, Mapping[int, float], SpecializedPrograms[SpecializedPlan]], SpecializedPlan],
     ) -> None:
         steps = binder.steps
-        self._steps, self._fillable, self._binder = steps, fillable, binder
+        self._steps, self._specializable, self._binder = steps, specializable, binder
         kinds: dict[Hashable, list[int]] = {}
-        for position, part in fillable.items():
+        for position, part in specializable.items():
             kinds.setdefault((steps[position].device, part.model.kind), []).append(position)
         self._duplicates = {first: tuple(duplicates) for first, *duplicates in kinds.values()}
         """Positions of segments to compile -> positions of equal segments."""
         for device in {steps[position].device for position in self._duplicates}:
             group_specializations(
-                [fillable[position] for position in self._duplicates if steps[position].device == device]
+                [specializable[position] for position in self._duplicates if steps[position].device == device]
             )
         self._build, self._wrap = build, wrap
         self.shared: Mapping[int, BoundStep] = {position: step for position, (step, _) in shared.items()}
@@ -153,7 +153,7 @@ class SpecializedPrograms(Generic[SpecializedPlan]):
     def _at(self, sizes: Sequence[Any]) -> SpecializedPlan:
         with self._lock:
             self._finish_releases()
-            keys = tuple([(position, self._fillable[position].key(sizes)) for position in self._duplicates])
+            keys = tuple([(position, self._specializable[position].key(sizes)) for position in self._duplicates])
             all_keys = (*self._shared_keys, *keys)
             holder_counts = {key: self._holder_counts.get(key, 0) for key in all_keys}
             self._release = _Release(None, holder_counts)  # set first: an interrupt may come at any time
@@ -179,7 +179,7 @@ class SpecializedPrograms(Generic[SpecializedPlan]):
             return tuple(
                 (step.step.segment, numbers, step)
                 for (position, numbers), entry in self._programs.items()
-                if position in self._fillable
+                if position in self._specializable
                 for step in entry.steps
             )
 
@@ -254,10 +254,10 @@ class SpecializedPrograms(Generic[SpecializedPlan]):
         self._release = None
 
     def _make(self, keys: Sequence[_Key], sizes: Sequence[Any]) -> None:
-        steps, fillable = self._steps, self._fillable
+        steps, specializable = self._steps, self._specializable
         try:
             requests = [
-                SegmentRequest(steps[position], fillable[position].specialize(sizes), numbers)
+                SegmentRequest(steps[position], specializable[position].specialize(sizes), numbers)
                 for position, numbers in keys
             ]
             for key, (_, part, _), (program, seconds) in zip(keys, requests, self._build(requests), strict=True):
@@ -277,7 +277,7 @@ class SpecializedPrograms(Generic[SpecializedPlan]):
         expected = _expected(part.model)
         yield self._binder.step(first, program, part.inputs, expected=expected)
         for position in self._duplicates[first]:
-            inputs = self._fillable[position].inputs
+            inputs = self._specializable[position].inputs
             yield self._binder.step(position, SameProgram(program), inputs, expected=expected)
 
 

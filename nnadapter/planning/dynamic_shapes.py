@@ -215,7 +215,7 @@ class DynamicPartitioning:
     partitioning: Partitioning
     sizes: GuardedShapes | None
     """Guarded shapes; None if `planning.bounds` checks instead."""
-    fillable: Mapping[int, SpecializablePart] = field(default_factory=dict)
+    specializable: Mapping[int, SpecializablePart] = field(default_factory=dict)
     """Segments to specialize per set of sizes; devices are not asked yet."""
     why_fixed: str = ""
     unchecked: str = ""
@@ -258,9 +258,9 @@ def partition_dynamic(partitioning: Partitioning) -> DynamicPartitioning | Unsup
     for refusal in _missing_sizes(plan, segments, conversion):
         return refusal
     open_model = replace(model, parts=parts)
-    sizes, fillable = (None, {}) if conversion is None else _by_sizes(plan, segments, conversion)
+    sizes, specializable = (None, {}) if conversion is None else _by_sizes(plan, segments, conversion)
     read = [
-        segment.part.inputs if step.segment not in fillable else fillable[step.segment].inputs
+        segment.part.inputs if step.segment not in specializable else specializable[step.segment].inputs
         for step, segment in zip(plan.steps, segments, strict=True)
     ]
     open_plan = replace(plan, graph=parts.open_graph, steps=_rejoined(plan, read, parts))
@@ -279,7 +279,7 @@ def partition_dynamic(partitioning: Partitioning) -> DynamicPartitioning | Unsup
         pieces=tuple(segment.piece for segment in segments),
     )
     why_fixed = next((segment.why_fixed for segment in segments if segment.why_fixed), "")
-    return DynamicPartitioning(open_partitioning, sizes, fillable, why_fixed, unchecked)
+    return DynamicPartitioning(open_partitioning, sizes, specializable, why_fixed, unchecked)
 
 
 def growing_inputs(prepared: Prepared) -> dict[str, int]:
@@ -420,7 +420,7 @@ def _by_sizes(
         plan, [segment for segment in segments if not segment.why_fixed], shape_derived_names
     )
     sizes = GuardedShapes(conversion.shapes, conversion.trace, shape_derived_values_of(conversion, names_read))
-    fillable = {
+    specializable = {
         step.segment: SpecializablePart(
             segment.part,
             shape_derived_values_of(conversion, _shape_derived_values(plan, [segment], shape_derived_names)),
@@ -428,7 +428,7 @@ def _by_sizes(
         for step, segment in zip(plan.steps, segments, strict=True)
         if segment.why_fixed
     }
-    return sizes, fillable
+    return sizes, specializable
 
 
 def _ir_segment(device: SessionDevice, step: Step, conversion: DynamicConversion) -> _OpenSegment:

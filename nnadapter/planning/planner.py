@@ -204,7 +204,7 @@ _Key = tuple[Variant, frozenset[str]]
 @dataclass(frozen=True, eq=False)
 class _Expanded:
     variant: Variant
-    wholes: tuple[str, ...]
+    parent_nodes: tuple[str, ...]
     """Original node's name in the parent variant, for each node."""
 
 
@@ -348,12 +348,12 @@ class Planner:
             return None
         judged = expansion.variant.judge(shapes)
         model = judged.model
-        wholes = [expansion.wholes[position] for position in model.specialized.positions]
+        parent_nodes = [expansion.parent_nodes[position] for position in model.specialized.positions]
         device_verdicts = answers(judged, self.setting)
         return (
             expansion.variant,
             judged,
-            atoms.trial_of(bodies, wholes, model.graph, device_verdicts, unplaceable, _all_verdicts(judged)),
+            atoms.trial_of(bodies, parent_nodes, model.graph, device_verdicts, unplaceable, _all_verdicts(judged)),
         )
 
     def _expanded(self, variant: Variant, bodies: Bodies) -> _Expanded | None:
@@ -362,8 +362,8 @@ class Planner:
         expansion = expanded(variant.prepared, bodies) if cached_expansion is None else None
         if expansion is None:
             return cached_expansion
-        prepared, wholes = expansion
-        return self._variants.put(key, _Expanded(Variant(prepared, self.setting, self.refused_by_host), wholes))
+        prepared, parent_nodes = expansion
+        return self._variants.put(key, _Expanded(Variant(prepared, self.setting, self.refused_by_host), parent_nodes))
 
 
 def _all_verdicts(judgment: Judgment) -> atoms.Answers:

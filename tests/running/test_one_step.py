@@ -37,7 +37,7 @@ def gone():
 def step(*, may_try=True):
     bound = MagicMock()
     bound.step = SimpleNamespace(segment=3, device="npu", outputs=("y",))
-    bound.guarded, bound.failures, bound.health_keys = True, (), ("y", "node")
+    bound.is_checked, bound.failures, bound.health_keys = True, (), ("y", "node")
     bound.health.is_troubled, bound.health.may_try.return_value = not may_try, may_try
     bound.health.text.return_value = "it rests"
     bound.substitute = Substitute("cpu", "the CPU", MagicMock(), (0,))
