@@ -318,7 +318,8 @@ def describe(source: object) -> str:
 def check_not_empty(model: onnx.ModelProto, label: str) -> None:
     """Raise InvalidModelError if there is nothing to run."""
     if not model.HasField("graph"):
-        raise InvalidModelError(f"{label} holds no graph, expected an ONNX model with one; export it again")
+        advice = "export it again, or convert a model in adapter IR with `nnadapter export`"
+        raise InvalidModelError(f"{label} holds no graph, expected an ONNX model with one; {advice}")
     if not (model.graph.node or model.graph.output):
         raise InvalidModelError(f"{label} has no nodes and no outputs, so there is nothing to run; export it again")
 
