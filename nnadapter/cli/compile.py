@@ -159,9 +159,10 @@ def cache() -> None:
 @_takes_folder
 @parameters.takes_json
 def list_(folder: Path | None, as_json: bool) -> None:
-    """List the entries of the cache, and bans.
+    """List the entries of the cache, and the bans.
 
-    The most recently used entry is first. A ban is an operation that a device does not get again, because it failed.
+    The most recently used entry is first. A ban is a part of a model that failed and that its device does not get
+    again.
     """
     opened = _opened(folder)
     rows = [_row(entry) for entry in reversed(opened.entries())]
@@ -210,7 +211,7 @@ def verify(folder: Path | None, as_json: bool) -> None:
 )
 @click.option("--bans", "only_bans", is_flag=True, help="Remove only bans, so that devices are tried again.")
 def purge(folder: Path | None, max_bytes: int, only_bans: bool) -> None:
-    """Remove the entries of the cache, and bans.
+    """Remove the entries of the cache, and the bans: parts of models that failed and that a device does not get again.
 
     With --max-bytes, only the least recently used entries are removed, and no bans.
     """

@@ -366,8 +366,8 @@ def _script_of(option: str) -> Script:
     for number, fault in script:
         if fault.phase is Phase.OPEN:
             raise FaultScriptError(
-                f"script of faults, fault {number}, key 'phase': a device is opened before its options are known; "
-                f"name the script in {VARIABLE} for faults of phase 'open'",
+                f"script of faults, fault {number}, key 'phase': phase 'open' comes before options are known, so the "
+                f"option 'script' cannot have it; put the script in {VARIABLE}",
                 entry=f"fault {number}",
                 key="phase",
             )

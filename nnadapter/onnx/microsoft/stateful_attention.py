@@ -107,7 +107,10 @@ def _refuse(body: BodyBuilder) -> None:
     if body.node.integer("local_window_size") == 0:
         raise body.unsupported("local_window_size", "is 0, so that no query sees a key; expected 1 or more, or -1")
     if not body.node.integer("causal") and body.node.integer("local_window_size") > 0:
-        raise body.unsupported("local_window_size", "is stated with causal 0; expected only one of them")
+        raise body.unsupported(
+            "local_window_size",
+            "requires causal attention, but attribute 'causal' is 0; expected causal 1, or -1 for no window",
+        )
     for position, name in _REFUSED_INPUTS.items():
         if body.input(position):
             raise body.unsupported(name, "is present; expected none", "input")

@@ -119,7 +119,7 @@ def test_unconvertible_group_query_attention_is_refused():
     attributes = {**HEADS, "k_quant_type": "PER_TENSOR"}
     assert "'PER_TENSOR'" in refusal("GroupQueryAttention", inputs, attributes, outputs=3, constant=[6]).detail
     attributes = {**HEADS, "causal": 0, "local_window_size": 2}
-    assert "with causal 0" in refusal("GroupQueryAttention", inputs, attributes, outputs=3, constant=[6]).detail
+    assert "'causal' is 0" in refusal("GroupQueryAttention", inputs, attributes, outputs=3, constant=[6]).detail
 
 
 @pytest.mark.parametrize("positions", [np.array([2]), np.array([[0, 3, 1], [5, 6, 7]])])
