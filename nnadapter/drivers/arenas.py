@@ -75,7 +75,7 @@ def neighbors(buffers: Sequence[Buffer]) -> list[list[int]]:
 
 
 def place_by_time(buffers: Sequence[Buffer], sizes: Sequence[int]) -> list[int]:
-    """Return offsets: in order of first steps, each buffer takes the smallest gap that fits."""
+    """Return offsets: buffers, in the order of their first steps, get the smallest free gap that fits."""
     offsets = [0] * len(buffers)
     expiring: dict[int, list[int]] = {}
     gaps = _Gaps()
@@ -289,7 +289,9 @@ class Arenas:
         return arena
 
     def _idle_for(self, holder: object) -> Arena | None:
-        """Remove and return the idle arena with state of `holder`, otherwise the largest."""
+        """Remove and return an idle arena: one with state of `holder` if any, otherwise the largest; None if none is
+        idle.
+        """
         while idle := list(self._idle):
             arena = max(idle, key=lambda arena: (holder in arena.bound, arena.bytes.size))
             try:

@@ -177,7 +177,7 @@ def create_execution(program: Program) -> Execution:
 
 
 def use_memory(device: str, call: str, function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a driver's function about memory; errors carry the device."""
+    """Call a driver's function for device memory; raised errors name the device."""
     try:
         return named_call(device, call)(function, *arguments)
     except errors.NNAdapterError as error:

@@ -18,9 +18,9 @@ from nnadapter.process.resources import memoize
 
 
 def named_call(device: str, call: str, segment: int | None = None, nodes: Sequence[str] = ()) -> Callable[..., Any]:
-    """Return a function that calls its first argument with the others, and has a name for crash traces.
+    """Return a caller: it calls its first argument with the other arguments, and its name appears in crash traces.
 
-    `call` is the driver's method; `segment` is an index, with names of `nodes`.
+    The name contains the device, the driver's method `call`, the index `segment` and the names of its `nodes`.
     """
     return _named(
         f"device {device!r}, call {call!r}{'' if segment is None else f', segment {segment}'}{_listed(nodes)}"

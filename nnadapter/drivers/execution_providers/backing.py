@@ -38,7 +38,7 @@ _NEED_CUDA = frozenset(("CUDAExecutionProvider", "TensorrtExecutionProvider"))
 
 
 def missing_library(provider: str, folder: Path | None = None) -> str:
-    """Return the first library of a provider that the system's loader misses; empty if none."""
+    """Return the first library that a provider's library needs and the system's loader does not find; empty if none."""
     named = f"libonnxruntime_providers_{providers.short_name(provider).lower()}.so"
     try:
         ctypes.CDLL(str((folder or Path(onnxruntime.__file__).parent / "capi") / named))
@@ -50,7 +50,7 @@ def missing_library(provider: str, folder: Path | None = None) -> str:
 
 @memoize(1)
 def _load_cuda() -> None:
-    """Load libraries that the system's loader would miss. Errors appear later, in the session."""
+    """Load CUDA's libraries, which the system's loader may not find. Errors appear later, in the session."""
     load = getattr(onnxruntime, "preload_dlls", None)
     if load is not None:
         with suppress(Exception), redirect_stdout(io.StringIO()):  # prints missing files
@@ -62,7 +62,7 @@ GROUP = "nnadapter.execution_providers"
 
 @dataclass(frozen=True, slots=True)
 class LibrarySource:
-    """Package with a provider's library."""
+    """Python package that contains a provider's library."""
 
     module: str
     distribution: str
@@ -118,10 +118,12 @@ def library_path(source: LibrarySource) -> str:
 
 
 def register(provider: str, path: str) -> Sequence[onnxruntime.OrtEpDevice]:
-    """Register a library once, by the usual name or only its own, and return its devices.
+    """Register a plug-in library, at most once, and return the provider's devices.
+
+    The name is ONNX Runtime's usual one; if it has no devices, the provider's own name.
 
     Raises:
-        DeviceUnavailableError: no provider library, or no hardware.
+        DeviceUnavailableError: no library, or no supported hardware.
     """
     if not Path(path).is_file():
         raise DeviceUnavailableError(f"provider {provider!r} has no library at {path!r}; give the path of a file")
@@ -167,7 +169,7 @@ _INSERTED = frozenset(("Cast", "MemcpyFromHost", "MemcpyToHost", "Transpose"))
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """Assignment of the nodes of a marked model to the provider or the CPU."""
+    """Assignment of a model's nodes to the provider or the CPU; see `marked`."""
 
     provider_nodes: frozenset[int]
     """Nodes that run entirely on the provider."""
@@ -178,7 +180,7 @@ class Assignment:
 
     @property
     def cpu_work(self) -> str:
-        """Text about nodes on the CPU, as end of a sentence; empty without any."""
+        """End of a sentence that counts the nodes on the CPU; empty if there are none."""
         count = len(self.cpu_nodes) + len(self.cpu_op_types_in_functions)
         return f"leaves {count} nodes to ONNX Runtime's CPU" if count else ""
 
@@ -188,7 +190,9 @@ class Assignment:
     def verdict(self, position: int, provider: str) -> Verdict:
         """Return the verdict of a node.
 
-        A missing node was folded or fused. If parts of functions run on the CPU, it may be one, and is refused.
+        A node without assignment was folded or fused, so it is supported. It is refused if parts of functions run on
+        the
+        CPU, because it may be one of these functions.
         """
         # kernel availability does not depend on sizes, acceptance by a compiler may
         reason = Reason.UNSUPPORTED_OPERATION if provider in providers.BY_KERNELS else Reason.DEVICE_REFUSED
@@ -206,7 +210,7 @@ class Assignment:
 
 
 def marked(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a copy with positions as node names."""
+    """Return a copy of a model whose node names contain their positions."""
     from nnadapter.onnx.graphs import with_nested  # lazy: a compiled file needs no onnx
 
     copy = type(model)()
@@ -218,7 +222,7 @@ def marked(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def read_assignment(session: onnxruntime.InferenceSession, provider: str) -> Assignment:
-    """Read the assignment of a marked model."""
+    """Return the assignment of a model from `marked`."""
     assigned_nodes: set[int] = set()
     unassigned_nodes: set[int] = set()
     decomposed_ops: list[str] = []
@@ -281,11 +285,11 @@ class Backing:
 
     @property
     def has_device_memory(self) -> bool:
-        """True if values may stay on the device, which must be number 0."""
+        """True if values may stay in device memory; supported for device number 0 only."""
         return self.provider in providers.PLACES and self.options.get("device_id", "0") == "0"
 
     def session_options(self, level: onnxruntime.GraphOptimizationLevel | None = None) -> onnxruntime.SessionOptions:
-        """Return session options that record the assignment. A plug-in in `providers=` would be ignored."""
+        """Return session options with the provider, which record the assignment of nodes."""
         options = without_files(onnxruntime.SessionOptions())
         options.log_severity_level = QUIET
         options.graph_optimization_level = self.level if level is None else level
@@ -303,9 +307,10 @@ class Backing:
         profile: SessionProfile | None = None,
         without: Sequence[str] = (),
     ) -> onnxruntime.InferenceSession:
-        """Return a session on the provider without the optimizers in `without`; ONNX Runtime's errors pass.
+        """Return a session on the provider without the optimizers in `without`; ONNX Runtime's errors are not
+        translated.
 
-        `level` defaults to the option's; `profile` receives events.
+        `level` defaults to the option `optimization`; `profile` receives events.
         """
         options = self.session_options(level)
         model.add_to(options)
@@ -389,7 +394,7 @@ def _chosen(
 
 
 def _warn_of_unknown(provider: str, provider_options: Mapping[str, str], path: str) -> None:
-    """Warn of options that are not in the library, since providers ignore them."""
+    """Warn of options whose names are not in the library's file, since providers ignore unknown ones."""
     if not provider_options or not path:
         return
     contents = Path(path).read_bytes()
@@ -407,7 +412,7 @@ _SHAPE = (1, 4, 4, 4)
 
 
 def takes_addition(backing: Backing) -> bool:
-    """Return whether the provider computes a float32 addition. Otherwise it is unusable.
+    """Return whether the provider computes a float32 addition. If not, it is unusable.
 
     ONNX Runtime silently drops a provider that fails.
 
@@ -437,7 +442,7 @@ def takes_addition(backing: Backing) -> bool:
 
 
 def computes_half(backing: Backing) -> bool:
-    """Return whether the hardware adds float16; some providers accept it and fail."""
+    """Return whether the provider computes a float16 addition; some accept float16 and fail."""
     x = np.ones(_SHAPE, np.float16)
     try:
         backing.open(_addition(HALF)).run(None, {"a": x, "b": x})

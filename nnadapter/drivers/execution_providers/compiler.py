@@ -177,7 +177,7 @@ def _has_unsupported_rank(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool
 
 
 def _is_broadcast_matrix(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
-    """Return whether a matrix with several rows is broadcast along dimension -3."""
+    """Return whether matrices of several rows are repeated along dimension -3, and a consumer may be computed wrongly."""
     shapes = [facts.shape(name) for name in node.input]
     depths, heights = ([1 if len(shape or ()) < back else (shape or ())[-back] for shape in shapes] for back in (3, 2))
     is_repeated = depths[0] != depths[1] and heights[0] == heights[1] != 1
@@ -409,9 +409,10 @@ class Asker:
         self._answers: dict[bytes, Sequence[Verdict]] = {}
 
     def supported(self, model: onnx.ModelProto) -> Sequence[Verdict]:
-        """Return verdicts by graph assignment.
+        """Return a verdict per node, from ONNX Runtime's assignment of nodes.
 
-        ONNX Runtime reports it for sessions only, so the provider compiles. If that fails, culprits are searched.
+        It exists for sessions only, so the provider compiles the model. If that fails, the nodes that cause it are
+        searched.
         """
         # Weights do not affect verdicts.
         model = with_inputs_for(model, {tensor.name for tensor in filter(is_reference, model.graph.initializer)})
@@ -428,7 +429,7 @@ class Asker:
         return answer
 
     def admit(self, model: onnx.ModelProto) -> Admission:
-        """Compile a segment with dynamic shapes and check its assignment."""
+        """Compile a segment with dynamic shapes and check its assignment; accept all others."""
         if not has_open_inputs(model):
             return Admission()
         try:
@@ -507,7 +508,7 @@ class Asker:
         return self._backing.open(model, level, profile, without)
 
     def _assignment(self, session: onnxruntime.InferenceSession, model: onnx.ModelProto) -> Assignment:
-        """Return the assignment, without computations of dynamic sizes, which may be on the CPU."""
+        """Return the assignment. Nodes that compute dynamic sizes are removed, since they may run on the CPU."""
         assignment = read_assignment(session, self._backing.provider)
         return assignment.without(size_computations(model)) if has_open_inputs(model) else assignment
 
@@ -542,7 +543,7 @@ def _unknown_nodes(model: onnx.ModelProto) -> dict[int, Unsupported]:
 
 
 def _untyped_consumers(model: onnx.ModelProto, refused: Container[int]) -> dict[int, Unsupported]:
-    """Return refusals of consumers of untyped values, which crash providers."""
+    """Return refusals of nodes whose inputs have no known type, which crash providers."""
     types, unknown = infer(model), dict[str, str]()
     refusals: dict[int, Unsupported] = {}
     for position, node in enumerate(model.graph.node):

@@ -109,7 +109,7 @@ class EpDriver(Driver):
     """Driver of devices `ort:NAME`."""
 
     def open(self, device_id: str) -> Device:
-        """Return the device; availability is checked with its options."""
+        """Return the device; `EpDevice.create_context` checks that it is available."""
         if device_id in ("", "0"):
             raise DeviceNotFoundError("ort needs the name of a provider, as in 'ort:CUDA'; see `nnadapter devices`")
         provider = providers.full_name(device_id, onnxruntime.get_all_providers())
@@ -179,7 +179,7 @@ def _try_in_process(provider: str, path: tuple[str, ...]) -> str:
 
 
 def try_provider(provider: str) -> int:
-    """Print why a provider is unusable; return an exit code. Missing options do not count."""
+    """Print why a provider is unusable; return 0 if it is usable or only lacks options."""
     device = EpDevice(providers.short_name(provider), provider)
     defaults = {option.name: option.default for option in device.capability.options}
     try:

@@ -113,7 +113,7 @@ def import_dlpack(tensor: Any, provider: str) -> DeviceTensor | None:
 
 
 def tensor_of(value: Any, provider: str) -> DeviceTensor:
-    """Return an OrtValue without other references as a device tensor."""
+    """Return an OrtValue, to which nothing else may refer, as a device tensor."""
     form = dtype, shape = _dtype_of(value), tuple(value.shape())
     return DeviceTensor(EpMemory(provider, value.tensor_size_in_bytes(), value, form), dtype, shape)
 
@@ -142,7 +142,7 @@ def _copied(value: Any, provider: str) -> Any:
 
 @memoize(_KINDS)
 def _identity(provider: str, element_type: int) -> onnxruntime.InferenceSession:
-    """Return a session that copies; there is no other device-to-device copy for all providers."""
+    """Return a session that copies a value. For some providers there is no other device-to-device copy."""
     return Backing(provider=provider).open(Loadable(model_of_one(b"Identity", 1, element_type)))
 
 
@@ -196,7 +196,7 @@ Field = tuple[int, int, int]
 
 
 class Message(NamedTuple):
-    """Fields that a protobuf message may have, and a further check."""
+    """Allowed fields of a protobuf message, and a further check."""
 
     inner: Mapping[int, Message | None]
     check: Callable[[bytes, list[Field]], bool] | None
@@ -214,7 +214,7 @@ def external_data_text(contents: bytes) -> str:
 
 
 def is_plain(contents: bytes) -> bool:
-    """Return whether a ModelProto contains only compiled nodes with embedded data."""
+    """Return whether all nodes of a ModelProto are EPContext nodes, with data embedded."""
     try:
         return len(contents) < _LONGEST and _holds(contents, 0, len(contents), MODEL)
     except IndexError:
@@ -246,7 +246,6 @@ def _written(contents: bytes, start: int, stop: int) -> Iterator[Field]:
 
 
 def _number(contents: bytes, at: int) -> tuple[int, int]:
-    """Read a canonical nonnegative number and its end."""
     number, end = varint(contents, at)
     if number >> 63 or (end - at > 1 and not contents[end - 1]):
         raise IndexError(f"a number of {end - at} bytes")
@@ -345,7 +344,7 @@ class EpProgram(Program):
 
     @property
     def memory_bytes(self) -> int:
-        """Stored model, and the same again for compiled data."""
+        """Estimate: the stored model, and as much again for compiled data."""
         return self._model_bytes + len(self._contents)
 
     def create_execution(self) -> Execution:
@@ -401,7 +400,7 @@ def _value_names(session: onnxruntime.InferenceSession) -> dict[str, list[str]]:
 
 
 def _needs(backing: Backing) -> dict[str, Any]:
-    """Return everything that a compiled form depends on."""
+    """Return everything that a serialized program depends on."""
     return {
         "provider": backing.provider,
         "version": backing.version,

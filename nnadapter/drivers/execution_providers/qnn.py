@@ -89,7 +89,7 @@ OPTIONS = (
 
 
 def own_options(typed_options: OptionValues, library: str, *, emulated: bool) -> dict[str, str]:
-    """Return QNN's own options for typed ones; `emulated` means that there is no NPU."""
+    """Convert the driver's typed options into QNN's own; `emulated` means that there is no NPU."""
     on_npu = typed_options["backend"] == "htp"
     soc = int(str(typed_options["soc_model"])) or (EMULATED_SOC if emulated and on_npu else 0)
     _check_architecture(soc, str(typed_options["htp_arch"]))
@@ -119,7 +119,6 @@ _LEFT_OUT = ("auto", "default", "0", 0)
 
 
 def _check_architecture(soc: int, architecture: str) -> None:
-    """Refuse contradictory options; QNN would only log them."""
     soc_architecture = _ARCHITECTURE_OF_SOC.get(soc, architecture)
     if architecture != "auto" and soc_architecture != architecture:
         raise InvalidOptionError(

@@ -20,7 +20,8 @@ _LARGEST_HALF = float(np.finfo(np.float16).max)
 class Emitter:
     """Builder of the device graph of one model.
 
-    An IR operand maps to at most one tensor with its dimensions and layout. Half-precision values are float32.
+    An IR operand maps to at most one tensor with its dimensions and layout. Half-precision values are stored as
+    float32.
     """
 
     def __init__(self, model: Model, arithmetic: Arithmetic) -> None:
@@ -65,7 +66,7 @@ class Emitter:
         parameters: Parameters | None = None,
         activation: Activation | None = None,
     ) -> tuple[int, ...]:
-        """Append an instruction; return one new tensor per type in `results`."""
+        """Append an instruction; return one new tensor for each type in `results`."""
         assert activation is None or KERNELS[kernel].fuses, f"{kernel} cannot apply an activation"
         outputs = tuple(self._add(NpuTensor(type_)) for type_ in results)
         self.instructions.append(Instruction(kernel, tuple(inputs), outputs, parameters or {}, activation))

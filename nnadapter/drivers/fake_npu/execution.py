@@ -41,7 +41,6 @@ class BlasThreads:
         """Threads of each pool before the first limit."""
 
     def settle(self) -> None:
-        """Set the number of BLAS threads to the lowest limit."""
         while self._lowest() != self._number:
             with self._lock:
                 if self._is_setting:  # in a signal handler: the interrupted call repeats

@@ -32,7 +32,7 @@ _ADVICE = "activate adapters of this model"
 
 
 def has_adapters(options: onnxruntime.RunOptions) -> bool:
-    """Return whether run options activate adapters with parameters."""
+    """Return whether run options activate LoRA adapters that have parameters."""
     try:
         if options.terminate:
             return False
@@ -62,7 +62,7 @@ def adapter_parameters(options: onnxruntime.RunOptions, inputs: Iterable[NodeArg
 
 
 def warn_of_adapters(options: onnxruntime.RunOptions) -> None:
-    """Warn that runs on bound values ignore adapters."""
+    """Warn, if run options activate adapters, that runs on bound values ignore them."""
     if has_adapters(options):
         warnings.warn(
             "the run options activate adapters, which have no effect on run_with_iobinding; use run or "
@@ -84,7 +84,7 @@ def _session(model: bytes) -> onnxruntime.InferenceSession:
 
 
 def _model_of(types: Mapping[str, int]) -> bytes:
-    """Return a model that returns its inputs; those without feed are empty."""
+    """Return a model that returns its inputs; an input without value is an empty tensor."""
     from onnx import helper
 
     returned = {f"{name}{_RETURNED}": type_ for name, type_ in types.items()}

@@ -15,9 +15,9 @@ _PLAIN_PROVIDERS = frozenset((CPU_PROVIDER, "AzureExecutionProvider"))
 
 
 def has_operator(op_type: str, opset: int) -> bool:
-    """Return whether ONNX Runtime has a current kernel for an op of ONNX's domain.
+    """Return whether ONNX Runtime has a kernel for an op of ONNX's domain at this opset.
 
-    With other providers than the CPU, a schema suffices: listing kernels crashes in onnxruntime-gpu 1.31.
+    If the build has other providers than the CPU, a schema suffices: listing kernels crashes in onnxruntime-gpu 1.31.
     """
     if not hasattr(native, "get_all_opkernel_def"):
         return True

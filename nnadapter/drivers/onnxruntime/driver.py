@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 class _Packed(NamedTuple):
-    """Operands packed in one input of a given rank: the model loads, but runs fail."""
+    """Input that packs several operands: nodes with an input of this rank load, but their runs fail."""
 
     position: int
     rank: int
@@ -53,7 +53,7 @@ _PACKED: Mapping[tuple[str, str], tuple[_Packed, ...]] = {
 
 
 def kernel_verdicts(model: onnx.ModelProto) -> Mapping[int, Verdict]:
-    """Return refusals, by position, of nodes that load but do not run, because operands are packed."""
+    """Return refusals, by position, of nodes that load but fail at run time, because an input packs several operands."""
     nodes = {at: node for at, node in enumerate(model.graph.node) if (node.domain, node.op_type) in _PACKED}
     ranks = _ranks(model) if nodes else {}
     verdicts = {position: _kernel_verdict(node, ranks) for position, node in nodes.items()}
@@ -255,15 +255,10 @@ def refuse_invalid_nodes(
     contexts: Sequence[Context],
     session_options: onnxruntime.SessionOptions | None = None,
 ) -> None:
-    """Raise for a node that is invalid or has an unknown operator.
+    """Raise for a node that is invalid or has an unknown operator; only positions in `suspects` are tried.
 
-    Args:
-        model: the model; its weights are not read.
-        suspects: positions of nodes to try.
-        types: known types of values.
-        is_external: whether a node may belong to a third party.
-        contexts: other ONNX devices, which may know more operators.
-        session_options: the caller's.
+    `is_external` means that a node may belong to a third party; `contexts` are other ONNX devices, which may support
+    it.
 
     Raises:
         InvalidModelError: no device supports a node.

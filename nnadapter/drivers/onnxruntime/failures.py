@@ -63,7 +63,7 @@ def _translations() -> _Translations:
 
 @contextmanager
 def translated(problem: str, advice: str, default: type[errors.NNAdapterError] | None = None) -> Iterator[None]:
-    """Translate ONNX Runtime's exceptions of the block into `default`, or by cause."""
+    """Translate ONNX Runtime's exceptions of the block into `default`; if None, into the class for the exception."""
     try:
         yield
     except Exception as error:
@@ -76,7 +76,7 @@ def translated(problem: str, advice: str, default: type[errors.NNAdapterError] |
 def translation(
     error: Exception, problem: str, advice: str, default: type[errors.NNAdapterError] | None = None
 ) -> Exception:
-    """Return the translated error; unknown ones unchanged."""
+    """Return the translated error; errors of unknown classes are returned unchanged."""
     if isinstance(error, errors.NNAdapterError):
         return error
     if "terminate flag" in str(error):
@@ -145,10 +145,10 @@ def config_entry(read: Callable[[str], object], key: str) -> str | None:
 def with_fewer_optimizations(
     options: onnxruntime.SessionOptions, attempt: Callable[[], _Result], problem: str, error: Exception
 ) -> tuple[_Result, str]:
-    """Retry at the highest lower optimization level that works.
+    """Retry at the highest optimization level below that of `options` at which `attempt` works.
 
     Returns:
-        The result, and a note that is also a warning. If the unoptimized model fails, `error` is raised.
+        The result, and a note, which is also a warning. If even the unoptimized model fails, `error` is raised.
     """
     from nnadapter.process.real_onnxruntime import onnxruntime
 
@@ -205,7 +205,7 @@ def _may_come_of_optimizers(error: Exception) -> bool:
 
 
 def without_extended(options: onnxruntime.SessionOptions, disabled: Iterable[str]) -> AbstractContextManager[None]:
-    """Lower the optimization level in the block if EXTENDED is disabled."""
+    """Lower the optimization level to BASIC in the block if `disabled` contains `EXTENDED`."""
     from nnadapter.process.real_onnxruntime import onnxruntime
 
     level, basic = options.graph_optimization_level, onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
@@ -345,7 +345,7 @@ def _quotients(graph: WireGraph) -> Iterator[tuple[str, str]]:
 
 
 def _reciprocal(graph: WireGraph) -> bool:
-    """Return whether `1 / x * w` has integers, or a 1 of higher rank than x."""
+    """Return whether `1 / x * w` has an integer numerator, or a numerator of higher rank than x."""
     for node in graph.nodes:
         numerator = _constant(graph, node.inputs[0]) if node.op_type == "Div" else None
         if numerator is None or (numerator.has_static_type and numerator.number != 1):
@@ -360,7 +360,7 @@ def _reciprocal(graph: WireGraph) -> bool:
 
 
 def _nearly_neutral(graph: WireGraph) -> bool:
-    """Return whether a float64 constant, rounded to float32, becomes neutral, such as 1 for Mul."""
+    """Return whether a float64 constant becomes neutral in float32, such as 1 for Mul."""
     for node in graph.nodes:
         neutral = _NEUTRAL.get(node.op_type)
         for name in node.inputs if neutral is not None else ():

@@ -36,7 +36,7 @@ _uncounted: ContextVar[int] = ContextVar("uncounted", default=0)
 
 
 class _Pools:
-    """Target of weak references."""
+    """Common target of all permits, which are weak references."""
 
 
 _POOLS = _Pools()
@@ -45,7 +45,8 @@ _POOLS = _Pools()
 class PoolPermit(weakref.ref[_Pools]):
     """Permission for a thread pool, valid while referenced.
 
-    Counted weak references need no release: an interrupt loses none, and no finalizer takes a lock.
+    Permits are counted as weak references, so they need no release: an interrupt loses none, and no finalizer takes a
+    lock.
     """
 
 
@@ -56,12 +57,12 @@ def pool_permit() -> PoolPermit | None:
 
 
 def most_pools() -> int:
-    """Return the largest number of thread pools."""
+    """Return the maximum number of thread pools."""
     return max(_FEWEST_POOLS, _MOST_THREADS // usable())
 
 
 def pools_held() -> int:
-    """Return the number of thread pools."""
+    """Return the number of permits in use."""
     return weakref.getweakrefcount(_POOLS)
 
 
@@ -80,7 +81,7 @@ _BYTES_PER_SESSION = 96 << 10
 
 
 def session_bytes(model: Loadable, nodes: int) -> int:
-    """Estimate the bytes of a session without its runs."""
+    """Estimate the bytes of a session, without memory for runs."""
     python_copy_bytes = len(model.contents)
     return _BYTES_PER_SESSION + python_copy_bytes + model.nbytes + _BYTES_PER_NODE * nodes
 
@@ -114,7 +115,7 @@ class CpuProgram(Program):
             register_after_fork(self)
 
     def after_fork(self) -> None:
-        """Keep the session in a forked child: its destructor would wait for missing threads."""
+        """Keep the session alive in a forked child: its destructor would wait for threads that do not exist there."""
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._session))
 
     @property
@@ -192,9 +193,9 @@ def load_program(
     border: tuple[int, int],
     without: Sequence[str] = (),
 ) -> CpuProgram:
-    """Return the program of a model in a supported opset; see `open_program`.
+    """Return the program of a compiled file's CPU segment; see `open_program`.
 
-    `single_threaded`: threads do not help. `border`: expected numbers of inputs and outputs.
+    `single_threaded` means that threads do not help; `border` has the expected numbers of inputs and outputs.
     """
     try:
         program = open_program(

@@ -87,7 +87,7 @@ class SessionProfile:
 
 
 def profile_of(trace: Trace, lane: str, nodes: int = 0) -> SessionProfile | None:
-    """Return a profile; None if the trace does not record or is full."""
+    """Return a profile whose events appear as `lane`; None if the trace does not record or is full."""
     if isinstance(trace, Recorder) and trace.reserve_events(_AROUND_NODES):
         return SessionProfile(trace, lane, nodes)
     return None
@@ -185,7 +185,7 @@ def register_arena() -> None:
 
 
 def shrink_arena() -> None:
-    """Release unused memory of the shared arena by a tiny run that requests it and writes into our memory."""
+    """Release unused memory of the shared arena, by a tiny run that requests it."""
     from nnadapter.process.real_onnxruntime import onnxruntime
 
     session = _smallest_session()
@@ -348,7 +348,7 @@ def session_execution(
     profile: SessionProfile | None,
     repeat: Repeat | None = None,
 ) -> SessionExecution:
-    """Return an execution of a session; with a profile it counts its runs."""
+    """Return an execution of a session; with a profile, runs are counted. `where` names the device in errors."""
     if profile is None:
         return SessionExecution(session, where, repeat)
     return _ProfiledExecution(session, where, profile)
@@ -384,7 +384,7 @@ def open_session(
     """Return a session with defective optimizers disabled.
 
     Args:
-        model: the model; the caller keeps its weights.
+        model: its weights must outlive the session.
         session_options: the caller's; None for quiet defaults.
         has_pool: there is a permit for a thread pool.
         spins: threads may spin.
@@ -393,8 +393,8 @@ def open_session(
         without: further optimizers to disable.
         profile: receives events, instead of the options' profile.
         notes: receives a note about a lower optimization level; None forbids it.
-        accept: raises if a session with fewer optimizations is no good.
-        failed: error of the fully optimized session.
+        accept: raises if a session with fewer optimizations is unusable.
+        failed: error of a run with all optimizations; a session with fewer is tried.
     """
     from nnadapter.process.real_onnxruntime import onnxruntime
 
@@ -471,7 +471,7 @@ def profiling(options: onnxruntime.SessionOptions, profile: SessionProfile | Non
 
 @contextmanager
 def _options_as_given() -> Iterator[None]:
-    """Ignore options stored in models, in the block; needs `options_lock`.
+    """Ignore options stored in models, in the block; the caller holds `options_lock`.
 
     ONNX Runtime reads the environment variable that is changed here for every session.
     """
@@ -491,7 +491,7 @@ def external_folder(options: onnxruntime.SessionOptions | None) -> str | None:
 
 
 def whole_model_entries(options: onnxruntime.SessionOptions) -> Mapping[str, str]:
-    """Return the entries for entire models, and disable them for segments."""
+    """Return the entries that apply to entire models only; sessions of segments will ignore them."""
     raw_entries = {key: session_entry(options, key) for key in _MODEL_ENTRIES}
     entries = {key: value for key, value in raw_entries.items() if value is not None and value not in ("", "0")}
     _ignored[options] = entries
@@ -500,7 +500,7 @@ def whole_model_entries(options: onnxruntime.SessionOptions) -> Mapping[str, str
 
 @contextmanager
 def _without_ignored(options: onnxruntime.SessionOptions) -> Iterator[None]:
-    """Set the `whole_model_entries` to their defaults in the block; needs `options_lock`."""
+    """Set the entries of `whole_model_entries` to their defaults in the block; the caller holds `options_lock`."""
     entries = _ignored.get(options, {})
     for key in entries:
         options.add_session_config_entry(key, _MODEL_ENTRIES[key])

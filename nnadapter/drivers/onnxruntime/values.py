@@ -95,13 +95,15 @@ def run_of(session: onnxruntime.InferenceSession) -> Run:
 
 
 def goes_by_memory(session: onnxruntime.InferenceSession) -> bool:
-    """Return whether runs must copy values by memory: all are tensors, some of an unsupported type."""
+    """Return whether runs must use OrtValues: all values are tensors, some of a type that arrays lack."""
     types = {value.type for value in (*session.get_inputs(), *session.get_outputs())}
     return not types <= _PLAIN and all(type_.startswith("tensor(") for type_ in types)
 
 
 def gives_foreign_memory(session: onnxruntime.InferenceSession) -> bool:
-    """Return whether the Python interface reads beyond an output, since it ignores packing."""
+    """Return whether the Python interface reads beyond the end of an output, because it ignores that elements are
+    packed.
+    """
     return any(value.type == _PACKED_BYTES for value in session.get_outputs()) and goes_by_memory(session)
 
 
@@ -199,7 +201,7 @@ def results_of(binding: onnxruntime.IOBinding) -> list[onnxruntime.OrtValue]:
 
 
 def _independent_values(values: Any) -> list[onnxruntime.OrtValue]:
-    """Copy the handles of a vector; indexing is faster than iteration."""
+    """Copy the references in a native vector; indexing is faster than iteration."""
     from onnxruntime.capi import onnxruntime_pybind11_state as native
 
     from nnadapter.process.real_onnxruntime import onnxruntime
@@ -218,7 +220,7 @@ def native_value(array: Array) -> Any:
 
 
 def ort_value_of(result: Any, type_: str = "") -> Any:
-    """Return a result as an OrtValue, shared if possible; `type_` is for empty lists."""
+    """Return a result as an OrtValue, with shared memory if possible; `type_` is the type of an empty list."""
     from nnadapter.process.real_onnxruntime import onnxruntime
 
     if isinstance(result, np.ndarray):

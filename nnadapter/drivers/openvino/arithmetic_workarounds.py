@@ -49,9 +49,10 @@ _DTYPES: Mapping[str, Any] = {"f16": np.float16, "f32": np.float32}
 
 
 def reach_infinities(operator: Any) -> None:
-    """Make a maximum or minimum of infinities infinite.
+    """Make the maximum or minimum of infinities infinite.
 
-    The input is halved, so that the engine's initial value stands out. A reduction that all readers bound is unchanged.
+    Halved elements are reduced, so that only the engine's initial value exceeds them. A reduction is unchanged if all
+    readers bound its result.
     """
     name, side, bound = _EXTREMES[operator.get_type_name()]
     dtype = _DTYPES.get(element_type(operator.output(0)))
@@ -95,7 +96,7 @@ _MOVING = name_set("Broadcast Convert Identity Negative Reshape Slice Squeeze St
 
 
 class _Size(NamedTuple):
-    """Magnitude of the constants added to a computed value, and multiplied with it."""
+    """Magnitude of the constants that are added to a computed value, and that multiply it."""
 
     term: float = 0.0
     factor: float = 1.0
@@ -105,7 +106,7 @@ _NONE = _Size()
 
 
 def keep_small_terms(operators: Operators) -> None:
-    """Prevent the engine from combining large constants of consecutive sums or products."""
+    """Prevent the engine from combining constants of consecutive sums or products if the first are large."""
     constant_names, sizes = set[str](), dict[str, _Size]()
     for kind, operator in operators:
         read = [source.get_node() for source in operator.input_values()]

@@ -106,7 +106,7 @@ def signature_of(compiled: Any, model: onnx.ModelProto) -> engine.Ports:
 
 
 def _inputs_of(compiled: Any, model: onnx.ModelProto) -> tuple[int | None, ...]:
-    """Return the port of every input, None for dropped ones.
+    """Return the engine's port number for every ONNX input; None for inputs that the engine dropped.
 
     The engine renames an input that is also an output; the order stays.
     """
@@ -150,7 +150,7 @@ def _is_other_size(engine_size: int | None, declared_size: int | str | None) -> 
 
 
 def _is_as_said(value: Value, port: Any) -> bool:
-    """Check whether a port has exactly the value's shape and type. Text is compared, which is fast."""
+    """Check whether a port has exactly the value's shape and type, by comparing text."""
     shape = value.static_shape
     return (
         shape is not None
@@ -164,7 +164,7 @@ _RECURRENT = name_set("LSTM GRU RNN")
 
 
 def is_read_as_written(model: onnx.ModelProto) -> bool:
-    """Check whether a program computes the same after export and import; others are not serialized."""
+    """Check whether a program computes the same after export and import; only then it is serialized."""
     recurrent = [node for node in model.graph.node if node.op_type in _RECURRENT and not node.domain]
     if not recurrent:
         return True
@@ -188,7 +188,7 @@ _BY_RANKS = frozenset(("CPU",))
 
 
 class _Case(NamedTuple):
-    """Everything that decides the engine's answer on a node, as key of cached verdicts."""
+    """Key of cached verdicts: everything that decides the engine's answer on a node."""
 
     query_kind: str
     opsets: tuple[tuple[str, int], ...]
@@ -205,7 +205,7 @@ class Asker:
         self._known: dict[_Case, Unsupported | None] = {}
 
     def supported(self, model: onnx.ModelProto) -> Sequence[Verdict]:
-        """Return the tables' verdicts, then the engine's, queried once for equivalent nodes."""
+        """Return the tables' verdicts; for nodes that they accept, the engine's, queried once for equivalent nodes."""
         analysis = ModelAnalysis.of(model, _CONSTANT_BYTES)
         parts = analysis.parts
         is_open = has_open_inputs(model)
@@ -221,7 +221,7 @@ class Asker:
         return verdicts
 
     def admit(self, model: onnx.ModelProto) -> Admission:
-        """Refuse segments with too many nodes; with dynamic shapes, judge all nodes again."""
+        """Refuse segments with too many nodes, or with dynamic shapes and any node that is refused."""
         if (count := len(model.graph.node)) > _MOST_NODES:
             detail = f"a segment has {count} nodes, and OpenVINO compiles up to {_MOST_NODES} in linear time"
             return Admission(verdict=Unsupported(Reason.MEMORY_LIMIT, detail))
@@ -278,9 +278,9 @@ class Asker:
         return {position: refusal for refusal, positions in answers if refusal is not None for position in positions}
 
     def _takes_at_once(self, cases: Mapping[int, _Case], parts: Parts) -> bool:
-        """Check whether the engine accepts all cases together.
+        """Check whether the engine accepts the nodes of all cases in one query.
 
-        Queries are slow, so only one of roughly equal cases is queried.
+        Queries are slow, so one node represents all cases that are roughly equal.
         """
         if self._device not in _BY_RANKS or not cases:
             return not cases

@@ -66,9 +66,9 @@ def options_of(abilities: frozenset[str], properties: frozenset[str]) -> tuple[O
 
 
 def properties_of(options: OptionValues, understood: frozenset[str]) -> Mapping[str, Any]:
-    """Return the engine's properties for option values, if supported.
+    """Convert option values into the engine's properties, limited to those `understood`.
 
-    float32 selects accuracy mode, which also forbids quantization.
+    The precision float32 selects accuracy mode, which also forbids quantization.
     """
     precision = str(options["precision"])
     exact = precision == "float32"
@@ -84,7 +84,7 @@ def properties_of(options: OptionValues, understood: frozenset[str]) -> Mapping[
 
 
 def op_types_named(names: Collection[str]) -> frozenset[str]:
-    """Return the op types of `switched_off`; raise InvalidOptionError for an unknown one."""
+    """Return the op types of the option `switched_off`; raise InvalidOptionError for an unknown one."""
     if not names:
         return frozenset()
     from nnadapter.drivers.openvino.operators import OPERATORS  # lazy: few sessions switch ops off
@@ -230,9 +230,9 @@ def _row(name: str, kind: str) -> DeviceInfo:
 
 
 def _is_there(name: str) -> bool:
-    """Check whether a device responds, without loading the libraries of others.
+    """Check whether a device responds, without loading the libraries of other devices.
 
-    Numbers need a search, because the CPU responds to any.
+    Names such as `GPU.1` need a search, because the CPU responds to any number.
     """
     try:
         return "." not in name and bool(core().get_property(name, "FULL_DEVICE_NAME"))

@@ -58,7 +58,7 @@ _tools = lazily(_PACKAGE, {_TOOLS: "convert_model"})
 
 
 def _offered(name: str) -> Any:
-    """Implement the package's `__getattr__`."""
+    """Implement the package's `__getattr__`, for conversion tools."""
     try:
         return _tools(name)
     except ImportError as error:
@@ -77,7 +77,7 @@ _NOISE = re.compile(r"Exception from \S+?:\d+:|Check '.*?' failed at \S+?:\d+:|\
 
 
 def missing(device: str) -> MissingExtraError:
-    """Return the error for a device without the package `openvino`."""
+    """Return the error for a device if the package `openvino` is not installed."""
     return missing_extra(EXTRA, f"device {device!r}", MissingDeviceExtraError)
 
 

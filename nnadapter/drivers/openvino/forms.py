@@ -89,7 +89,7 @@ class Form:
         return self.has(position) and self.node.input[position] in self.parts.constants
 
     def constant(self, *positions: int) -> bool:
-        """Check that the inputs at these positions are absent, constants or sizes."""
+        """Check that each input at these positions is absent, a constant or a value computed from dynamic shapes."""
         return all(
             not self.has(position) or self.is_constant(position) or self.node.input[position] in self.sizes
             for position in positions
@@ -118,7 +118,7 @@ class Form:
 
 
 def makes_part_of_pixel(form: Form) -> bool:
-    """Check whether Resize scales a size to a fractional number of pixels."""
+    """Check whether Resize scales a dimension to a fractional number of pixels."""
     shape = form.shape(0)
     axes = form.attribute("axes", range(len(shape)))
     scaled = ((scale, shape[axis]) for axis, scale in zip(axes, form.scales, strict=False))
@@ -136,7 +136,7 @@ def changes_channels(form: Form) -> bool:
 
 
 def wide_strides(form: Form) -> bool:
-    """Check for automatic padding with dilations, or with strides wider than the window."""
+    """Check for automatic padding (`SAME`) with dilations, or with strides wider than the window."""
     windows = zip(form.per_axis("kernel_shape"), form.per_axis("strides"), form.per_axis("dilations"), strict=True)
     return bool(form.attribute("auto_pad", b"").startswith(b"SAME")) and any(
         stride > _extent(size, dilation) or _extent(size, dilation) > size for size, stride, dilation in windows
@@ -165,9 +165,10 @@ def pads_whole_windows(form: Form) -> bool:
 
 
 def padding_to_shape(form: Form) -> bool:
-    """Check whether the engine computes an `output_shape` of ConvTranspose wrongly.
+    """Check whether the engine computes a ConvTranspose with this `output_shape` wrongly.
 
-    Outputs that are cut are right with one group, except an odd cut with SAME_UPPER; enlarged outputs are wrong.
+    An output smaller than without padding is right for one group, except an odd difference with SAME_UPPER; a larger
+    one is wrong.
     """
     output_shape = form.attribute("output_shape", [])
     if not output_shape:
@@ -186,7 +187,7 @@ def padding_to_shape(form: Form) -> bool:
 
 
 def single_column(form: Form) -> bool:
-    """Check for a convolution of one channel with a stride of 1 before a larger last one, and one output column."""
+    """Check for a one-channel convolution with one output column, a last stride over 1 and an earlier stride of 1."""
     *outer_strides, last = form.per_axis("strides")
     strides = last > 1 and 1 in outer_strides and form.shape(1)[1] * form.attribute("group", 1) == 1
     return bool(strides and form.output_shape[-1] == 1)
@@ -223,7 +224,7 @@ def swaps_alike(form: Form) -> bool:
 
 
 def is_read_plainly_too(form: Form) -> bool:
-    """Check whether weights that a Gemm transposes have other readers."""
+    """Check whether a Gemm transposes weights that other nodes read too."""
     name = form.node.input[1]
     return bool(form.attribute("transB", 0)) and name in form.parts.weights and len(form.parts.readers[name]) > 1
 
@@ -239,7 +240,7 @@ def is_spread_over_weights(form: Form) -> bool:
 
 
 def is_crosswise(form: Form) -> bool:
-    """Check for an empty input, or inputs with dynamic dimensions at different axes."""
+    """Check for an empty input, or for inputs whose dynamic dimensions are at different axes."""
     shapes = [form.shape(position) for position in range(len(form.node.input)) if form.has(position)]
     axes = [{len(shape) - at for at, size in enumerate(shape) if isinstance(size, DynamicSize)} for shape in shapes]
     opened = [dynamic_axes for dynamic_axes in axes if dynamic_axes]
@@ -250,7 +251,7 @@ def is_crosswise(form: Form) -> bool:
 def is_filled(form: Form) -> bool:
     """Check for an input from ConstantOfShape or Expand.
 
-    The engine uses the unexpanded input; a size of 0 becomes 1.
+    The engine uses the unexpanded value, so that a dimension of 0 becomes 1.
     """
     return any(_made_by(form, name) in {"ConstantOfShape", "Expand"} for name in form.node.input)
 
@@ -307,7 +308,7 @@ def is_beside_quantized(form: Form) -> bool:
 
 
 def has_scales_elsewhere(form: Form) -> bool:
-    """Check for a weight with scales per block, or with several along an axis although a reader needs one."""
+    """Check for a weight with scales per block, or with scales along an axis for which a reader allows only one scale."""
     if not _is_weight(form) or math.prod(form.shape(1)) == 1:
         return False
     if len(form.shape(1)) != 1 or form.attribute("block_size", 0):

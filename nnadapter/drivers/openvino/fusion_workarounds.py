@@ -62,7 +62,7 @@ def replace_cast(convert: Any) -> None:
 
 
 def broadcast_before_constants(operators: Operators) -> None:
-    """Insert explicit broadcasts of operands that a constant enlarges."""
+    """Broadcast operands explicitly to the shape of a constant that is larger."""
     constants = set[str]()
     for kind, operator in operators:
         sources = [source.get_node().get_name() for source in operator.input_values()]
@@ -98,7 +98,7 @@ def _enlarges(constant: Any, shape: Any) -> bool:
 
 
 def separate_reduction(reduction: Any) -> None:
-    """Prevent the fusion of a reduction that drops dimensions with elementwise readers."""
+    """Prevent the fusion of elementwise readers with a reduction that drops dimensions."""
     if not reduction.get_attributes().get("keep_dims", True) and _reaches_elementwise(reduction.output(0)):
         insert(reduction.output(0))
 
@@ -116,9 +116,9 @@ def _reaches_elementwise(value: Any) -> bool:
 
 
 def separate_gates(product: Any) -> None:
-    """Prevent the fusion of attention with operands that elementwise operators combine with its result.
+    """Prevent the fusion of attention with a further operand of elementwise operators on its result.
 
-    A Split is inserted before the operand or, if that has more dimensions, before the result.
+    A Split is inserted after the operand or, if that has more dimensions, after the result.
     """
     if any(True for _ in _weights(product)):
         for port in list(_gates(product)):
@@ -253,7 +253,7 @@ def _has_width(value: Any, shape: Any) -> bool:
 
 
 def separate_factor(sigmoid: Any) -> None:
-    """Prevent the fusion of a Sigmoid with a product by a computed number."""
+    """Prevent the fusion of a Sigmoid with a multiplication of its input by a computed number."""
     source = sigmoid.input_value(0)
     factors = source.get_node().input_values() if kind_of(source) == "Multiply" else []
     if any(_is_number(factor) and not is_constant(factor) for factor in factors):

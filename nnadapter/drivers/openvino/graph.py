@@ -57,7 +57,7 @@ def is_finite(value: Any) -> bool:
 
 
 def parted(value: Any) -> Any:
-    """Return max(-inf, value), which the engine does not optimize through."""
+    """Return max(-inf, value); the engine does not move or fuse operators across it."""
     operators = module().opset13
     least = np.array(-np.inf, value.get_element_type().to_dtype())
     return operators.maximum(operators.constant(least), value).output(0)  # for NaN the result is the second input
@@ -85,7 +85,7 @@ def insert(value: Any, step_of: Callable[[Any], Any] = opaque) -> None:
 
 
 def replace(value: Any, step: Any, readers: Any = None) -> None:
-    """Connect readers of a value, by default all, to `step`, and move the names to it."""
+    """Connect readers of `value`, by default all, to `step`, and move the value's names to `step`."""
     names = value.get_names()
     for reader in value.get_target_inputs() if readers is None else readers:
         reader.replace_source_output(step)

@@ -77,7 +77,7 @@ _ELEMENTWISE = name_set(
 
 
 def leave_out_opposite_order(last: Any) -> None:
-    """Remove two Transposes that undo each other around elementwise operators."""
+    """Remove two Transposes that undo each other, with only elementwise operators between them."""
     value, port = last.input_value(0), None
     while (input_port := _elementwise_input(value)) is not None:
         port, value = input_port, input_port.get_source_output()
@@ -118,7 +118,7 @@ _PARTS = 3
 
 
 def keep_gather(gather: Any) -> None:
-    """Make the axis of a Gather negative, which the engine's pattern does not match."""
+    """Make the axis of a permuting Gather negative, which the engine's pattern does not match."""
     axis, shape = _axis_of(gather, _AXIS), gather.get_input_partial_shape(0)
     indices = gather.get_input_partial_shape(_INDICES)
     if axis is None or axis < 0 or shape.rank.is_dynamic or indices.is_dynamic:
@@ -135,7 +135,9 @@ def _gathers_back(gather: Any) -> bool:
 
 
 def keep_parts(concat: Any) -> None:
-    """Replace a Split by one with explicit sizes, which the engine's pattern does not match."""
+    """Replace a Split by one with explicit sizes before a Concat of three parts, which the engine's pattern does not
+    match.
+    """
     sources = concat.input_values()
     splits = {source.get_node().get_friendly_name(): source.get_node() for source in sources}
     if len(sources) != _PARTS or len(splits) > 1:
@@ -182,9 +184,9 @@ _LAST = _RANK - 1
 
 
 def reduce_in_four_dimensions(reduction: Any) -> None:
-    """Reduce over a fourth dimension of size 1 as well.
+    """Append a dimension of size 1 and reduce over it as well.
 
-    A reduction without constants after it stays, because the engine may recognize a norm.
+    A reduction is unchanged if no constants follow, because the engine may recognize a norm.
     """
     axis = _reduced_axis(reduction)
     if axis not in (0, _LAST) or not _meets_constants(reduction):
@@ -209,7 +211,9 @@ def _reduced_axis(reduction: Any) -> int | None:
 
 
 def _meets_constants(operator: Any) -> bool:
-    """Check whether a chain of single readers combines the result with a constant of several elements."""
+    """Check whether a chain of operators, each the only reader, combines the result with a constant of several
+    elements.
+    """
     readers = operator.output(0).get_target_inputs()
     while len(readers) == 1:
         reader = next(iter(readers))
@@ -229,7 +233,7 @@ def _is_known(value: Any) -> bool:
 
 
 def keep_input_apart(result: Any) -> None:
-    """Insert an identity Transpose between an input and an output."""
+    """Insert an identity Transpose before an output that is also an input."""
     source = result.input_value(0)
     if kind_of(source) == "Parameter":
         order = np.arange(source.get_partial_shape().rank.get_length())

@@ -80,7 +80,7 @@ _ROTARY_EMBEDDING = "RoPE"
 
 
 def turns_by_narrow_tables(compiled: Any) -> bool:
-    """Check for rotary embeddings with half-width tables: imported programs read beyond their end."""
+    """Check for rotary embeddings with half-width tables of cosines: imported programs read beyond their end."""
     return any(map(_has_narrow_tables, _runtime_operations(compiled)))
 
 
@@ -102,8 +102,8 @@ class RecoverableModel:
 
     Args:
         read_from: memory that the engine references.
-        read: imports an export; None if the result would differ.
-        contents: the export it was imported from; a second export would be wrong.
+        read: imports an export; None if the imported model would compute other results.
+        contents: the export that the model comes from; exporting it again would be wrong.
         takes_turns: the engine runs one computation at a time.
     """
 
@@ -192,7 +192,7 @@ class OpenvinoExecution(Execution):
         return self._computed(inputs, self._allocate_outputs(), self._infer_copies if all(self._stays) else self._infer)
 
     def compute_within(self, inputs: Sequence[Array], control: Control) -> Sequence[Array]:
-        """Cancel between two nodes if all shapes are static; otherwise finish.
+        """Run; if all shapes are static, cancellation takes effect between two nodes, otherwise after the run.
 
         A cancelled run would leave nodes with sizes of earlier runs (last seen in OpenVINO 2026.4).
         """
@@ -338,7 +338,6 @@ def _never() -> bool:
 
 
 def _plain_infer(request: Any, *, copies: bool) -> Callable[[Mapping[int, Any]], Iterable[Array]]:
-    """Return a function that runs a request: tensors by input port -> outputs."""
     native: Any = next((base for base in type(request).__mro__[1:] if base.__name__ == "InferRequest"), None)
     if native is None:
         return lambda fed: request.infer(fed, share_inputs=True, share_outputs=not copies).values()
@@ -406,7 +405,7 @@ class OpenvinoProgram(Program):
 
 
 def compatibility(blob: memoryview, seal: Mapping[str, Any]) -> Compatibility:
-    """Compare a serialized program with a context's settings (`seal`)."""
+    """Compare a serialized program's settings (`seal`) with a context's."""
     header = _ENVELOPE.header_of(blob)
     try:
         recorded = None if header is None else json.loads(header)["seal"]

@@ -59,7 +59,7 @@ In integers, padding is 0, bounds are whole numbers, and zero points may be mist
 
 
 def keep_real(operator: Any) -> None:
-    """Insert max(lowest, x) before an operator that must compute reals; before Minimum, min(highest, x).
+    """Insert max(lowest, x), or min(highest, x) for Minimum, before an operator that must compute floats.
 
     The engine would merge a maximum and a minimum.
     """
@@ -95,7 +95,7 @@ _OF_KNOWN: Mapping[str, Callable[..., Any]] = {"Subtract": np.subtract, "Multipl
 
 
 def keep_signs(operators: Operators) -> None:
-    """Prevent the fusion of quantizers with products by negative numbers."""
+    """Prevent quantizers from fusing with products by negative numbers."""
     for kind, operator in operators:
         if kind == "FakeQuantize":
             port = operator.input(0)
@@ -138,7 +138,7 @@ def _has_negative(value: Any) -> bool:
 
 
 def constant_numbers(value: Any) -> Array | None:
-    """Return the numbers of a constant, dequantized if needed, or None."""
+    """Return the elements of a constant, dequantized if needed; None for computed values."""
     if is_constant(value):
         return data_of(value)
     node, kind = value.get_node(), kind_of(value)
@@ -158,7 +158,7 @@ _READERS = name_set(
 
 
 def part_rectified(rectifier: Any) -> None:
-    """Prevent the fusion of a rectified product with operators that change signs."""
+    """Prevent the fusion of a Relu of a product with operators that may change signs."""
     if _is_product(rectifier.input_value(0)):
         for port in rectifier.output(0).get_target_inputs():
             if _changes_signs(port.get_node()):
@@ -166,7 +166,7 @@ def part_rectified(rectifier: Any) -> None:
 
 
 def _is_product(value: Any) -> bool:
-    """Check for a product, possibly scaled, with nothing but zeros added."""
+    """Check for a MatMul or convolution, possibly scaled, to which only zeros are added."""
     kind = kind_of(value)
     if kind in PRODUCTS:
         return True
@@ -196,7 +196,7 @@ _IN_INTEGERS = _DEQUANTIZING | name_set("AvgPool Clamp Concat MaxPool Pad Relu S
 
 
 def keep_sums(product: Any) -> None:
-    """Compute a product in floating point if its integer sums would saturate."""
+    """Compute a product in floating point if the processor's integer sums would saturate."""
     values, weights = product.input_values()
     if _is_of_integers(values.get_node()) and _largest(weights) > _ROOMY and not _has_room():
         part(product.input(0))
@@ -238,7 +238,7 @@ _INPUT, _LOW, _HIGH, _LOWEST, _HIGHEST = range(5)
 
 
 def join_steps(operators: Operators) -> None:
-    """Merge each quantizer with its dequantizer, in models that concatenate."""
+    """Merge each quantizer with its dequantizer, in models with a Concat."""
     if any(kind == "Concat" and operator.get_output_element_type(0).is_real() for kind, operator in operators):
         for kind, operator in operators:
             if kind == "FakeQuantize" and operator.get_attributes()["levels"] == _LEVELS:
@@ -294,7 +294,7 @@ _PASSED = name_set("Convert Multiply Reshape Subtract Transpose")
 
 
 def part_products(operator: Any) -> None:
-    """Insert an operator after a product of quantized values with several readers and dynamic shapes."""
+    """Insert an operator after a quantized product of dynamic shape that has several readers."""
     if element_type(operator.output(0)) != "f32":
         return
     product = _behind_identities(operator.output(0))
@@ -304,7 +304,6 @@ def part_products(operator: Any) -> None:
 
 
 def _behind_identities(value: Any) -> Any:
-    """Follow Identity, which the engine removes."""
     identity = _only_reader(value, "Identity")
     return value if identity is None else _behind_identities(identity.output(0))
 
@@ -321,7 +320,7 @@ _CONVOLUTIONS = name_set("Convolution GroupConvolution")
 
 
 def part_from_order(transpose: Any) -> None:
-    """Prevent the fusion of a Transpose with a convolution by a computed kernel of one pixel."""
+    """Prevent the fusion of a Transpose with a 1x1 convolution whose kernel is computed."""
     node = transpose.input_value(0).get_node()
     if node.get_type_name() in _CONVOLUTIONS and not is_constant(node.input_value(1)):
         shape = node.get_input_partial_shape(1)

@@ -19,7 +19,7 @@ from partition.graph import SUPPORTED, Reason, Unsupported, Value, Verdict, all_
 
 @dataclass(frozen=True, slots=True)
 class Restriction:
-    """Refused form of a node: op types in one text, check, and message after the op type."""
+    """Form of a node that is refused. `ops` are separated by spaces; `detail` follows the op type in the message."""
 
     ops: str
     applies: Callable[[forms.Form], object]
@@ -353,7 +353,7 @@ MOVING = operators.name_set(
 
 
 def counted_names(model: onnx.ModelProto) -> Collection[str]:
-    """Return the names of counts and positions, and of values that only move their elements."""
+    """Return the names of computed counts and positions, even after operators that move elements."""
     names: set[str] = set()
     for node in model.graph.node:
         if plain_domain(node.domain):
@@ -387,7 +387,7 @@ _CAP = 2
 
 
 def grouped_filters(model: onnx.ModelProto) -> frozenset[str]:
-    """Return filters of grouped convolutions, which must be constant."""
+    """Return the filters of grouped convolutions; the engine requires constants."""
     grouped = (
         node
         for node in model.graph.node
@@ -416,7 +416,7 @@ class ModelAnalysis:
         return ModelAnalysis(parts, size_names(model), *names, has_open_inputs(model))
 
     def is_size(self, name: str) -> bool:
-        """Check for a value computed from shapes alone, except reals: angles are no sizes."""
+        """Check for a value computed from shapes and constants only, unless it has floating-point numbers."""
         value = self.parts.value(name) if name in self.sizes else None
         return name in self.sizes and (value is None or value.dtype not in operators.FLOATS)
 
@@ -429,7 +429,7 @@ class ModelAnalysis:
 def judge(node: onnx.NodeProto, analysis: ModelAnalysis, switched_off: Collection[str] = ()) -> Verdict:
     """Return the tables' verdict on a node.
 
-    Values must be non-empty tensors of static shape and accepted type; parts of Concat may be empty.
+    Values must be non-empty tensors of static shape and supported type; inputs of Concat may be empty.
     """
     if plain_domain(node.domain):
         return Unsupported(Reason.UNSUPPORTED_DOMAIN, f"domain {node.domain!r} is not ONNX's own")
@@ -481,7 +481,7 @@ def _of_data(node: onnx.NodeProto, analysis: ModelAnalysis) -> Verdict:
 
 
 def _of_sizes(node: onnx.NodeProto, analysis: ModelAnalysis) -> Verdict | None:
-    """Return the verdict on a computation of sizes; None for other nodes."""
+    """Return the verdict on a node that computes sizes; None for other nodes."""
     # Dequantized constants are no sizes.
     if node.op_type in operators.QUANTIZING or not all(name in analysis.sizes for name in node.output if name):
         return None
@@ -496,7 +496,7 @@ def _of_sizes(node: onnx.NodeProto, analysis: ModelAnalysis) -> Verdict | None:
 
 
 def _bounded(node: onnx.NodeProto, parts: Parts) -> Verdict:
-    """Return the verdict on Min, Max or Clip of sizes; OpenVINO computes wrong dimensions after a negative bound."""
+    """Return the verdict on Min, Max or Clip of sizes; OpenVINO computes wrong dimensions if a bound is negative."""
     value = parts.value(node.output[0])
     if node.op_type not in _LEAST or value is None or value.static_shape is None:  # positions are not dimensions
         return SUPPORTED

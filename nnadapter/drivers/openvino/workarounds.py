@@ -345,7 +345,7 @@ NOTES = ("nnadapter", "notes")
 
 
 def apply_workarounds(model: Any, ops: Collection[str]) -> None:
-    """Change a model read from these ONNX ops; store notes in it."""
+    """Apply the workarounds that a model with these ONNX ops requires, in place, and store notes in it."""
     for row in WORKAROUNDS:
         if not row.ops.isdisjoint(ops):
             row.run(_operators(model))

@@ -21,7 +21,7 @@ Sizes = tuple[int, int, int, int, int]
 def _attention(out: Array, *shown: Array, query: Array, key: Array, value: Array, **parameters: Any) -> None:
     """Compute softmax(query [B, H, S, D] @ key [B, G, T, D]) @ value [B, G, T, E] per batch item.
 
-    `shown` receives the scores after the stage `scores`.
+    `shown`, an optional output, receives the scores after the stage in the parameter `scores`.
     """
     (batch, heads, queries, _), (groups, keys) = query.shape, key.shape[1:3]
     sizes = batch, groups, heads // groups, queries, keys
@@ -64,7 +64,7 @@ def _hidden_keys(
     right_window: int,
     **others: object,
 ) -> list[Array]:
-    """Return masks of hidden keys, each [B, G, R, S, T]."""
+    """Return masks, true for keys that a query must not see, each of the shape `sizes`."""
     batch, _, _, queries, keys = sizes
     positions, places, hidden = np.arange(queries)[:, None] + offset, np.arange(keys), []
     if lengths is not None:

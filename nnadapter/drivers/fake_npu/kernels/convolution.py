@@ -36,7 +36,7 @@ def fully_connected(
 def matmul(
     out: Array, x: Array, y: Array, *, transpose_x: bool, transpose_y: bool, finish: Finish | None = None
 ) -> None:
-    """Multiply stacks of matrices."""
+    """Multiply stacks of matrices, transposed if requested."""
     if transpose_x:
         x = _transposed(x)
     elif y.ndim == 2 and x.ndim > 2:

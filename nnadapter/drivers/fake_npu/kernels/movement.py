@@ -86,7 +86,6 @@ def _scatter_elements(out: Array, x: Array, indices: Array, updates: Array, *, a
 
 
 def _tensor_scatter(out: Array, x: Array, updates: Array, starts: Array | None = None, *, axis: int, mode: str) -> None:
-    """Copy a cache [B, …, L, …], then write updates from each batch item's start."""
     size, count = x.shape[axis], updates.shape[axis]
     begins = np.zeros(len(x), np.int64) if starts is None else starts
     places = begins.reshape(-1, 1) + np.arange(count)
@@ -102,7 +101,6 @@ def _tensor_scatter(out: Array, x: Array, updates: Array, starts: Array | None =
 
 
 def _one_hot(out: Array, indices: Array, values: Array, *, axis: int) -> None:
-    """Write the second value at each index, otherwise the first."""
     places = np.expand_dims(indices.astype(np.int64), axis)
     classes = np.arange(out.shape[axis]).reshape((-1,) + (1,) * (out.ndim - axis - 1))
     places = np.where(places < 0, places + out.shape[axis], places)
@@ -110,7 +108,6 @@ def _one_hot(out: Array, indices: Array, values: Array, *, axis: int) -> None:
 
 
 def _reverse_sequence(out: Array, x: Array, lengths: Array, *, batch_axis: int, time_axis: int) -> None:
-    """Reverse the first `lengths` elements of each batch item in time."""
     source, target = (np.moveaxis(array, (batch_axis, time_axis), (0, 1)) for array in (x, out))
     steps, ends = np.arange(source.shape[1]), lengths.reshape(-1, 1)
     if lengths.min() < 0 or lengths.max() > steps.size:

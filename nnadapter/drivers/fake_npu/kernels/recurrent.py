@@ -73,7 +73,6 @@ def _recurrent(
 
 
 def _gate(function: str, arguments: tuple[float, ...], x: Array, *, clip: float) -> Array:
-    """Apply an activation to arguments clipped to [-clip, clip]."""
     if np.isfinite(clip):
         x = np.clip(x, -clip, clip)
     compute: Function = _GATES.get(function) or FUNCTIONS[function]

@@ -62,7 +62,7 @@ ROUNDINGS: Mapping[str, Callable[[Array], Array]] = {
 
 
 def _places(size: int, result: int, scale: float, mode: str) -> Array:
-    """Return the input place of every result index along an axis.
+    """Return the input coordinate of every result index along an axis.
 
     float32 as in ONNX Runtime: the nearest pixel depends on the last bit of `1 / 0.33333334`.
     """
@@ -140,7 +140,7 @@ def _zero_outside(neighbors: Neighbors, size: int) -> Neighbors:
 
 
 def _reflected(place: Array, low: float, high: float) -> Array:
-    """Reflect places at both bounds until they lie between."""
+    """Reflect coordinates at both bounds until they lie between."""
     span = np.float32(high - low)
     if span == 0:
         return np.full_like(place, low)
@@ -154,7 +154,7 @@ def _reflected(place: Array, low: float, high: float) -> Array:
 
 
 def _weighted_sum(source: Array, axes: Sequence[tuple[int, Neighbors]]) -> Array:
-    """Return the weighted sum of neighbors, [C, places]."""
+    """Return the weighted sum of the neighbors of every sampled point, [C, points]."""
     total: Any = 0
     for neighbors in product(*(axis_neighbors for _, axis_neighbors in axes)):
         pixels: Any = 0
@@ -166,7 +166,6 @@ def _weighted_sum(source: Array, axes: Sequence[tuple[int, Neighbors]]) -> Array
 
 
 def _grid_sample(out: Array, x: Array, grid: Array, *, mode: str, padding_mode: str, align_corners: bool) -> None:
-    """Sample images at grid places in [-1, 1], last axis first."""
     axes = x.ndim - 2
     for image, places, target in zip(x, grid.reshape(len(x), -1, axes), out, strict=True):
         neighbors = [
@@ -195,7 +194,6 @@ def _grid_neighbors(grid: Array, size: int, mode: str, padding: str, corners: bo
 
 
 def _affine_grid(out: Array, theta: Array, *, align_corners: bool) -> None:
-    """Multiply places (x, y, …, 1) of an even grid by each image's matrix."""
     sizes = out.shape[1:-1]
     lines = [_even_places(size, align_corners) for size in sizes]
     places = np.stack(np.meshgrid(*lines, indexing="ij")[::-1], axis=-1).reshape(-1, len(sizes))
@@ -204,7 +202,7 @@ def _affine_grid(out: Array, theta: Array, *, align_corners: bool) -> None:
 
 
 def _even_places(size: int, corners: bool) -> Array:
-    """Return even places; -1 and 1 are centers of the outer pixels, or their edges."""
+    """Return evenly spaced coordinates; -1 and 1 are centers of the outer pixels if `corners`, otherwise their edges."""
     if corners:
         return np.linspace(-1, 1, size, dtype=np.float32)
     return ((np.arange(size, dtype=np.float64) * 2 + 1) / size - 1).astype(np.float32)
@@ -244,7 +242,6 @@ def _check_finite(regions: Array) -> None:
 
 
 def _roi_align(out: Array, x: Array, regions: Array, numbers: Array, *, half_pixel: bool, **parameters: Any) -> None:
-    """Pool samples in regions (left, top, right, bottom)."""
     scale, ratio = parameters["spatial_scale"], parameters["sampling_ratio"]
     _check_finite(regions)
     most, far = farthest_corner(x.shape[2:], scale), float(np.abs(regions).max(initial=0))
@@ -268,7 +265,7 @@ _Samples = tuple[Neighbors, int]
 
 
 def _samples(start: np.float32, length: np.float32, bins: int, size: int, sampling_ratio: int) -> _Samples:
-    """Place samples along a region's side; far outside the image they weigh 0."""
+    """Return sample coordinates along a region's side; samples far outside the image have weight 0."""
     step = length / np.float32(bins)
     count = sampling_ratio or max(0, int(np.ceil(step)))
     inner = (np.arange(count, dtype=np.float32) + np.float32(0.5)) * step / np.float32(max(count, 1))
@@ -279,7 +276,7 @@ def _samples(start: np.float32, length: np.float32, bins: int, size: int, sampli
 
 
 def _pool_samples(out: Array, image: Array, sides: Sequence[_Samples], *, is_mean: bool) -> None:
-    """Write the mean of each bin's samples, or their largest weighted neighbor."""
+    """Write the mean of each bin's samples, or the largest of their weighted neighbors."""
     (rows, down), (columns, across) = sides
     if not down * across:
         out[...] = 0
@@ -294,7 +291,6 @@ def _pool_samples(out: Array, image: Array, sides: Sequence[_Samples], *, is_mea
 
 
 def _max_roi_pool(out: Array, x: Array, regions: Array, *, spatial_scale: float) -> None:
-    """Write the largest pixel per bin of regions (image number, left, top, right, bottom)."""
     _check_finite(regions)
     numbers = regions[:, 0].astype(np.int64)
     check_indices(numbers, len(x))

@@ -115,7 +115,7 @@ def _lowest(dtype: np.dtype[Any]) -> float:
 
 
 def max_pool(out: Array, x: Array, *, first: int, **geometry: Any) -> None:
-    """Write the maximum of each window; NaN wins."""
+    """Write the maximum of each window; NaN wins. Spatial axes begin at `first`."""
     window, result = Window(**geometry), out.shape[first : first + x.ndim - 2]
     np.copyto(out, _combined(x, window, first, result, np.maximum, _lowest(x.dtype)))
 
