@@ -98,7 +98,6 @@ class _Gaps:
         self._by_size: list[tuple[int, int]] = []
 
     def take(self, size: int) -> int:
-        """Allocate from the tightest gap, or at the end."""
         if size == 0:
             return 0
         position = bisect_left(self._by_size, (size, 0))
@@ -289,9 +288,7 @@ class Arenas:
         return arena
 
     def _idle_for(self, holder: object) -> Arena | None:
-        """Remove and return an idle arena: one with state of `holder` if any, otherwise the largest; None if none is
-        idle.
-        """
+        """Remove and return the idle arena with state of `holder`, otherwise the largest idle one; None without any."""
         while idle := list(self._idle):
             arena = max(idle, key=lambda arena: (holder in arena.bound, arena.bytes.size))
             try:

@@ -18,9 +18,9 @@ from nnadapter.process.resources import memoize
 
 
 def named_call(device: str, call: str, segment: int | None = None, nodes: Sequence[str] = ()) -> Callable[..., Any]:
-    """Return a caller: it calls its first argument with the other arguments, and its name appears in crash traces.
+    """Return a function that calls its first argument with the others.
 
-    The name contains the device, the driver's method `call`, the index `segment` and the names of its `nodes`.
+    Its name, which crash traces show, contains the arguments of `named_call`; `call` is the driver's method.
     """
     return _named(
         f"device {device!r}, call {call!r}{'' if segment is None else f', segment {segment}'}{_listed(nodes)}"

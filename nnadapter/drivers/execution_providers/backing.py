@@ -120,7 +120,7 @@ def library_path(source: LibrarySource) -> str:
 def register(provider: str, path: str) -> Sequence[onnxruntime.OrtEpDevice]:
     """Register a plug-in library, at most once, and return the provider's devices.
 
-    The name is ONNX Runtime's usual one; if it has no devices, the provider's own name.
+    It gets ONNX Runtime's usual name or, if that has no devices, the provider's.
 
     Raises:
         DeviceUnavailableError: no library, or no supported hardware.
@@ -180,7 +180,7 @@ class Assignment:
 
     @property
     def cpu_work(self) -> str:
-        """End of a sentence that counts the nodes on the CPU; empty if there are none."""
+        """End of a sentence that counts nodes on the CPU; empty without any."""
         count = len(self.cpu_nodes) + len(self.cpu_op_types_in_functions)
         return f"leaves {count} nodes to ONNX Runtime's CPU" if count else ""
 
@@ -192,7 +192,7 @@ class Assignment:
 
         A node without assignment was folded or fused, so it is supported. It is refused if parts of functions run on
         the
-        CPU, because it may be one of these functions.
+        CPU, which may be its own.
         """
         # kernel availability does not depend on sizes, acceptance by a compiler may
         reason = Reason.UNSUPPORTED_OPERATION if provider in providers.BY_KERNELS else Reason.DEVICE_REFUSED

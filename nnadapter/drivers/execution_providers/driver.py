@@ -109,7 +109,6 @@ class EpDriver(Driver):
     """Driver of devices `ort:NAME`."""
 
     def open(self, device_id: str) -> Device:
-        """Return the device; `EpDevice.create_context` checks that it is available."""
         if device_id in ("", "0"):
             raise DeviceNotFoundError("ort needs the name of a provider, as in 'ort:CUDA'; see `nnadapter devices`")
         provider = providers.full_name(device_id, onnxruntime.get_all_providers())

@@ -142,7 +142,7 @@ def _copied(value: Any, provider: str) -> Any:
 
 @memoize(_KINDS)
 def _identity(provider: str, element_type: int) -> onnxruntime.InferenceSession:
-    """Return a session that copies a value. For some providers there is no other device-to-device copy."""
+    """Return a session that copies, because some providers have no other device-to-device copy."""
     return Backing(provider=provider).open(Loadable(model_of_one(b"Identity", 1, element_type)))
 
 
@@ -400,7 +400,6 @@ def _value_names(session: onnxruntime.InferenceSession) -> dict[str, list[str]]:
 
 
 def _needs(backing: Backing) -> dict[str, Any]:
-    """Return everything that a serialized program depends on."""
     return {
         "provider": backing.provider,
         "version": backing.version,

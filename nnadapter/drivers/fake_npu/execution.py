@@ -234,7 +234,6 @@ class FakeNpuExecution(Execution):
 
     @property
     def _holder(self) -> object:
-        """Key of the bound instructions in an arena."""
         return self
 
     def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:

@@ -48,7 +48,6 @@ _Translations = tuple[tuple[tuple[type[Exception], ...], type[errors.NNAdapterEr
 
 @memoize(1)
 def _translations() -> _Translations:
-    """Return (ONNX Runtime's exceptions, our class), most specific first."""
     from onnxruntime.capi import onnxruntime_pybind11_state as native
 
     model_errors = (native.InvalidGraph, native.InvalidProtobuf, native.NoModel, native.NotImplemented, native.Fail)
@@ -63,7 +62,7 @@ def _translations() -> _Translations:
 
 @contextmanager
 def translated(problem: str, advice: str, default: type[errors.NNAdapterError] | None = None) -> Iterator[None]:
-    """Translate ONNX Runtime's exceptions of the block into `default`; if None, into the class for the exception."""
+    """Translate ONNX Runtime's exceptions of the block into `default`; without it, according to their class."""
     try:
         yield
     except Exception as error:
@@ -76,7 +75,7 @@ def translated(problem: str, advice: str, default: type[errors.NNAdapterError] |
 def translation(
     error: Exception, problem: str, advice: str, default: type[errors.NNAdapterError] | None = None
 ) -> Exception:
-    """Return the translated error; errors of unknown classes are returned unchanged."""
+    """Return the translated error; an error of unknown class is returned unchanged."""
     if isinstance(error, errors.NNAdapterError):
         return error
     if "terminate flag" in str(error):

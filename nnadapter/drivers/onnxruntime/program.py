@@ -36,7 +36,7 @@ _uncounted: ContextVar[int] = ContextVar("uncounted", default=0)
 
 
 class _Pools:
-    """Common target of all permits, which are weak references."""
+    """Target of all permits, which are weak references."""
 
 
 _POOLS = _Pools()
@@ -115,7 +115,7 @@ class CpuProgram(Program):
             register_after_fork(self)
 
     def after_fork(self) -> None:
-        """Keep the session alive in a forked child: its destructor would wait for threads that do not exist there."""
+        """Keep the session alive in a forked child: its destructor would wait for threads of the parent."""
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._session))
 
     @property

@@ -101,9 +101,7 @@ def goes_by_memory(session: onnxruntime.InferenceSession) -> bool:
 
 
 def gives_foreign_memory(session: onnxruntime.InferenceSession) -> bool:
-    """Return whether the Python interface reads beyond the end of an output, because it ignores that elements are
-    packed.
-    """
+    """Return whether the Python interface reads beyond the end of an output, because it ignores packing."""
     return any(value.type == _PACKED_BYTES for value in session.get_outputs()) and goes_by_memory(session)
 
 
@@ -201,7 +199,7 @@ def results_of(binding: onnxruntime.IOBinding) -> list[onnxruntime.OrtValue]:
 
 
 def _independent_values(values: Any) -> list[onnxruntime.OrtValue]:
-    """Copy the references in a native vector; indexing is faster than iteration."""
+    """Copy the references of a native vector; indexing is faster than iteration."""
     from onnxruntime.capi import onnxruntime_pybind11_state as native
 
     from nnadapter.process.real_onnxruntime import onnxruntime
@@ -220,7 +218,7 @@ def native_value(array: Array) -> Any:
 
 
 def ort_value_of(result: Any, type_: str = "") -> Any:
-    """Return a result as an OrtValue, with shared memory if possible; `type_` is the type of an empty list."""
+    """Return a result as an OrtValue, sharing memory if possible; `type_` is that of an empty list."""
     from nnadapter.process.real_onnxruntime import onnxruntime
 
     if isinstance(result, np.ndarray):

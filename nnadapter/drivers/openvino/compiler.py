@@ -106,7 +106,7 @@ def signature_of(compiled: Any, model: onnx.ModelProto) -> engine.Ports:
 
 
 def _inputs_of(compiled: Any, model: onnx.ModelProto) -> tuple[int | None, ...]:
-    """Return the engine's port number for every ONNX input; None for inputs that the engine dropped.
+    """Return the engine's port number for every ONNX input; None for dropped inputs.
 
     The engine renames an input that is also an output; the order stays.
     """
@@ -278,9 +278,9 @@ class Asker:
         return {position: refusal for refusal, positions in answers if refusal is not None for position in positions}
 
     def _takes_at_once(self, cases: Mapping[int, _Case], parts: Parts) -> bool:
-        """Check whether the engine accepts the nodes of all cases in one query.
+        """Check whether the engine accepts the nodes of all cases together.
 
-        Queries are slow, so one node represents all cases that are roughly equal.
+        Queries are slow, so only one of roughly equal cases is queried.
         """
         if self._device not in _BY_RANKS or not cases:
             return not cases

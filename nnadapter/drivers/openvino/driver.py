@@ -230,7 +230,7 @@ def _row(name: str, kind: str) -> DeviceInfo:
 
 
 def _is_there(name: str) -> bool:
-    """Check whether a device responds, without loading the libraries of other devices.
+    """Check whether a device responds, without loading the libraries of others.
 
     Names such as `GPU.1` need a search, because the CPU responds to any number.
     """

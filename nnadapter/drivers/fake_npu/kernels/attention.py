@@ -97,7 +97,6 @@ def _softmax(scores: Array, *, zeros_without_keys: bool) -> None:
 
 
 def _rotary_embedding(out: Array, x: Array, cosine: Array, sine: Array, *, interleaved: bool) -> None:
-    """Rotate pairs of features, from two halves or neighbors, and copy the others."""
     pairs, cosine, sine = cosine.shape[-1], cosine[:, None], sine[:, None]
     first = slice(0, 2 * pairs, 2) if interleaved else slice(0, pairs)
     second = slice(1, 2 * pairs, 2) if interleaved else slice(pairs, 2 * pairs)
@@ -110,7 +109,6 @@ def _rotary_embedding(out: Array, x: Array, cosine: Array, sine: Array, *, inter
 def _linear_attention(
     out: Array, state: Array, *, query_heads: int, key_value_heads: int, scale: float, update_rule: str, **inputs: Array
 ) -> None:
-    """Decay, correct, extend and read a state [D, E] per head at every step."""
     queries, results = (_by_head(array, query_heads) for array in (inputs["query"], out))
     keys, values = (_by_head(inputs[name], key_value_heads) for name in ("key", "value"))
     fading = np.exp(_by_head(inputs["decay"], key_value_heads))[..., None] if "decay" in inputs else None
@@ -127,7 +125,6 @@ def _linear_attention(
 
 
 def _by_head(packed: Array, heads: int) -> Array:
-    """View [B, T, heads * depth] as [T, B, heads, depth]."""
     return packed.reshape(*packed.shape[:2], heads, -1).swapaxes(0, 1)
 
 

@@ -64,7 +64,6 @@ def _sum(out: Array, first: Array, second: Array, *others: Array) -> None:
 
 
 def _along(values: Array, x: Array, axis: int) -> Array:
-    """Reshape scales or zero points to broadcast along an axis."""
     return values.reshape([-1 if dim == axis else 1 for dim in range(x.ndim)])
 
 

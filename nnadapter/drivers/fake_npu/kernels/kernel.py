@@ -144,7 +144,6 @@ def _selu(x: Array, alpha: float, gamma: float = 1.0) -> Array:
 
 
 def _softplus(x: Array) -> Array:
-    """Compute max(x, 0) + log(1 + exp(-|x|)) without overflow."""
     return _at_least(x, 0) + np.log1p(np.exp(-np.abs(x)))
 
 

@@ -60,7 +60,6 @@ def _top_k(values: Array, indices: Array, x: Array, *, axis: int, largest: bool)
 def _running(
     out: Array, x: Array, *, axis: int, exclusive: bool, reverse: bool, function: np.ufunc, first: int
 ) -> None:
-    """Write cumulative results; exclusive ones start with `first`."""
     if reverse:
         x, out = np.flip(x, axis), np.flip(out, axis)
     x, out = np.moveaxis(x, axis, 0), np.moveaxis(out, axis, 0)

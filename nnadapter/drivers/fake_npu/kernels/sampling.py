@@ -19,7 +19,7 @@ from nnadapter.ir.index_ranges import farthest_corner
 from nnadapter.ir.operand import Array
 
 CoordinateRule = Callable[[Array, np.float32, int, int], Array]
-"""Places in the result, scale, input size, result size -> places in the input."""
+"""Result indices, scale, input size, result size -> input coordinates."""
 
 
 _HALF = np.float32(0.5)
@@ -129,7 +129,7 @@ _NEIGHBORS: Mapping[str, Callable[[Array], Neighbors]] = {
     "linear": _linear,
     "nearest": lambda place: [(place, np.ones_like(place))],
 }
-"""Places -> neighbors by mode, possibly outside; "nearest" expects whole places."""
+"""Coordinates -> neighbors by mode, possibly outside; "nearest" expects whole coordinates."""
 
 
 def _zero_outside(neighbors: Neighbors, size: int) -> Neighbors:
@@ -140,7 +140,6 @@ def _zero_outside(neighbors: Neighbors, size: int) -> Neighbors:
 
 
 def _reflected(place: Array, low: float, high: float) -> Array:
-    """Reflect coordinates at both bounds until they lie between."""
     span = np.float32(high - low)
     if span == 0:
         return np.full_like(place, low)
@@ -154,7 +153,6 @@ def _reflected(place: Array, low: float, high: float) -> Array:
 
 
 def _weighted_sum(source: Array, axes: Sequence[tuple[int, Neighbors]]) -> Array:
-    """Return the weighted sum of the neighbors of every sampled point, [C, points]."""
     total: Any = 0
     for neighbors in product(*(axis_neighbors for _, axis_neighbors in axes)):
         pixels: Any = 0
@@ -202,7 +200,6 @@ def _affine_grid(out: Array, theta: Array, *, align_corners: bool) -> None:
 
 
 def _even_places(size: int, corners: bool) -> Array:
-    """Return evenly spaced coordinates; -1 and 1 are centers of the outer pixels if `corners`, otherwise their edges."""
     if corners:
         return np.linspace(-1, 1, size, dtype=np.float32)
     return ((np.arange(size, dtype=np.float64) * 2 + 1) / size - 1).astype(np.float32)
