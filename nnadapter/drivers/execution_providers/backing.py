@@ -307,8 +307,7 @@ class Backing:
         profile: SessionProfile | None = None,
         without: Sequence[str] = (),
     ) -> onnxruntime.InferenceSession:
-        """Return a session on the provider without the optimizers in `without`; ONNX Runtime's errors are not
-        translated.
+        """Return a session on the provider without the optimizers in `without`; errors are not translated.
 
         `level` defaults to the option `optimization`; `profile` receives events.
         """

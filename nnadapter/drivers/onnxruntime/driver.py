@@ -53,7 +53,7 @@ _PACKED: Mapping[tuple[str, str], tuple[_Packed, ...]] = {
 
 
 def kernel_verdicts(model: onnx.ModelProto) -> Mapping[int, Verdict]:
-    """Return refusals, by position, of nodes that load but fail at run time, because an input packs several operands."""
+    """Return refusals, by position, of nodes that load but fail at run time, because inputs pack several operands."""
     nodes = {at: node for at, node in enumerate(model.graph.node) if (node.domain, node.op_type) in _PACKED}
     ranks = _ranks(model) if nodes else {}
     verdicts = {position: _kernel_verdict(node, ranks) for position, node in nodes.items()}

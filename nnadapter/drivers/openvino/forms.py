@@ -308,7 +308,7 @@ def is_beside_quantized(form: Form) -> bool:
 
 
 def has_scales_elsewhere(form: Form) -> bool:
-    """Check for a weight with scales per block, or with scales along an axis for which a reader allows only one scale."""
+    """Check for a weight with scales per block, or with several along an axis for which a reader allows only one."""
     if not _is_weight(form) or math.prod(form.shape(1)) == 1:
         return False
     if len(form.shape(1)) != 1 or form.attribute("block_size", 0):

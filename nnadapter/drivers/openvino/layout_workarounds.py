@@ -135,9 +135,7 @@ def _gathers_back(gather: Any) -> bool:
 
 
 def keep_parts(concat: Any) -> None:
-    """Replace a Split by one with explicit sizes before a Concat of three parts, which the engine's pattern does not
-    match.
-    """
+    """Replace a Split before a Concat of three parts by one with explicit sizes, which the engine does not match."""
     sources = concat.input_values()
     splits = {source.get_node().get_friendly_name(): source.get_node() for source in sources}
     if len(sources) != _PARTS or len(splits) > 1:
@@ -211,9 +209,7 @@ def _reduced_axis(reduction: Any) -> int | None:
 
 
 def _meets_constants(operator: Any) -> bool:
-    """Check whether a chain of operators, each the only reader, combines the result with a constant of several
-    elements.
-    """
+    """Check whether a chain of single readers combines the result with a constant of several elements."""
     readers = operator.output(0).get_target_inputs()
     while len(readers) == 1:
         reader = next(iter(readers))
