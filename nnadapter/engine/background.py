@@ -123,7 +123,7 @@ class BackgroundPlanner:
                     self._queue.pop(key, None)
 
     def _next_key(self) -> _Key | None:
-        """Return the shapes and branch selection to plan next; None if there are none or only daemon threads remain."""
+        """Return the shapes and branch selection to plan next; None if there are none, or the process is ending."""
         with self._lock:
             key = None if _is_process_over() else next(iter(self._queue), None)
             if key is None:

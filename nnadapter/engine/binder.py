@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 class Bindable(NamedTuple):
     """Plan to bind, with the information that differs between a model and a compiled file.
 
-    `reads` maps each segment to the inputs of its program. `nodes_of` returns the node names of a step.
+    `reads` maps each segment to the inputs of its program.
     """
 
     plan: Plan
@@ -86,7 +86,8 @@ class Binder:
     ) -> bound_steps.BoundStep:
         """Return the step of a segment, bound to a program that reads `inputs`.
 
-        `takes_sizes` means that runs pass it the symbolic sizes. `expected` overrides the output types in the plan.
+        With `takes_sizes`, runs pass the symbolic sizes to the program. `expected` overrides the output types in the
+        plan.
         """
         step, names = self._plan.steps[segment], tuple(inputs)
         fields = self._fields.get(segment)

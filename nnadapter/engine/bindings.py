@@ -203,7 +203,7 @@ def _device_of(target: Target) -> str:
 
 
 def _replaced(values: Mapping[str, DeviceValue], feed: Mapping[str, Any], targets: Mapping[str, Target]) -> list[str]:
-    """Return the inputs that can be donated: an output replaces them, and nothing else reads them."""
+    """Return the inputs to donate: an output is bound to the same value, which nothing else reads."""
     target_ids = {id(target) for target in targets.values() if isinstance(target, DeviceValue)}
     fed = Counter(id(feed[name]) for name in values)
     return [
@@ -268,7 +268,7 @@ def _refuse_other(name: str, result: Any, dtype: str, shape: tuple[int, ...]) ->
 
 
 def array_at(name: str, device_type: str, element_type: Any, shape: Sequence[int], address: int) -> Array:
-    """Return an array over `shape` elements at an address in host memory; raise for other devices and for address 0."""
+    """Return host memory at an address as an array of this shape; raise for other devices and for address 0."""
     import ctypes
 
     if device_type != CPU:

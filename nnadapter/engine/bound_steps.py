@@ -107,7 +107,7 @@ def _copies(values: list[Any], slot: int) -> Copies:
 
 
 def deliver(copies: Copies, name: str, device: str, transfers: list[Transfer]) -> Copies:
-    """Copy an output to the requested device if that has memory of its own, and return it."""
+    """Return an output, copied to the requested device if that has memory of its own."""
     if device and not copies.is_on(device) and has_memory(device) and can_lie_on_devices(copies):
         copies.on(device, name, transfers)
     return copies
@@ -340,7 +340,7 @@ def _over_rows(extreme: np.ufunc, flat: Array, count: int) -> Array:
 
 
 class Substitute(NamedTuple):
-    """Program on another device that runs a step in place of its own."""
+    """Program on another device that can replace the program of a step."""
 
     device: str
     display_name: str

@@ -29,7 +29,7 @@ class Fork(Generic[Selection]):
     """Node of a decision tree: conditions of `If` nodes that are computed together from the inputs. Thread-safe.
 
     `make` returns the next fork, or the final selection of branches, for the values of the conditions; it may be called
-    twice. `otherwise` returns the selection if the conditions cannot be computed.
+    twice for the same values. `otherwise` returns the selection if the conditions cannot be computed.
     """
 
     def __init__(

@@ -56,7 +56,7 @@ class NothingGainedError(NNAdapterError):
 def refuse_without_gain(partitioning: Partitioning) -> None:
     """Raise NothingGainedError if no accelerator runs a node of the selected branches.
 
-    If the branches hold only constants, any accelerated node counts.
+    If the branches contain only constants, any node on an accelerator suffices.
     """
     names = [name for decision in partitioning.model.prepared.branch_decisions for name in decision.nodes]
     inside = re.compile(f"(?:{'|'.join(map(re.escape, names))})_*/")
@@ -190,7 +190,7 @@ class BranchSelections:
         shapes: InputShapes,
         take: Callable[[], LeasedPlan[Compiled] | None],
     ) -> LeasedPlan[Compiled] | None:
-        """Take a plan by `take`; return None if the original model is to serve these shapes."""
+        """Return the plan from `take`; return None if the original model is to serve these shapes."""
         if selection is self._own or not selection.serves(shapes):
             return None
         try:
@@ -255,7 +255,7 @@ def partition_selected(
     values: Mapping[str, Any],
     plan: Callable[[Prepared], Partitioning],
 ) -> tuple[Partitioning, Notes]:
-    """Return the partitioning of the model that these inputs select, as sessions plan it, and report notes.
+    """Return the partitioning of a session with these inputs, which may select branches, and notes for the report.
 
     Conditions on missing inputs are assumed true. Raises InvalidInputError for unknown inputs or unfit contents.
     """

@@ -71,7 +71,7 @@ class CachedPlanSource(FilePlanSource):
     """Plan source of a cache entry. For inputs without a plan there, another source plans the model. Thread-safe.
 
     Args:
-        original_model_shapes: shapes that run with all branches, by selection of branches.
+        original_model_shapes: by selection of branches, the shapes that the original model serves instead.
         plan_model: returns a source that plans the model; its argument is the reason, for the report.
     """
 

@@ -134,7 +134,7 @@ class Compiler:
     def _compile_segments(
         self, partitioning: Partitioning, programs: SegmentPrograms, without: Collection[int] = ()
     ) -> list[Failure]:
-        """Add the programs that `programs` lacks, except for segments in `without`; return the failures.
+        """Compile the segments that `programs` lacks, except those in `without`, and add them; return the failures.
 
         After a failure the host's segments are not compiled, since the graph will be cut again.
         """
@@ -159,7 +159,7 @@ class Compiler:
     def _compile_or_retry(
         self, partitioning: Partitioning, step: Step, admitted: AdmittedSegment | None, programs: SegmentPrograms
     ) -> SegmentProgram:
-        """Compile a segment for its device; retry once after a transient error, and as long as memory can be freed."""
+        """Compile a segment; retry once after a transient error, and out of memory while idle plans can be closed."""
         while True:
             try:
                 return self._compile_segment(partitioning, step, admitted, programs)
@@ -383,7 +383,7 @@ def _nodes_at_fault(partitioning: Partitioning, step: Step, error: BaseException
 
 
 def _delegated_segments(partitioning: Partitioning, remaining: Step) -> dict[Atoms, Unsupported]:
-    """Return a refusal of every accelerated segment, because ONNX Runtime cannot load the step `remaining`.
+    """Return refusals of all accelerated segments, so that ONNX Runtime, which cannot load `remaining`, gets the model.
 
     It may load a contradictory model but not its parts, since their types are known.
     """
@@ -411,7 +411,7 @@ def _host_of(partitioning: Partitioning, step: Step) -> SessionDevice:
 
 
 def _new_places(old: Partitioning, step: Step, new: Partitioning) -> str:
-    """Return a report text on where the nodes of a step of `old` are in `new`."""
+    """Return a report text on the devices to which the nodes of a step move."""
     names = set(_nodes_of(old, step))
     counts: dict[str, int] = {}
     segments = 0

@@ -65,7 +65,7 @@ class Watch:
     ended: float = -inf
 
     def is_broken_by(self, seconds: float, ended: float) -> bool:
-        """Record a run; return True if runs contradict the measured time. Both times are in seconds."""
+        """Record a run of `seconds` until `ended`; return True if recent runs contradict the measured time."""
         overlaps, self.ended = ended - seconds < self.ended - _CLOCK_SECONDS, ended
         if overlaps:
             self.block = []
@@ -155,7 +155,7 @@ class Compiled(RunnablePlan):
 
     @property
     def run_partitioning(self) -> Partitioning:
-        """Partitioning that the programs were compiled from."""
+        """Partitioning that the programs were compiled from: the dynamic one, if any."""
         return self.partitioning if self.dynamic is None else self.dynamic.partitioning
 
     @property

@@ -254,7 +254,7 @@ class _Run:
         self._runs[bound.step.segment] = run_step(bound, self._run)
 
     def _is_enqueued(self, bound: BoundStep) -> bool:
-        """Enqueue a step and return True; otherwise wait for pending steps and return False: it must run now."""
+        """Enqueue a step; otherwise wait for pending steps and return False, so that the caller runs it."""
         transfers = self._run.transfers
         assert bound.residence is not None and transfers is not None, "only such steps are enqueued"
         segment = bound.step.segment

@@ -194,9 +194,8 @@ _LEAST_LEFT = 0.001
 class RunControl:
     """Control of one run: stop, deadline, and turns on devices.
 
-    `stop` takes no lock, so any thread and finalizers may call it. `has_holder` means that a caller may call it.
-    `turns`
-    and `number`, the position of the run, are for runs of a stream.
+    `stop` takes no lock, so any thread and finalizers may call it. With `has_holder`, a caller may call it. Runs of a
+    `Stream` share `turns`, in which they have a `number`.
     """
 
     def __init__(self, turns: Turns | None = None, number: int = 0, *, has_holder: bool = False) -> None:

@@ -88,7 +88,7 @@ class DeviceValue:
 
     @classmethod
     def ortvalue_from_numpy(cls, numpy_obj: Array, device_type: str = CPU, device_id: int = 0) -> Self:
-        """Return `from_numpy` for a device that is named as in ONNX Runtime, by type and number."""
+        """Call `from_numpy` for a device that is named as in ONNX Runtime, by type and number."""
         return cls.from_numpy(numpy_obj, device_named(device_type, device_id))
 
     @classmethod
@@ -199,7 +199,7 @@ class DeviceValue:
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
     ) -> Any:
-        """Return a copy of the contents, since some consumers write to read-only tensors.
+        """Return a DLPack capsule with a copy of the contents, since some consumers write to read-only tensors.
 
         The copy is in device memory if the device supports DLPack. With `copy=False` the contents are shared and
         flagged as read-only; BufferError if that is impossible.
@@ -233,7 +233,7 @@ class DeviceValue:
         return int(array.ctypes.data)
 
     def as_sparse_tensor(self) -> Any:
-        """Raise TypeError: the value is always dense. OrtValue has this method."""
+        """Raise TypeError: the value is always dense."""
         raise TypeError("the value is a dense tensor; only an OrtValue of a sparse tensor gives one")
 
     def _get_c_value(self) -> Any:

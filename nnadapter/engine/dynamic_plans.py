@@ -90,7 +90,7 @@ class DynamicPlans(ABC, Generic[PlanT]):
         self._entries = (entry, *(other for other in self._entries if other is not entry))
 
     def end_use(self, use: object) -> None:
-        """End a use that got no plan."""
+        """End a use (see `PlanCache`) that got no plan."""
         for plans in (self._plans, self._templates):
             plans.users.pop(use, None)
             plans.close_unused()

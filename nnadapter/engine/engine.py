@@ -405,7 +405,7 @@ class Repeat:
 
     Args:
         sizes: symbolic sizes passed to the plan; None if it takes none.
-        serves: test of other shapes; None if it requires the model.
+        serves: test of whether the plan serves other shapes; None if only the plan source knows.
         fits: test that a feed selects the same branches; None if feeds select none.
     """
 
@@ -488,7 +488,7 @@ class Repeat:
             TENSORS.free_orphans()
 
     def at_other_sizes(self, feed: Any, names: Sequence[str]) -> tuple[Repeat, tuple[tuple[int, ...], ...]] | None:
-        """Return a copy for the shapes of this feed, with these; None if the feed needs another plan."""
+        """Return a copy for the shapes of this feed, and these shapes; None if the feed needs another plan."""
         expected = self._expected
         if self._serves is None or type(feed) is not dict or not len(feed) == len(expected) == len(names):
             return None

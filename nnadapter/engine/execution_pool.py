@@ -188,7 +188,7 @@ class WrappedProgram(Program):
 
 
 class SameProgram(WrappedProgram):
-    """Program of an equal step, which closes it; only the executions belong to this step."""
+    """Program shared with an equal step, which closes it; each step has executions of its own."""
 
     @property
     def memory_bytes(self) -> int:

@@ -56,7 +56,7 @@ class RunState(NamedTuple):
     """True if values are not released after their last reader."""
 
     def stopped(self, bound: BoundStep, device: str) -> errors.CancelledError | None:
-        """Return the error of a run that was stopped while a device ran a step, if it was."""
+        """Return the CancelledError for a step on `device` if the run was stopped during it."""
         control, segment = self.control, bound.step.segment
         if control is None or not control.is_over:
             return None
@@ -136,7 +136,7 @@ def after_failure(bound: BoundStep, error: BaseException, run: RunState, started
 
 
 def _run_paused(bound: BoundStep, run: RunState, started: float) -> StepRun:
-    """Run the substitute of a step without trying its device, which is paused."""
+    """Run the substitute of a step whose device is paused."""
     failure = bound.health.text(bound.health_keys) or f"device {bound.step.device!r} was paused"
     substitute = _substitute_of(bound, errors.ExecutionError(failure, device=bound.step.device, phase="run"))
     results = _compute_on_substitute(substitute, bound, failure, run)
@@ -398,7 +398,7 @@ class CompiledPlan:
         out_devices: OutDevices | None,
         control: RunControl | None,
     ) -> tuple[list[Any], Provenance]:
-        """Run the entire model on the CPU, or raise `error`; a plan that is itself wrong is abandoned."""
+        """Run the entire model on the CPU, or raise `error`; after an OtherShapeError, later runs skip the plan."""
         if isinstance(error, _FINAL_ERRORS) or self._make_cpu_fallback is None:
             raise error
         with self._lock:
@@ -436,7 +436,7 @@ class CompiledPlan:
         *,
         keeps_values: bool = False,
     ) -> tuple[list[Any], Provenance, list[Any]]:
-        """Return outputs, provenance, and the values that remain by slot."""
+        """Run the steps; return outputs, provenance, and by slot the values that were not released."""
         if self._guarded_shapes is not None and sizes is not None:
             feeds = {**feeds, **self._guarded_shapes.shape_derived_values_at(sizes)}
         values = self._values_of(feeds)

@@ -157,7 +157,7 @@ Cause = tuple[str, Reason | None]
 
 
 def refuse_fallback(partitioning: Partitioning) -> None:
-    """Raise NotDelegatedError if fallback is forbidden, but an unnamed device would run nodes."""
+    """Raise NotDelegatedError if fallback is forbidden, but a device that the user did not name would run nodes."""
     plan, setting = partitioning.plan, partitioning.setting
     unnamed = {device.name for device in setting.devices if not device.named}
     spare = [step for step in plan.steps if step.device in unnamed]

@@ -42,7 +42,7 @@ class CountedNode(Protocol):
 
 
 class CountRule(NamedTuple):
-    """Inputs of an operator that are counts, the least number of elements of its result, and the allowed number."""
+    """Positions of an operator's counts, a function from these to the least elements of its result, and the limit."""
 
     positions: tuple[int, ...]
     elements: Callable[..., float]
@@ -119,7 +119,7 @@ class CountCheck:
 
 
 def wire_checks(source: str | os.PathLike[str] | bytes, inputs: frozenset[str]) -> tuple[CountCheck, ...]:
-    """Return the count checks of a serialized model, read without the onnx package; none for others."""
+    """Return the count checks of a serialized model, read without the onnx package; empty if unreadable."""
     try:
         with mapped(source) as contents:
             if not mentioned(contents, frozenset(map(str.encode, RULES))):

@@ -63,7 +63,7 @@ class FileDevice:
 
     @cached_property
     def is_unchanged(self) -> bool:
-        """True if driver version and hardware are as at compile time; used if drivers do not check programs."""
+        """True if driver version and hardware are as at compile time."""
         info = device_info(self.name)
         return (info.version or info.distribution, info.sub_type) == self.recorded
 
@@ -451,7 +451,6 @@ class Loader:
     def _make_substitute(
         self, record: Message, slots: Mapping[str, int], step: Step, error: BaseException | None
     ) -> Substitute:
-        """Load the CPU's segment in place of a step."""
         message = record.steps[step.segment]
         nodes = list(message.nodes)
         try:
@@ -476,7 +475,7 @@ class Loader:
 
 
 def _overlap_of(plan: Plan, reads: Reads, streaming: Set[str], record: Message) -> Overlap:
-    """Return which steps of a plan may overlap; in threads only as the file records."""
+    """Return which steps of a plan may overlap; only steps that the file records may run in threads."""
     enqueued = enqueued_of(plan, streaming)
     is_unchanged = all(
         step.device == recorded_step.device for step, recorded_step in zip(plan.steps, record.steps, strict=True)

@@ -31,13 +31,7 @@ if TYPE_CHECKING:
 
 
 class FilePlanSource(PlanSource[FilePlan]):
-    """Plans of a compiled file, loaded when needed. Thread-safe.
-
-    Raises:
-        CompiledModelError: the file is damaged, or has nothing that runs here.
-        DeviceNotFoundError, DeviceUnavailableError: a device is missing.
-        InvalidOptionError: devices or options do not fit.
-    """
+    """Plans of a compiled file, loaded when needed. Thread-safe."""
 
     def __init__(
         self,

@@ -32,7 +32,7 @@ Into = tuple[Array, ...]
 
 
 class Place(NamedTuple):
-    """Shape, dtype and place in memory of one output of a step."""
+    """Shape, dtype and offset of one output of a step."""
 
     dimensions: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -57,7 +57,7 @@ class RunBuffers(NamedTuple):
         return tuple(np.empty(place.dimensions, place.dtype) if array is None else array for place, array in row)
 
     def copy_if_aliased(self, results: Sequence[Any], into: Into = ()) -> Sequence[Any]:
-        """Copy results in the memory block, such as views of inputs, but not the arrays of `into`."""
+        """Return results; views of the memory block are copied, except the arrays of `into`."""
         if results is into:
             return results
         buffer_ids = set(map(id, into))
@@ -154,12 +154,15 @@ def _best(free: Sequence[int], regions: Sequence[int], nbytes: int) -> int:
 
 
 def held_between(arenas: Arenas) -> Mapping[Hashable, int]:
-    """Return the bytes of intermediate memory that all plans of a session share, by identity."""
+    """Return the bytes of intermediate memory that all plans of a session share, keyed by its identity."""
     return {("between steps", id(arenas)): arenas.used_bytes}
 
 
 def _places(check: OutputCheck) -> list[Place]:
-    """Return a place in new memory for each output; empty if one has no static size or holds objects."""
+    """Return the shape and dtype of each output, without an offset.
+
+    Empty if one has an unknown or zero size or holds objects.
+    """
     places = []
     for spec in check:
         sizes = () if spec is None else tuple(size for size in spec[0] if size)

@@ -51,7 +51,7 @@ EARLIER = "measured in an earlier session"
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Recalled:
-    """Measured choice of an earlier session: a judgment that demands its placement."""
+    """Measured choice of an earlier session: a judgment restricted to its placement."""
 
     judgment: Judgment
     timed: tuple[TimedPlacement, ...]
@@ -350,9 +350,9 @@ class Measurer:
         trials: list[tuple[Candidate, Compiled]],
         pools: int,
     ) -> None:
-        """Append to `trials` every candidate that compiles and runs without fallback, or one if all need it.
+        """Append to `trials` every candidate that compiles and runs without fallback; if all need it, one of them.
 
-        Each candidate gets the thread pools that it would have alone; `pools` are those of other sessions.
+        Each candidate gets the thread pools that it would have alone. `pools`: see `_run_turns`.
         """
         failure: DriverError | NotDelegatedError | None = None
         fallen: list[tuple[Candidate, Compiled]] = []

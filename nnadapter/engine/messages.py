@@ -200,7 +200,7 @@ def values_by_name(messages: Iterable[Message]) -> dict[str, Value]:
 def write_ir(message: Message, model: Model, inputs: Sequence[str], writer: ContainerWriter) -> None:
     """Write a segment in adapter IR to the container, and fill its Segment message.
 
-    Dynamic shapes are written as size hints with the places of symbolic numbers.
+    Symbolic numbers are written as size hints, with their positions in model and trace.
     """
     from nnadapter.ir.protobuf.serialization import read_model, to_parts
     from nnadapter.ir.structure import numbers, with_numbers
@@ -311,7 +311,7 @@ def _tensor(name: str, array: Array) -> SeparateTensor:
 def loadable_part(message: Message, segments: Segments, session_options: object) -> Loadable:
     """Return a segment as ONNX Runtime loads it, with separate weights unless the caller has session options.
 
-    With these, ONNX Runtime would retain the weights for other sessions.
+    With session options, ONNX Runtime would retain the weights for other sessions.
     """
     from nnadapter.drivers.onnxruntime.sessions import Loadable
     from nnadapter.onnx.canonical import joined_bytes
@@ -323,9 +323,9 @@ def loadable_part(message: Message, segments: Segments, session_options: object)
 def traced_numbers(
     message: Message, count: int, trace: SymbolicTrace, container: Container
 ) -> dict[int, SymbolicNumber]:
-    """Return symbolic numbers by place, from the fields `places` and `numbers` of a message.
+    """Return symbolic numbers by position among the `count` numbers of the object in a message.
 
-    Places count from 0 to `count` in the object that the message describes.
+    Raises CompiledModelError for missing positions or numbers.
     """
     from nnadapter.ir.symbolic_numbers import SymbolicNumber
 

@@ -163,9 +163,9 @@ class ModelDynamicPlans(DynamicPlans[Compiled]):
         return self._take_new(use, shapes_by_name)
 
     def shape_test(self, compiled: Compiled, declares: Callable[[Shapes], bool]) -> ShapeTest | None:
-        """Return the test of the shapes that a plan serves; None for static plans.
+        """Return a test of the shapes that a plan serves; None if it is static, a template, or dropped.
 
-        Bounds cover empty tensors; without bounds, `_may_serve` decides about them.
+        Also None if it has no bounds, but empty tensors need them.
         """
         shapes, is_known = compiled.shapes, any(entry.dynamic is compiled.dynamic for entry in self._entries)
         if shapes is None or compiled.is_template or not is_known or (self._needs_elements and shapes.limits is None):
@@ -276,7 +276,7 @@ class ModelDynamicPlans(DynamicPlans[Compiled]):
         return unread_inputs(self._prepared())
 
     def _may_serve(self, shapes: Shapes) -> bool:
-        """Return True if devices take tensors of these shapes; with ONNX, the only empty tensor may be a cache."""
+        """Return True if devices take tensors of these shapes; for ONNX devices, only a growing cache may be empty."""
         return (
             not self._needs_elements
             or all(0 not in shape for shape in shapes.values())

@@ -125,7 +125,7 @@ class ModelPlans:
         return self._with_planner(lambda planner: planner.settle(planner.judge(shapes)))
 
     def at_shapes(self, compiled: Compiled, shapes: Shapes) -> Compiled:
-        """Return a dynamic plan as partitioned at these shapes, if the same nodes run on the same devices."""
+        """Return a dynamic plan with the partitioning at these shapes; unchanged if its steps would differ there."""
         partitioning = self.planner.settle(self.planner.judge(shapes))
         if _nodes_by_step(partitioning) != _nodes_by_step(compiled.partitioning):
             return compiled
@@ -195,7 +195,7 @@ class ModelPlans:
     def _compile_measured(
         self, planner: Planner, shapes: Shapes, static_plan: Compiled | None, measurer: Measurer
     ) -> Compiled:
-        """Compile a dynamic plan of the fastest placement; raise FixedSizesError if that costs the gain."""
+        """Compile a dynamic plan of the fastest placement; raise FixedSizesError if that is impossible or too slow."""
         feed, other_pools = self._random_feed(planner, shapes), pools_held()
         fastest = static_plan or measurer.choose(planner, planner.judge(shapes), feed, made_up=True)
         try:

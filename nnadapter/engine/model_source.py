@@ -144,7 +144,7 @@ class ModelPlanSource(PlanSource[Compiled]):
             self._own.partition_at(shapes)
 
     def note_contradiction(self, lease: Lease[Compiled]) -> None:
-        """Drop a plan that runs contradict, with its measured times, so that the next run measures again."""
+        """Drop a plan whose runs contradict its measured times, and these, so that the next run measures again."""
         compiled = lease.plan
         if self._measurer is not None and compiled is not None and compiled.watch is not None:
             self._measurer.contradicted(compiled, compiled.watch)
@@ -229,7 +229,7 @@ class ModelPlanSource(PlanSource[Compiled]):
 
     @property
     def planned_ahead(self) -> Sequence[BranchSelection | None]:
-        """Branch selections to plan ahead of runs; None for the model with all branches."""
+        """Branch selections to plan ahead of runs; the element None is the model with all branches."""
         return (None,) if self._selections is None else self._selections.planned_ahead
 
     def make_dynamic(self, shapes: Shapes, selection: BranchSelection | None) -> bool:
@@ -476,7 +476,7 @@ def open_source(
 def loaded(
     source: str | os.PathLike[str] | bytes | onnx.ModelProto, session_options: onnxruntime.SessionOptions | None
 ) -> onnx.ModelProto:
-    """Return the model, with the overrides of the session options."""
+    """Load a model, with the initializers and dimensions that session options override."""
     if session_options is None:
         return load_model(source)
     from nnadapter.drivers.onnxruntime.sessions import external_folder

@@ -136,7 +136,7 @@ WELL = Health("", pauses=False)
 
 
 def evict_nothing() -> bool:
-    """Return False."""
+    """Return False: no plan is evicted."""
     return False
 
 

@@ -131,13 +131,13 @@ class Place(NamedTuple):
 
 
 def facts(devices: Sequence[str], by_truths: OriginalModelShapes) -> bytes:
-    """Return the contents of the part `FACTS`."""
+    """Serialize device names, and the shapes that run with all branches, for the part `FACTS`."""
     rows = [[truths, None if shapes is None else sorted(shapes, key=repr)] for truths, shapes in by_truths.items()]
     return json.dumps({"devices": list(devices), "left": rows}).encode()
 
 
 def read_facts(container: Container) -> tuple[tuple[str, ...], OriginalModelShapes]:
-    """Return device names, and the shapes that run with all branches, from the part `FACTS`."""
+    """Return the device names and shapes that `facts` serialized."""
     try:
         number = next(number for number, part in enumerate(container.parts) if part.kind == FACTS)
         data = json.loads(bytes(container.contents(number)))

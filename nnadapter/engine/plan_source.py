@@ -84,7 +84,7 @@ class PlanSource(ABC, Generic[PlanT]):
         return None
 
     def serves(self, compiled: PlanT, feed: Mapping[str, Any]) -> ShapeTest | None:
-        """Return a test of the shapes that a plan serves, for feeds like this one; None if it needs the model."""
+        """Return a test of the shapes that a plan serves, for feeds like this one; None if only `take` can decide."""
         return None
 
     def may_serve(self, compiled: PlanT, shapes: InputShapes) -> bool:

@@ -84,7 +84,7 @@ class ShapeSet:
         return self._match(shapes, self.limits)
 
     def test(self, declares: Callable[[Shapes], bool]) -> ShapeTest:
-        """Return a test without probes; `declares` returns whether the model takes some shapes."""
+        """Return a test of shapes that never probes; `declares` returns whether the model takes some shapes."""
         if self.guards is not None and not (self.limits or self.vicinity or self.holds_indices):
             return self.guards.match  # guards cover every dimension
         return lambda shapes: self._match(shapes, self.bounds) if declares(shapes) else (False, None)

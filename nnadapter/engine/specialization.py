@@ -68,7 +68,7 @@ _NO_HOLDER = _Holder(ref(SpecializationRefusedError), ())
 
 
 class _Release(NamedTuple):
-    """Unfinished change of holders: of a released or unfinished plan, with the new counts."""
+    """Plan to remove from the holders, if any, and new holder counts of programs, until both are applied."""
 
     plan: _Plan | None
     holders: Mapping[_Key, int]

@@ -82,7 +82,7 @@ class DeviceBans:
         return any(not ban.is_size for ban in self.all)
 
     def find(self, model: SegmentModel) -> Ban | None:
-        """Return the valid ban of a model in the form that the device takes, if any."""
+        """Return the valid ban, if any, of a model in the device's form (ONNX or adapter IR)."""
         if not self._by_form:
             return None
         form = _form(model)

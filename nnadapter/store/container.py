@@ -52,7 +52,7 @@ class Part(NamedTuple):
 
 
 def aligned(offset: int, length: int) -> int:
-    """Return the first offset from `offset` on at which a part may begin."""
+    """Return the first offset from `offset` on at which a part of `length` bytes may begin."""
     alignment = PAGE if length >= PAGE else ALIGNMENT
     return offset + -offset % alignment
 

@@ -171,7 +171,7 @@ class _Keyed:
 class CachedContext(Context):
     """Device context that reads programs and verdicts from the cache before it asks the driver's context, `inner`.
 
-    As thread-safe as that. `options` are all options of the device.
+    As thread-safe as `inner`. `options` are all options of the device.
     """
 
     def __init__(self, inner: Context, device: str, form: ModelForm, options: OptionValues, folder: Folder) -> None:

@@ -279,7 +279,7 @@ class _First:
 
     @property
     def dropped(self) -> int:
-        """Number of dropped events. Read it once, since reading counts up."""
+        """Number of dropped events. Read it once: each reading adds one."""
         return next(self._dropped)
 
 

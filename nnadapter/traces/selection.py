@@ -124,7 +124,6 @@ class _LoggedSpan:
 def _tell(category: str, message: str, facts: Mapping[str, Any]) -> None:
     level = _LEVEL_OF_CATEGORY.get(category)
     if level is not None:
-        # lists may be long
         details = "; ".join(f"{name}: {value}" for name, value in facts.items() if not isinstance(value, list))
         _ROOT.getChild(category).log(level, "%s", _one_line(f"{message} ({details})" if details else message))
 
