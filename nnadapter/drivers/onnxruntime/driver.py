@@ -94,8 +94,8 @@ _NO_WORK = frozenset({"Constant", "Identity", "Reshape", "Shape", "Size", "Squee
 def threads_gain(model: onnx.ModelProto) -> bool:
     """Return whether a thread pool, which sleeps between runs, makes a model faster.
 
-    Waking a pool costs more than short segments gain. The estimate takes the model's largest input or output for each
-    node's output, and multiplies it by weights. Subgraphs, other domains and models without tensors always get a pool.
+    Waking a pool costs more than short segments gain. The estimate assumes that each node's output is as large as the
+    model's largest input or output. Subgraphs, other domains and models without tensors always get a pool.
     """
     weights = {tensor.name: tuple(tensor.dims) for tensor in model.graph.initializer}
     border = [value for value in (*model.graph.input, *model.graph.output) if value.name not in weights]
