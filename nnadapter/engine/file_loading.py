@@ -395,7 +395,6 @@ class Loader:
             return checked_program(calls[call](getattr(context, call), model))
 
     def _load_cpu_segment(self, step: Message, reason: str, notes: list[str]) -> LoadedProgram:
-        """Load the CPU's segment in place of a step's device."""
         if not step.HasField("instead"):
             raise errors.CompiledModelError(
                 f"{self.file.container.name!r}: device {step.device!r} cannot run its segment ({reason}), and the file "

@@ -259,7 +259,7 @@ class Segments:
         raise self.container.damaged(f"a segment has form {message.form!r}, expected 'ir' or 'onnx'")
 
     def onnx(self, message: Message) -> tuple[bytes, dict[str, Array]]:
-        """Return a segment in ONNX without constants, and these by name, as views of the file."""
+        """Return a segment in ONNX without constants, and the constants by name, as views of the file."""
         if message.form != ModelForm.ONNX.value:
             raise self.container.damaged(f"a segment has form {message.form!r}, expected 'onnx'")
         constants = {row.name: read_array(row, self.container) for row in message.constants}

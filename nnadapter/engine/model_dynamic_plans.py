@@ -50,7 +50,7 @@ class ModelDynamicPlan(DynamicPlan):
         self._checked: Cache[object, bool] = Cache("shapes whose indices were checked", _MOST_CHECKED)
 
     def complete(self, compiled: Compiled) -> Compiled:
-        """Return a plan with the shapes that it serves, reusing bounds probed for an evicted predecessor."""
+        """Return `compiled` with the shapes that it serves, reusing bounds probed for an evicted predecessor."""
         dynamic = compiled.dynamic
         assert dynamic is not None, "the plan has dynamic shapes"
         if dynamic.is_looked_through and self.probed is None:

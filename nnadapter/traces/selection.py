@@ -54,7 +54,7 @@ def _write_from(level: str) -> None:
 
 
 class _StandardError(logging.Handler):
-    """Handler for standard error, unless another handler writes there."""
+    """Handler for standard error, silent while another handler writes there."""
 
     level_before = logging.NOTSET
 
