@@ -135,7 +135,7 @@ def _windows(operation: NamedOperation) -> Iterator[tuple[int, int, int, int, in
 
 
 def _tap_counts(count: int, kernel: int, stride: int, dilation: int, size: int, offset: int) -> Array:
-    """Count for each window along an axis the taps within `size` elements from `offset` after the padded start."""
+    """Count each window's taps that fall on `size` elements of the padded axis, from `offset` on."""
     taps = np.arange(count)[:, None] * stride + np.arange(kernel) * dilation - offset
     return np.asarray(((taps >= 0) & (taps < size)).sum(1))
 

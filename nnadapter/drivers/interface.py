@@ -159,7 +159,7 @@ class Stream(ABC):
 
 
 def is_streaming(threading: Threading, *, has_memory: bool, has_streams: bool) -> bool:
-    """Return whether sessions enqueue steps of a device. Streams of several runs would overlap on a serial one."""
+    """Return whether sessions use a device's streams; on a serial device, streams of several runs would overlap."""
     return has_memory and has_streams and threading is not Threading.SERIAL
 
 
@@ -469,7 +469,6 @@ class Driver(ABC):
     """Driver, named by an entry point of the group `nnadapter.drivers` and created without arguments."""
 
     interface_version: tuple[int, int] = INTERFACE_VERSION
-    """Interface version that the driver implements."""
 
     @abstractmethod
     def open(self, device_id: str) -> Device:

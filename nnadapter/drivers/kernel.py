@@ -28,7 +28,7 @@ class Target(StrEnum):
 
 
 class KernelOrigin(StrEnum):
-    """Registrant of a kernel."""
+    """Source of a kernel: the user or a driver."""
 
     USER = "user"
     DRIVER = "driver"
@@ -45,11 +45,6 @@ class KernelType:
     """Order of axes; None for ONNX's. With `NHWC`, for rank 4 only, the host transposes inputs and outputs."""
 
     def __post_init__(self) -> None:
-        """Normalize the fields.
-
-        Raises:
-            InvalidOptionError: unknown target, data type or layout.
-        """
         precision = self.precision
         names = (precision,) if isinstance(precision, str) else precision
         try:
@@ -103,11 +98,6 @@ class Kernel:
     number: int = 0
 
     def __post_init__(self) -> None:
-        """Validate and normalize the fields.
-
-        Raises:
-            InvalidOptionError: a field is invalid.
-        """
         if not callable(self.function):
             raise InvalidOptionError(f"a kernel's function is {self.function!r}, expected a callable")
         if self.infer is not None and not callable(self.infer):

@@ -62,7 +62,6 @@ NEEDS: Mapping[str, HardwareNeeds] = MappingProxyType(
         ),
     }
 )
-"""Hardware requirements of packaged providers."""
 
 GRAPHICS = frozenset(
     f"{name}{SUFFIX}" for name in ("CUDA", "Dml", "Js", "MIGraphX", "NvTensorRTRTX", "Tensorrt", "WebGpu")
@@ -140,7 +139,7 @@ def devices_of_providers(
 ) -> list[DeviceRequest]:
     """Return the devices for a client's providers, in order.
 
-    Devices stand for themselves, and installed providers for `ort:NAME`. Others are skipped with a warning.
+    Names of devices are unchanged, and installed providers become `ort:NAME`. Others are skipped with a warning.
     """
     requests: list[DeviceRequest] = []
     for name, options in _pairs(providers, provider_options):

@@ -41,9 +41,7 @@ class Selected(NamedTuple):
 def select(requests: DeviceRequest | Sequence[DeviceRequest], isolate: Isolate = False) -> tuple[Selected, ...]:
     """Return the devices in order of preference. `cpu` comes last, unless `reference` is requested after it.
 
-    Args:
-        requests: requested devices.
-        isolate: devices to isolate, unless their options decide. Host devices never are.
+    `isolate` selects devices to isolate, unless their options decide. Host devices never are.
 
     Raises:
         DeviceNotFoundError, DeviceUnavailableError: a device does not exist or cannot be used.

@@ -156,11 +156,6 @@ class TableContext(Context):
         return self._driver.admit(model)
 
     def compile(self, model: Model) -> Program:
-        """Lower every operation.
-
-        Raises:
-            CompilationError: a lowering refused an operation that it had accepted.
-        """
         from nnadapter.drivers.table_program import DynamicTableProgram, TableProgram
 
         closures = self._lowered(model)

@@ -61,8 +61,8 @@ def lowers(
         ranks: smallest and largest rank of the first input, by default the schema's.
         fuse_codes: activations that it can apply to its result. Only a driver's passes and hand-built models have
             others than `none`.
-        layouts: layouts of images.
-        quantized: operands may be quantized.
+        layouts: of images.
+        quantized: allow quantized operands.
         limits: further limits, as text.
 
     Raises:

@@ -134,7 +134,7 @@ def _refusals(operation: NamedOperation, row: TableRow) -> Iterator[Unsupported]
 def _refused_operand(
     operation: NamedOperation, operand: Operand, dtypes: frozenset[DataType], row: TableRow
 ) -> Iterator[Unsupported]:
-    """Yield refusals of an operand. Formatting a dynamic shape adds guards, so it happens only then."""
+    """Yield refusals of an operand. Format dynamic shapes only in refusals, because that adds guards."""
     type_, layouts = operand.type, row.lowering.layouts
     accepted_dtypes = dtypes if type_.quantization is None else row.quantized
     if not accepted_dtypes:
@@ -289,7 +289,7 @@ def copy_constants(model: Model, transfers: HostTransfers) -> Constants:
 
 
 def _host_forms(arrays: Iterable[Array | None], values: Iterable[Any], transfers: HostTransfers) -> Iterator[Array]:
-    """Yield each constant and, as an array, its device value; results may share memory with either."""
+    """Yield each constant and its device value as an array; results may share memory with either."""
     for array, value in zip(arrays, values, strict=False):
         if array is not None:
             yield array

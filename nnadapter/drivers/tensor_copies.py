@@ -26,8 +26,6 @@ from partition.graph import ITEMSIZE_OF_DTYPE
 
 
 class _Owner(weakref.ref[object]):
-    """Weak reference to an owner, with its memory."""
-
     memory: Memory
     key: Hashable
 
@@ -86,7 +84,6 @@ def bind_to_owner(tensor: DeviceTensor) -> DeviceTensor:
 
 
 HOST = "host"
-"""Name of the host in transfers."""
 _PLAIN_KINDS = frozenset("biufc")
 """numpy's numbers; extension types have kind V."""
 _PACKED = frozenset(name for name, size in ITEMSIZE_OF_DTYPE.items() if 0 < size < 1)

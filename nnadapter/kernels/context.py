@@ -116,7 +116,6 @@ def _transposed_back(result: object, kernel_type: KernelType | None, type_: Oper
 
 
 def _copy_if_shared(result: Array, inputs: Sequence[Array]) -> Array:
-    """Copy results that share memory, since kernels may return their inputs."""
     is_shared = not result.flags.writeable or any(np.may_share_memory(result, array) for array in inputs)
     return result.copy() if is_shared else result
 
@@ -295,7 +294,7 @@ class KernelContext(Context):
         self.inner.close()
 
     def _segment(self, model: SegmentModel) -> segments.Segment | None:
-        """Return a segment if the model calls kernels."""
+        """Return the model as a segment; None if it calls no kernels."""
         if isinstance(model, Model):
             segment = segments.ir_segment(model, self._is_call) if CUSTOM in model.operation_types else None
             return segment if segment is not None and segment.calls else None
@@ -433,7 +432,7 @@ class _Texts:
 
 
 def _summed(facts: Sequence[Mapping[str, int | float | str]]) -> dict[str, int | float | str]:
-    """Sum facts of programs by name; texts keep the first."""
+    """Add up numbers of equal name from all programs; of other facts, take the first."""
     totals: dict[str, int | float | str] = {}
     for piece_facts in facts:
         for name, value in piece_facts.items():

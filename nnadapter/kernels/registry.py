@@ -240,8 +240,8 @@ def register_kernel(
         domain: empty for ONNX's own.
         since_version: first version of the op's schema, otherwise of the domain's opset.
         until_version: last version.
-        inputs: argument types; see `KernelType`.
-        outputs: result types.
+        inputs: see `KernelType`.
+        outputs: see `KernelType`.
         attributes: supported attributes with defaults; None for any.
         infer: input types, attributes -> output types; needed if neither ONNX nor the model has them.
         name: for reports.
@@ -290,7 +290,6 @@ def _accelerator(device: object) -> str:
 
 
 def _warn_of_an_unknown_name(device: str) -> None:
-    """Warn of a device without a driver, which may be installed later."""
     driver, driver_names = device.partition(":")[0], sources().keys() - HOSTS
     if driver not in driver_names:
         hint = close_names(driver, driver_names)

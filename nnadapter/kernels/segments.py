@@ -194,7 +194,7 @@ _ENVELOPE = Envelope(magic=MAGIC, version=1)
 
 @dataclass(frozen=True, eq=False)
 class StoredPiece:
-    """Stored signature of a driver program."""
+    """Serialized names and types of a driver program's inputs and outputs."""
 
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
@@ -216,7 +216,7 @@ class StoredKernelProgram:
 
 
 def calls_model(segment: Segment) -> Model:
-    """Return the kernel calls, and constants that are outputs, as a model."""
+    """Return a model with only the kernel calls, and the constants that are outputs."""
     called = [segment.operations[position] for position in segment.calls]
     operands: dict[str, Operand] = {
         name: Operand(name, constant.type, Lifetime.CONSTANT, constant.value)
@@ -323,7 +323,7 @@ _ONNX = "ai.onnx"
 
 @dataclass(frozen=True, eq=False)
 class DeviceCandidate:
-    """Kernels of a device, and its verdicts by atom."""
+    """Kernels of a device, and its verdict on each atom."""
 
     table: KernelTable
     verdicts: Sequence[Verdict]
@@ -358,7 +358,7 @@ def type_rules(
 def calls_of(
     tables: Sequence[KernelTable], opsets: Mapping[str, int], domains: frozenset[str] = frozenset()
 ) -> KernelCalls | None:
-    """Return possible kernel calls; None if no device has kernels and `domains` is empty."""
+    """Return a test for nodes that kernels compute or devices take unconverted; None if no node can pass."""
     ops = frozenset(op for table in tables for op in table.by_op)
     if not ops and not domains:
         return None
@@ -369,7 +369,7 @@ def calls_of(
 def called_nodes(
     graph: Graph, nodes: Sequence[OnnxNode], calls: KernelCalls, device_candidates: Sequence[DeviceCandidate]
 ) -> frozenset[str]:
-    """Return the convertible nodes for kernels, except in atoms that a device supports entirely."""
+    """Return the names of nodes for kernels: unsupported by the kernel's device and all before it, or overridden."""
     single_nodes = ((atom, nodes[members[0]]) for atom, members in enumerate(graph.atoms) if len(members) == 1)
     return frozenset(
         node.name
@@ -435,7 +435,7 @@ def _answer(tables: Sequence[KernelTable], domains: frozenset[str] = frozenset()
 
 
 def _stated(node: OnnxNode, outputs: tuple[OperandType, ...] | None) -> tuple[OperandType, ...] | Unsupported:
-    """Return the output types in the model, or a refusal if it has none."""
+    """Return `outputs`, the types in the model; a refusal if None."""
     if outputs is not None:
         return outputs
     return Unsupported(

@@ -234,6 +234,7 @@ class FakeNpuExecution(Execution):
 
     @property
     def _holder(self) -> object:
+        """Key of an arena's bound instructions; runs prefer the arena with their key."""
         return self
 
     def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:

@@ -45,7 +45,7 @@ def plan_memory(
     3. A result overwrites an input read for the last time, if the kernel works in place and types are equal.
     4. Any other tensor gets an arena offset from its first write to its last read.
 
-    For dynamic shapes, `kinds` numbers the symbolic types of tensors, and `room` has the bytes to reserve for them.
+    For tensors with dynamic shapes, `kinds` has equal numbers for equal types, and `room` the bytes to reserve.
     """
     return _Planner(graph, kinds, room).plan()
 

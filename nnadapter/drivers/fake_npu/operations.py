@@ -75,7 +75,7 @@ def _row(type_: str, lower: Lower, dtypes: Types, **limits: Any) -> OperationRow
 def _rows(
     types: str, dtypes: Types, attributes: str = "", how: Callable[..., Lower] = direct, **limits: Any
 ) -> Iterator[OperationRow]:
-    """Yield rows with equal limits; `how` gets the kernel, named as the operation, and attributes."""
+    """Yield one row per type with equal limits; `how` makes the lowering from kernel name and attributes."""
     for type_ in types.split():
         yield _row(type_, how(type_.lower(), *attributes.split()), dtypes, **limits)
 
@@ -281,7 +281,7 @@ class OperationTable:
 
 
 def types_needed(operation: Operation) -> tuple[str, ...]:
-    """Return types that must not be switched off for an operation, its own first."""
+    """Return the operation types that an operation needs switched on: its own, then its parts'."""
     return operation.type, *_PARTS.get((operation.type, operation.attributes.get("approximate")), ())
 
 

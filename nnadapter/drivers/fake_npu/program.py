@@ -59,14 +59,14 @@ class ProgramNeeds(NamedTuple):
 
 
 def packed_bytes(graph: NpuGraph, model: Model) -> Mapping[Hashable, int]:
-    """Return bytes of packed weights by array identity, without the model's weights."""
+    """Return the bytes of arrays of packed weights by `id` of the array, without the model's own arrays."""
     unpacked = {id(_base(operand.value)) for operand in model.operands if operand.value is not None}
     bases = [_base(tensor.value) for tensor in graph.tensors if tensor.value is not None]
     return {id(base): base.nbytes for base in bases if id(base) not in unpacked}
 
 
 def weight_bytes(graph: NpuGraph) -> int:
-    """Return the bytes of all constants, each counted once."""
+    """Return the bytes of all constants; each counts once, rounded up to the alignment."""
     places = {_place(tensor.value) for tensor in graph.tensors if tensor.value is not None}
     return sum(nbytes + -nbytes % _ALIGNMENT for _, nbytes in places)
 
@@ -78,7 +78,7 @@ def _base(array: Array) -> Array:
 
 
 def _place(value: Array) -> tuple[int, int]:
-    """Return address and bytes of a constant, as a key; deferred ones have no address."""
+    """Return address and bytes of a constant, as a key; arrays not computed yet have a unique one."""
     if isinstance(value, DeferredArray):
         return -id(value), value.nbytes
     return value.__array_interface__["data"][0], value.nbytes
@@ -151,8 +151,6 @@ class FakeNpuProgram(_BoundProgram):
 
 
 class _Weights:
-    """Constants in serialization order, each stored once."""
-
     def __init__(self) -> None:
         self.parts: list[bytes | memoryview] = []
         self._nbytes = 0
@@ -240,7 +238,7 @@ class SymbolicGraph:
         ]
 
     def specialize(self, replay_values: Sequence[Any]) -> NpuGraph:
-        """Return the graph at concrete sizes, from the values of all symbolic numbers."""
+        """Return the graph at concrete sizes, from the evaluated symbolic numbers."""
         numbers = self._numbers.substitute_sizes(replay_values)
         types = [TensorType(dtype, numbers[dimensions]) for dtype, dimensions in self._types]
         tensors, instructions = list(self.graph.tensors), list(self.graph.instructions)
@@ -284,7 +282,6 @@ class FakeNpuOpenProgram(_BoundProgram):
         self.symbolic, self._events = SymbolicGraph(graph), events
         self._available_bytes = available_bytes
         self._last: tuple[Sequence[Any], Binding, Mapping[int, int]] | None = None
-        """Last sizes, their binding, and bytes of symbolic tensors."""
 
     def create_execution(self) -> Execution:
         from nnadapter.drivers.table_program import DynamicTableExecution  # lazy: deserialized programs are static

@@ -134,7 +134,7 @@ class LoweringTemplate:
         return replace(self._lowered, graph=graph, memory=memory)
 
     def _contents(self, sources: Sequence[Array]) -> Sequence[Array] | None:
-        """Return the template's constants for a model's, or None if a decision about them differs."""
+        """Return the template's constants computed from a model's, or None if lowering would have decided otherwise."""
         arrays = self._bound.look_up(sources)
         if arrays is None and (values := self._arrays.replay(sources)) is not None:
             arrays = [values[number] for _, number in self._constants]

@@ -123,7 +123,7 @@ class _Point:
 
 
 class Waits:
-    """Counter of the host's waits. Thread-safe."""
+    """Number of times that the host waited for a stream or event. Thread-safe."""
 
     def __init__(self) -> None:
         self.number = 0

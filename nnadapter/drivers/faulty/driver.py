@@ -278,7 +278,7 @@ class FaultyDriver(drivers.Driver):
     """Driver of devices that wrap others and inject faults."""
 
     def open(self, device_id: str) -> drivers.Device:
-        """Open the wrapped device; faults of this phase come from the environment."""
+        """Open the wrapped device, with faults at opening from the environment's script."""
         if device_id in ("", "0"):
             raise DeviceNotFoundError(
                 f"faulty wraps another device: name it after the colon, as in 'faulty:{_EXAMPLE}' (docs/failures.md)"

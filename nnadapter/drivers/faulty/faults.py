@@ -88,7 +88,7 @@ def _family(type_: str) -> str:
 
 
 def _earlier_counts(path: str) -> tuple[dict[str, int], Counter[int]]:
-    """Return numbers of calls by subject, and of injected faults by number in the script, from an existing log."""
+    """Return counts of calls by subject, and of faults by number in the script, from a log."""
     counts: dict[str, int] = {}
     fault_counts: Counter[int] = Counter()
     try:
@@ -481,7 +481,7 @@ _ALIGNMENT = 64
 
 
 def wrapped(blob: bytes, subject: Subject) -> bytes:
-    """Serialize a program with its subject."""
+    """Serialize the subject and a serialized program in one blob."""
     header = subject.to_bytes()
     padding = -(PREFIX_BYTES + len(header)) % _ALIGNMENT
     return _ENVELOPE.close(header + b" " * padding, (blob,))

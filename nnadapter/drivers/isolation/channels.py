@@ -74,7 +74,7 @@ class Channel:
         self._socket.sendall(memoryview(message)[sent:])
 
     def receive(self, end: float | None = None, *, is_alone: bool = False) -> bytes:
-        """Receive a message. If the caller `is_alone`, spin before sleeping.
+        """Receive a message. With `is_alone`, for the only lane, poll briefly before sleeping.
 
         Raises:
             TimeoutError: no complete message in time; a partial one is lost.
@@ -305,7 +305,7 @@ class Lane:
         return self._exchange((contents, sizes), (block.descriptor,), end), None
 
     def compute(self, computation: Computation, end: float) -> tuple[bytes, Any]:
-        """Send a computation; return no bytes and the results, or a raw answer and None.
+        """Send a computation; return (b"", results), or (raw answer, None).
 
         Raises:
             TimeoutError, OSError, EOFError: see `Channel`.
@@ -443,7 +443,7 @@ class _Request:
         return specs
 
     def _place(self, array: Array) -> tuple[int, int]:
-        """Return block and offset of an array, or reserve space in the lane's memory."""
+        """Return block number and offset of an array; reserve space in the lane's block if it is not shared."""
         place = place_of(array)
         if place is not None:
             block = place.block

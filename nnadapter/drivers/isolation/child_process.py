@@ -213,9 +213,9 @@ class Child:
         return result
 
     def converse(self, command: str, limit_s: float, talk: Callable[[channels.Lane, float], tuple[bytes, Any]]) -> Any:
-        """Send a request by `talk` over an idle lane, and return the result.
+        """Call `talk` with an idle lane and the deadline, and return the result of its request.
 
-        `talk` returns the raw answer, or no bytes and the result.
+        `talk` returns (raw answer, None) or (b"", result).
         """
         if self.lost:
             raise self._lost_error(errors.DeviceLostError, command)
@@ -264,7 +264,7 @@ class Child:
         self._release(list(self._lanes))
 
     def _live(self) -> None:
-        """Start, open the device, then serve `closing` and ticks."""
+        """Start the process and open the device; then close objects in `closing` and tick, until it is lost."""
         try:
             self._begin(start(self._output))
             answer = self.ask("open", self._limit, name=self.device)

@@ -329,10 +329,10 @@ class IsolatedContext(Context):
         return compatibility
 
     def compute_at(self, model: SegmentModel, jobs: Sequence[tuple[int, Sequence[int], Sequence[Array]]]) -> Any:
-        """Run executions of the last model at several sizes.
+        """Run jobs (execution number, sizes, inputs) of the model sent last, if its guards hold for them.
 
         Returns:
-            Results and changed inputs of the jobs within the program's guards, and their positions.
+            Results, positions of inputs that the driver changed, and positions of the jobs that ran.
         """
         (results, changed), positions = self._ask("compute_at", model, jobs=jobs)[1]
         return results, changed, positions
@@ -413,8 +413,7 @@ class IsolatedDevice(Device):
         stays: keep the process while no context is open.
 
     Raises:
-        DeviceNotFoundError, DeviceUnavailableError: see `open_device`.
-        DeviceLostError: the process died while opening.
+        NNAdapterError: see `open_isolated`.
     """
 
     def __init__(
@@ -444,7 +443,6 @@ class IsolatedDevice(Device):
             raise errors.DriverError(text, device=name, phase="open")
         ir_sizes = capability.dynamic_shapes if capability.form.value == "onnx" else DynamicShapes.NONE
         self.full_capability = capability
-        """Capability without the restrictions of isolation."""
         self._capability = replace(
             capability, supports_external_initializers=False, dynamic_shapes=ir_sizes, dimension_bounds=None
         )
@@ -476,7 +474,7 @@ class IsolatedDevice(Device):
         return statistics
 
     def compute(self, jobs: Sequence[Job], *, at_once: bool = False) -> list[Computed]:
-        """Run jobs in sequence or in threads; fetch results at the end."""
+        """Run jobs in sequence, or all in threads if `at_once`; fetch results after the last job."""
         results, changed = self.ask("compute", jobs=_numbered(jobs), at_once=at_once)
         return [Computed(*outcome) for outcome in zip(results, changed, strict=True)]
 

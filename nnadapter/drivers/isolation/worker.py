@@ -60,7 +60,7 @@ class _ObjectTable:
         return number
 
     def pop_with_dependents(self, number: int) -> list[Any]:
-        """Remove an object and its dependents, in closing order."""
+        """Remove an object and its dependents; return them in closing order."""
         with self._lock:
             if number not in self._by_number:
                 return []
@@ -114,7 +114,7 @@ class DeviceServer:
         return compute_on_device(self._device, [(self._objects[number], inputs) for number, inputs in jobs])
 
     def _take_model(self, number: int, model: Any) -> None:
-        """Store the model: drivers may rely on its identity."""
+        """Store the model, so that drivers get the same object in every request."""
         self._model = (number, model)
 
     def _supported(self, context: int, model: int) -> list[Any]:
@@ -331,7 +331,7 @@ def _on_host(tensor: DeviceTensor) -> Array:
 
 
 class LaneServer:
-    """Device end of a lane, for one thread."""
+    """Server of requests from one lane, in one thread of the device process."""
 
     def __init__(self, channel: channels.Channel, served: DeviceServer) -> None:
         self._channel, self._served = channel, served

@@ -494,7 +494,7 @@ def _functions(structure: str, table: Any) -> dict[str, Any]:
 
 
 def _group(path: Path, member: str, structure: str, address: int | None) -> dict[str, Any]:
-    """Return a group of functions, complete except for functions in `LATER`, or none."""
+    """Return the functions of a group, empty if the driver has none; all but those in `LATER` are required."""
     if not address:
         return {}
     functions = _functions(structure, read(structure, address))

@@ -46,7 +46,6 @@ class VerdictSink:
         places = [{"detail": self._start + index * DETAIL_BYTES, "capacity": DETAIL_BYTES} for index in range(count)]
         self._room = c_interface.StructPool("Verdict", [{"supported": int(supported), **place} for place in places])
         self._all_supported = c_interface.StructPool("Verdict", [{"supported": 1, **place} for place in places]).bytes
-        """Contents if everything is supported."""
         self.addresses = self._room.addresses
         self.array = self._holder.pointers(self.addresses)
 
@@ -79,8 +78,6 @@ _SMALL = 16
 
 
 class _Built(NamedTuple):
-    """Model in C; `sizes` is None with static shapes."""
-
     holder: c_interface.Holder
     address: int
     sizes: models.NumberedSizes | None = None

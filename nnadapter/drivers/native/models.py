@@ -84,7 +84,7 @@ class NumberedSizes:
 
 
 def to_c_sizes(values: Sequence[Any]) -> list[Any]:
-    """Replace symbolic values by `OPEN`."""
+    """Replace symbolic values by `OPEN`, C's dynamic dimension."""
     return [OPEN if isinstance(value, SymbolicNumber) else value for value in values]
 
 
@@ -290,7 +290,7 @@ class StructTemplate:
         return len(self.words)
 
     def word_of(self, address: int, member: str = "", structure: str = "") -> int:
-        """Return the word index for an address in the holder, or for a member of the structure there."""
+        """Return the position in `words` of an address in the holder, or of a member of the structure there."""
         offset = getattr(CLASSES[structure], member).offset if member else 0
         return self._starts[address] + int(offset) // WORD
 
@@ -339,7 +339,7 @@ class _Bytes:
 
 
 class _Template:
-    """Template of one model, and its words that depend on sizes."""
+    """Template of one model, and positions of the 8-byte words that depend on sizes."""
 
     def __init__(self, of: SpecializableModel) -> None:
         traced = of.model
@@ -440,7 +440,7 @@ class _Joined:
         self._products = _Products((start, product) for start, template in moved for product in template.bytes)
 
     def write_sizes(self, values: Sequence[Any]) -> _SpecializedStructs:
-        """Return a copy with the values of a replay."""
+        """Return a copy specialized by the values of the symbolic numbers."""
         words = self._words.copy()
         self._integers.write(words, values)
         self._reals.write(words.view(np.float64), values)
@@ -473,7 +473,7 @@ class _Products:
 
 
 def _has_packed_sizes(of: SpecializableModel) -> bool:
-    """Return whether byte counts are no plain products: packed tensors have dynamic shapes or contents."""
+    """Return whether byte counts are not plain products, because packed tensors have dynamic shapes or contents."""
     packed = (operand.type for operand in of.model.operands if operand.type.dtype in PACKED)
     return any(is_symbolic(type_.dimensions) for type_ in packed) or any(
         of.model.type_at(index).dtype in PACKED for index in of.given

@@ -296,7 +296,7 @@ class NativeCall:
         self._words[request.memory] = [memory.handle or 0 for memory in (*inputs, *outputs)]
 
     def _other_sizes(self, inputs: Sequence[Array | DeviceMemory]) -> errors.ExecutionError:
-        """Return the error for inputs that the driver would overrun, as in forged files."""
+        """Return the error for inputs of other sizes than compiled for."""
         input_sizes = [buffer.nbytes for buffer in inputs]
         return errors.ExecutionError(
             f"inputs have {input_sizes} bytes, but the program was compiled for {self._request.sizes}"
@@ -347,7 +347,7 @@ _Kind = tuple[DataType, int]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Pattern:
-    """Request for some data types and ranks, and the words of its sizes and addresses, tensor by tensor."""
+    """Request template for some data types and ranks, and positions of its 8-byte words for sizes and addresses."""
 
     block: StructTemplate
     sizes: Array
@@ -535,7 +535,7 @@ class NativeExecution(Execution):
         *,
         is_awaited: bool,
     ) -> list[DeviceTensor]:
-        """Compute into new memory. On failure, free it only after the stream is done."""
+        """Compute into new device memory. On failure, wait for the stream, then free that memory."""
         output_memories: list[DeviceMemory] = []
         try:
             for nbytes in self._signature.request.output_sizes:

@@ -27,7 +27,7 @@ _CARRIERS: Mapping[str, np.dtype[Any]] = {"int4": np.dtype(np.int8), "uint4": np
 
 
 def carrier(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the data type of arguments and results: bytes for 4-bit integers."""
+    """Return the data type in which values are passed to JAX: bytes for 4-bit integers."""
     return _CARRIERS.get(dtype_name(dtype), dtype)
 
 
@@ -70,7 +70,7 @@ _MOST_VARIANTS = 16
 
 
 class Donating:
-    """Variants of one segment that overwrite donated inputs. Thread-safe."""
+    """Variants of one compiled segment that overwrite donated inputs. Thread-safe."""
 
     def __init__(self, compiled: Compiled) -> None:
         self._compiled = compiled
@@ -120,7 +120,7 @@ class Donating:
 
 
 def usable(donations: Sequence[int], inputs: Sequence[Any], results: Sequence[Any]) -> tuple[int, ...]:
-    """Return positions of inputs with memory for a result of equal type, each result once."""
+    """Return the positions of donated inputs that results of equal type can overwrite, each result one."""
     available, reusable = Counter(results), []
     for position in donations:
         if available[inputs[position]]:

@@ -48,12 +48,6 @@ class XlaContext(TableContext):
         self._precision = str(driver.option_values["precision"])
 
     def compile(self, model: Model) -> Program:
-        """Compile a segment.
-
-        Raises:
-            InvalidModelError: the model is invalid.
-            CompilationError: a lowering refuses an operation now, or XLA fails.
-        """
         self._lowered(model)
         ready = prepared(model)
         program = compiled(ready, self._lowered(ready), self._device, PRECISIONS[self._precision])
@@ -105,12 +99,7 @@ class XlaDriver(TableDriver):
             yield from rows_of(function)
 
     def open(self, device_id: str) -> XlaDevice:
-        """Open `cpu`, `gpu`, `tpu`, or one of several such as `gpu.1`; JAX's default if `device_id` is empty.
-
-        Raises:
-            DeviceNotFoundError: there is no such kind of device.
-            MissingDeviceExtraError, DeviceUnavailableError: the package or the device is missing.
-        """
+        """Open `cpu`, `gpu`, `tpu`, or one of several such as `gpu.1`; JAX's default if `device_id` is empty."""
         if not has_extra(EXTRA):
             raise missing(f"xla:{device_id}" if device_id else "xla")
         name = device_id or default_kind()

@@ -54,7 +54,7 @@ def chosen_by(attribute: str, lowerings: Mapping[object, Lower]) -> Lower:
 
 
 def unless(is_unchanged: Callable[[Emitter, Operation], bool], lower: Lower) -> Lower:
-    """Return a lowering that assigns the input to the output if nothing changes."""
+    """Return a lowering that assigns the input to the output if `is_unchanged`, and otherwise is `lower`."""
     return lambda emitter, operation: (lower_assign if is_unchanged(emitter, operation) else lower)(emitter, operation)
 
 
@@ -75,7 +75,7 @@ def keeps_type(emitter: Emitter, operation: Operation) -> bool:
 
 
 def lower_cast(emitter: Emitter, operation: Operation) -> None:
-    """Lower CAST; nothing if the device type stays."""
+    """Lower CAST, without an instruction if both types are equal on the device."""
     source, result = emitter.tensor(operation.inputs[0]), emitter.result_type(operation.outputs[0])
     same = emitter.type_of(source) == result
     emitter.assign(operation.outputs[0], source if same else emitter.emit("cast", (source,), (result,))[0])
@@ -111,7 +111,7 @@ def lower_expand(emitter: Emitter, operation: Operation) -> None:
 
 
 def by_role(kernel: str, *parameters: str) -> Lower:
-    """Return a lowering to one instruction with inputs by role and these attributes."""
+    """Return a lowering to one instruction with these attributes and the roles of its inputs."""
 
     def lower(emitter: Emitter, operation: Operation) -> None:
         _emit_by_role(emitter, operation, kernel, {name: operation.attributes[name] for name in parameters})
@@ -120,7 +120,7 @@ def by_role(kernel: str, *parameters: str) -> Lower:
 
 
 def recurrent(kernel: str, *parameters: str) -> Lower:
-    """Return a lowering of recurrent layers with the arguments of activation functions."""
+    """Return a lowering of recurrent layers with these attributes and the activation functions."""
 
     def lower(emitter: Emitter, operation: Operation) -> None:
         attributes = operation.attributes

@@ -70,7 +70,7 @@ def _axis(quantization: Quantization) -> int:
 
 
 def _largest(type_: OperandType) -> int:
-    """Return the largest magnitude of an integer minus its zero point."""
+    """Return the largest |integer - zero point| of a quantized type."""
     smallest, largest = integer_range(type_.dtype)
     return max(max(largest - point, point - smallest) for point in _quantization(type_).zero_point)
 
@@ -94,7 +94,7 @@ def _sum_type(most: int) -> str:
 
 
 def _sum_type_of(weight: Array, bias: Array | None, *, output_axis: int, largest: int, more: int, **points: Any) -> str:
-    """Return the type for sums of products with integers up to `largest`, and a bias."""
+    """Return the type that holds every sum of products of `weight` and integers up to `largest`, plus a bias."""
     sums = int(derived(_sum_of_magnitudes, weight, **points, output_axis=output_axis))
     return _sum_type(sums * largest + (more if bias is None else _largest_of(bias)))
 
@@ -109,7 +109,7 @@ def _as_floats(bias: Array, *, dtype: str) -> Array:
 
 class _Product:
     def __init__(self, emitter: Emitter, operation: Operation, depth: int, output_axis: int | None) -> None:
-        """Choose the type of sums: by a constant weight and its `output_axis`, otherwise by `depth` products each."""
+        """Choose the type of sums from a constant weight, or from the number `depth` of products per sum."""
         operands, inputs = emitter.model.operands, operation.inputs
         self.emitter, self.operation = emitter, operation
         self.types = [operands[index].type for index in inputs if index != ABSENT]
@@ -215,7 +215,7 @@ def lower_matmul(emitter: Emitter, operation: Operation) -> None:
 
 
 def by_table(plain: Lower) -> Lower:
-    """Return a lowering by table if input and result are quantized, otherwise `plain`."""
+    """Return a lowering to a table of results for all inputs if input and result are quantized; otherwise `plain`."""
 
     def lower(emitter: Emitter, operation: Operation) -> None:
         operands = emitter.model.operands

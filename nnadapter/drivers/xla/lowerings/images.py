@@ -30,7 +30,7 @@ from nnadapter.ir import Array, NamedOperation
 
 
 def _taken(x: Any, places: Array, axis: int) -> Any:
-    """Take elements along an axis; even repetition is a broadcast, which compiles smaller than a gather."""
+    """Take elements along an axis; repeat them if equally often, which compiles smaller than a gather."""
     size = x.shape[axis]
     factor = len(places) // size if size else 0
     if factor and np.array_equal(places, np.repeat(np.arange(size), factor)):
@@ -81,7 +81,7 @@ def rows_of(x: Any) -> Any:
 
 
 def weighed(rows: Any, pictures: Any, sizes: Sequence[int], neighbors: Sequence[Weighted]) -> Any:
-    """Return pixels at one neighbor per axis, times the neighbors' weights: [pictures, places, C]."""
+    """Return weighted pixels [pictures, places, C] at one neighbor per axis; `pictures` has batch indices."""
     place, weight = jnp.zeros((), int), jnp.ones((), rows.dtype)
     for size, (index, share) in zip(sizes, neighbors, strict=True):
         place, weight = place * size + index, weight * share
@@ -104,7 +104,7 @@ def _cubic(distance: Any) -> Any:
 
 
 def along(place: Any, size: int, mode: str, padding: str, low: float, high: float) -> list[Weighted]:
-    """Return the neighbors of places along one axis, with weights."""
+    """Return indices and weights of pixels that interpolate coordinates `place` on an axis."""
     if padding == "reflection":
         place = _reflected(place, low, high)
     first = jnp.floor(place)
@@ -191,7 +191,7 @@ def _samples(start: Any, length: Any, counts: Any, bins: int, step: Any) -> Any:
 
 
 def _neighbors(place: Any, size: int) -> Any:
-    """Return two neighbors of each place, and a mask of places near the picture."""
+    """Return both neighbors of each coordinate, with weights, and a mask of coordinates within 1 of the picture."""
     near = (place >= -1) & (place <= size)
     place = jnp.clip(place, 0, size - 1)
     low = jnp.floor(place)
@@ -210,7 +210,7 @@ def _roi_align(
     mode: str,
     half_pixel: bool,
 ) -> Any:
-    """Loop over samples up to the largest count of any region."""
+    """Compute ROI_ALIGN in a loop over the samples of a bin, which all regions share."""
     sizes, (height, width), rows = x.shape[2:], output_shape, rows_of(x)
     corners = regions * spatial_scale - (0.5 if half_pixel else 0)
     least = -jnp.inf if half_pixel else 1.0
@@ -270,7 +270,7 @@ def _max_roi_pool(x: Any, regions: Any, output_shape: Any, spatial_scale: float)
 
 
 def _bins(first: Any, last: Any, bins: int, size: int) -> Any:
-    """Return a mask of rows per bin, [regions, bins, size]."""
+    """Return a mask of the rows or columns in each bin of a region, [regions, bins, size]."""
     step = jnp.maximum(last - first + 1, 1)[:, None].astype(jnp.float64) / bins
     number = jnp.arange(bins)
     begin, end = jnp.floor(number * step) + first[:, None], jnp.ceil((number + 1) * step) + first[:, None]

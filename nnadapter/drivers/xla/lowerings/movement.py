@@ -61,7 +61,7 @@ FUNCTIONS: Mapping[str, Function] = {
 
 @lowers(*FUNCTIONS, types=MOVED, quantized=True, layouts=LAYOUTS)
 def lower_movement(operation: NamedOperation) -> Computes:
-    """Lower movement; CONCAT requantizes inputs with other scales."""
+    """Lower operations that move elements; CONCAT requantizes if inputs and result have different scales."""
     quantized = operation.output.type.quantized
     if operation.type == "CONCAT" and any(
         operand and operand.type.quantized != quantized for operand in operation.inputs
@@ -147,7 +147,7 @@ def _scatter_nd(x: Any, indices: Any, updates: Any, reduction: str) -> Any:
 
 
 def _written_over(x: Any, updates: Any, reduction: str, shape: Any) -> Any:
-    """Write each update over all of `x`, in order, without indices."""
+    """Write updates over all of `x`, in order: the scatter with empty indices."""
     flat = x.reshape(1, -1)
     rows = updates.reshape(int(np.prod(shape)), -1)
     places = (jnp.zeros(len(rows), int),)

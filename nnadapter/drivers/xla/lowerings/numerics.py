@@ -27,7 +27,7 @@ SHARED = functions_over(jnp)
 
 
 def shared(types: str) -> dict[str, Function]:
-    """Return the shared definitions of operations, named in a text."""
+    """Return the definitions shared with other devices for space-separated operation types."""
     return {type_: SHARED[type_] for type_ in types.split()}
 
 
@@ -159,7 +159,7 @@ def of_reals(operation: NamedOperation, function: Function) -> Function:
 
 
 def _magnitude(type_: OperandType) -> int:
-    """Return the largest magnitude of an integer minus its zero point."""
+    """Return the largest |integer - zero point| of a quantized type."""
     smallest, largest = integer_range(type_.dtype)
     assert type_.quantization is not None
     return max(max(largest - point, point - smallest) for point in type_.quantization.zero_point)
@@ -179,7 +179,7 @@ def _largest_sum(operation: NamedOperation) -> int:
 
 
 def of_products(operation: NamedOperation, function: Function, finish: Function, pack: Pack | None) -> Computes:
-    """Return a computation of sums of integer products, requantized if needed."""
+    """Return a computation on quantized operands by exact sums of integer products, requantized if needed."""
     first, second = (operand.type for operand in operation.inputs[:2])  # type: ignore[union-attr]
     result = operation.output.type
     exact = jnp.float32 if _largest_sum(operation) < _EXACT_IN_FLOAT32 else jnp.float64

@@ -129,7 +129,7 @@ def _gate(name: str, alpha: float, beta: float, clip: float) -> _Gate:
 
 
 def _gates(count: int, direction: int, attributes: Mapping[str, Any]) -> list[_Gate]:
-    """Return a direction's `count` activation functions; the LSTM's last is not clipped."""
+    """Return a direction's `count` activation functions, clipped except for the LSTM's last."""
     names = attributes["activations"].split()
     alphas, betas = ((*attributes[f"activation_{name}"], *(0.0,) * len(names)) for name in ("alpha", "beta"))
     clips = [attributes["clip"]] * count if count < 3 else [attributes["clip"]] * 2 + [float("inf")]
@@ -178,7 +178,7 @@ _STEPS: Mapping[str, tuple[Callable[..., _Step], str, int, int]] = {
 
 
 def _along(step: _Step, x: Any, first: Sequence[Any], lengths: Any, backwards: bool) -> tuple[Sequence[Any], Any]:
-    """Return final states and all outputs; an ended sequence keeps states and outputs 0."""
+    """Run `step` over time; return final states and all outputs, with zeros after a sequence's end."""
     if lengths is None:
 
         def carried(states: Any, inputs: Any) -> Any:

@@ -70,7 +70,7 @@ def convolution(last: bool, is_packed: bool) -> Function:
 
 
 def _depthwise(x: Any, taps: Any, last: bool, strides: Any, pads: Any, dilations: Any) -> Any:
-    """Convolve each channel by adding shifted pictures times taps, which is faster than XLA's loop."""
+    """Convolve each channel by adding shifted, weighted pictures, which is faster than XLA's loop."""
     first, kernel = (1 if last else 2), taps.shape[:-2]
     widths = [(0, 0)] * first + pads + [(0, 0)] * (x.ndim - first - len(pads))
     padded = jnp.pad(x, widths)
@@ -207,7 +207,7 @@ def lower_norm_pool(operation: NamedOperation) -> Computes:
 
 
 def places(sizes: Any, counts: Any, operation: NamedOperation) -> tuple[Array, Array]:
-    """Return clamped tap indices, [axes, windows, taps], and a mask of indices inside."""
+    """Return clamped tap indices per window, [axes, windows, taps], and a mask of taps inside the picture."""
     rank = len(sizes)
     along = [
         np.arange(count)[:, None] * stride + np.arange(kernel) * dilation - begin
