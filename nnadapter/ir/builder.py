@@ -29,7 +29,6 @@ from nnadapter.ir.verification import Inferences, inferred
 
 
 def _is_index(index: object) -> bool:
-    """Return whether it is an int or numpy integer, but no bool."""
     return type(index) is int or (isinstance(index, (int, np.integer)) and not isinstance(index, bool))
 
 
@@ -70,7 +69,7 @@ def _check_list(type_: str, name: str, entries: object, kind: type | tuple[type,
 
 
 def check_counts(type_: str, count: int, *, outputs: Sequence[str], quantized: Sequence[QuantizedType | None]) -> None:
-    """Raise InvalidModelError for more names or quantized types than outputs."""
+    """Raise InvalidModelError if output names or `quantized` have nonempty entries after the first `count`."""
     for name, entries in (("outputs", outputs), ("quantized", quantized)):
         if len(entries) > count and any(entries[count:]):
             extra = list(entries[count:])
@@ -100,7 +99,7 @@ class ModelBuilder:
         return self._operand(operand).type
 
     def value_of(self, operand: int) -> Array | None:
-        """Return the contents of a constant, or None."""
+        """Return the contents of a constant; None for other operands."""
         return self._operand(operand).value
 
     def add_input(self, name: str, type_: OperandType) -> int:
@@ -111,7 +110,10 @@ class ModelBuilder:
         return index
 
     def add_constant(self, name: str, value: Array, quantization: Quantization | None = None) -> int:
-        """Add a constant, copied unless contiguous. Raises InvalidModelError for duplicate names and invalid values."""
+        """Add a constant, which shares the memory of `value` if contiguous, and is otherwise a copy.
+
+        Raises InvalidModelError for duplicate names and invalid values.
+        """
         if not isinstance(value, np.ndarray):
             raise InvalidModelError(f"constant {name!r} is {type(value).__name__}, expected a numpy array")
         if value.dtype.name not in DTYPES:
@@ -162,11 +164,11 @@ class ModelBuilder:
         return result_indices
 
     def mark(self) -> tuple[int, int]:
-        """Return a state for `undo`."""
+        """Return the current state, for `undo`."""
         return len(self._operands), len(self._operations)
 
     def undo(self, mark: tuple[int, int]) -> None:
-        """Remove everything added since `mark` returned this state."""
+        """Remove all operands and operations added after `mark` returned this state."""
         operands, operations = mark
         for operand in self._operands[operands:]:
             self._names.discard(operand.name)
@@ -241,7 +243,7 @@ Origins = tuple[object, ...]
 
 
 def flattened(origins: Origins) -> tuple[str, ...]:
-    """Return the distinct names, in order."""
+    """Return the distinct names in nested tuples, in order."""
     if len(origins) == 1 and type(origins[0]) is str:  # the common case
         return origins  # type: ignore[return-value]
     if all(type(part) is str for part in origins):
@@ -260,7 +262,7 @@ def flattened(origins: Origins) -> tuple[str, ...]:
 
 
 class ModelEditor:
-    """Editor of one model, for forward sweeps over its operations. Indices do not change."""
+    """Editor of one model, for forward sweeps over operations. Indices of operands and operations do not change."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
@@ -293,7 +295,7 @@ class ModelEditor:
         self._derived: dict[tuple[int, Callable[[Array], Array]], int] = {}
 
     def order(self) -> Sequence[int]:
-        """Return all operations in order. To add some meanwhile, use `sweep`."""
+        """Return the indices of current operations in order. To add operations meanwhile, use `sweep`."""
         if self._is_settled:
             return self._sequence
         operations = self._operations
@@ -336,7 +338,7 @@ class ModelEditor:
         return operand in self._outputs
 
     def sweep(self, types: Set[str] | None = None) -> Iterator[int]:
-        """Yield the operations in order, or only those of `types`, without any added meanwhile."""
+        """Yield indices of operations in order, only of `types` if set, except any added or removed meanwhile."""
         if types is not None and types.isdisjoint(self.types):
             return
         self._name_results()
@@ -352,9 +354,9 @@ class ModelEditor:
         self._position = len(sequence)
 
     def derived(self, operand: int, stem: str, function: Callable[[Array], Array]) -> int:
-        """Add a constant computed by `function` from another one, memoized. Return its operand.
+        """Add the constant `function(contents of operand)`, at most once, and return its index.
 
-        `stem` is its name, made unique.
+        `stem` is its name, numbered if taken. It inherits quantization per tensor.
         """
         key = (operand, function)
         if key not in self._derived:
@@ -366,7 +368,7 @@ class ModelEditor:
         return self._derived[key]
 
     def add_constant(self, stem: str, value: Array, quantization: Quantization | None = None) -> int:
-        """Add a constant and return its operand. `stem` is its name, made unique."""
+        """Add a constant and return its index. `stem` is its name, numbered if taken."""
         array = applied(freeze, value)
         type_ = OperandType(DataType(dtype_name(array.dtype)), array.shape, quantization=quantization)
         return self._add(Operand(self._unique(stem), type_, Lifetime.CONSTANT, array))
@@ -381,10 +383,11 @@ class ModelEditor:
         names: Sequence[str] = (),
         quantized: Sequence[QuantizedType | None] = (),
     ) -> tuple[int, ...]:
-        """Add an operation before the current one of the sweep, see `ModelBuilder.add_operation`.
+        """Add an operation before the sweep's current one. Return its outputs; see `ModelBuilder.add_operation`.
 
-        `origins` are operations whose ONNX nodes it implements, possibly removed. `names` of outputs are made unique;
-        other outputs inherit the name of the operand that they replace. Raises InvalidModelError.
+        `origins` are operations, possibly removed, whose ONNX nodes it implements. `names` are those of the first
+        outputs, numbered if taken; other outputs inherit the name of the operand that they replace. Raises
+        InvalidModelError.
         """
         read = tuple(map(self._resolved, inputs))
         types = tuple(None if index == ABSENT else self._operands[index].type for index in read)
@@ -433,7 +436,8 @@ class ModelEditor:
     def substitute(self, original: int, replacement: int) -> None:
         """Redirect readers and model outputs from `original` to `replacement`.
 
-        An unnamed replacement inherits the name. Raises InvalidModelError if data types or dimensions differ.
+        The replacement inherits the name if it is unnamed or `original` is a model output. Raises InvalidModelError if
+        data types or dimensions differ.
         """
         operand, replacement_operand = self._operands[original], self._operands[replacement]
         if self._resolved(replacement) == original:
@@ -460,7 +464,7 @@ class ModelEditor:
         self.changed = True
 
     def adopt(self, operation: int, origins: Sequence[int]) -> None:
-        """Add the origins of other operations, which may be removed, to `operation`."""
+        """Add the ONNX nodes of the operations `origins`, which may be removed, to those of `operation`."""
         self._origins[operation] = (self._origins_of(operation), *map(self._origins_of, origins))
 
     def finish(self) -> Model:
@@ -531,7 +535,6 @@ class ModelEditor:
         return name
 
     def _merged(self) -> Sequence[int]:
-        """Return all operations in order, including removed ones."""
         if not self._placed:
             return self._sequence
         merged: list[int] = []
@@ -549,7 +552,6 @@ class ModelEditor:
         return self._places[index], True, index
 
     def _resolve(self, index: int) -> None:
-        """Replace substituted operands in the inputs of one operation."""
         self._stale.discard(index)
         operation = self._operations[index]
         if operation is not None:

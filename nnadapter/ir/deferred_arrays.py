@@ -22,7 +22,7 @@ _deferrals: dict[Callable[..., Any], Deferral] = {}
 
 
 class Deferral(NamedTuple):
-    """Rule by which calls of a function are deferred."""
+    """Rule that decides if calls of a function are deferred, and computes the form of their results."""
 
     form: FormRule
     follows: bool
@@ -67,12 +67,12 @@ def deferrable(form: FormRule, *, follows: bool = False) -> Callable[[_Function]
 
 
 def deferral_of(function: Callable[..., Any]) -> Deferral | None:
-    """Return the deferral rule of a function."""
+    """Return the deferral rule of a function; None if its calls are never deferred."""
     return _deferrals.get(function)
 
 
 def same_form(array: Array) -> ArrayForm:
-    """Return the form of a copy in native byte order."""
+    """Return the data type in native byte order, and the dimensions."""
     return array.dtype.newbyteorder("="), array.shape
 
 
@@ -80,7 +80,7 @@ deferrable(same_form, follows=True)(freeze)
 
 
 def pack(array: Array) -> Array:
-    """Pack 4-bit elements two to a byte, in row-major order."""
+    """Pack 4-bit elements two to a byte, low half first, in row-major order."""
     flat = flat_bytes(array)
     nibbles = np.zeros(flat.size + flat.size % 2, np.uint8)
     np.bitwise_and(flat, 15, out=nibbles[: flat.size])
@@ -111,7 +111,7 @@ def _unpacked_form(
 def unpacked_weight(
     weight: Array, scale: Array, zero_point: Array | None, *, bits: int, block_size: int, depth: int
 ) -> Array:
-    """Return the weight [N, K] of MAT_MUL_N_BITS, in the data type of its scales.
+    """Dequantize the weight of MAT_MUL_N_BITS to [N, K], in the data type of its scales.
 
     Args:
         weight: [N, blocks, bytes], uint8.

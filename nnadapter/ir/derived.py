@@ -33,8 +33,6 @@ _Form = Hashable
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _TracedStep:
-    """Function call of a trace, which adds its results to the trace's arrays."""
-
     function: Callable[..., Any]
     arrays: tuple[int | Array | None, ...]
     parameters: dict[str, Any]
@@ -54,7 +52,7 @@ class _Comparison:
 
 
 class ArrayTrace:
-    """Record of a computation over constants: function calls, and answers that other constants must repeat."""
+    """Record of a computation over constants: function calls, and answers that must not change in a replay."""
 
     def __init__(self, arrays: Sequence[Array]) -> None:
         self._values: list[Any] = list(arrays)
@@ -67,14 +65,17 @@ class ArrayTrace:
         return [self._traced(number) for number in range(len(self._variables))]
 
     def finish(self) -> list[Any]:
-        """Return all arrays, some of them deferred, and release them. Afterwards only `replay` works."""
+        """Return all arrays, some of them deferred, and drop the references to them. Afterwards only `replay` works."""
         values, self._values = self._values, []
         for comparison in self._comparisons.values():
             comparison.first_array_by_key.clear()
         return values
 
     def replay(self, arrays: Sequence[Array]) -> list[Any] | None:
-        """Repeat the computation with other constants. Return all arrays; None if an answer differs."""
+        """Repeat the computation with other constants. Return all arrays.
+
+        Return None if a guard fails, or a data type or shape differs.
+        """
         if [_form(array) for array in arrays] != self._variables:
             return None
         values: list[Any] = list(arrays)
@@ -99,7 +100,7 @@ class ArrayTrace:
         parameters: dict[str, Any],
         deferral: Deferral | None = None,
     ) -> Any:
-        """Apply a function that returns an array, None or a tuple of these, and record the call."""
+        """Call a function that returns an array, None or a tuple of these. Record it, and return traced arrays."""
         result = _apply(function, list(map(self._value, arrays)), parameters, deferral)
         form = _form(result)
         self._steps.append(_TracedStep(function, tuple(map(_array_number, arrays)), parameters, form, deferral))
@@ -118,14 +119,17 @@ class ArrayTrace:
         return answer
 
     def read_contents(self, array: TracedArray) -> Array:
-        """Return the contents, and record them as a guard."""
+        """Return the contents, and record their digest as a guard."""
         contents: Array = contents_of(self._values[array.number])
         if array.number not in self._looked:
             self._looked[array.number] = digest_of(contents)
         return contents
 
     def group_key(self, array: TracedArray, key: Callable[[Array], Hashable]) -> Hashable:
-        """Return a key that is equal for arrays with equal `key`. The guard covers only which keys are equal."""
+        """Return a key that is equal for arrays with equal `key(array)`.
+
+        The guard requires only that equal keys remain equal, and others different.
+        """
         comparison = self._comparisons.setdefault(key, _Comparison(key))
         first = comparison.first_array_by_key.setdefault(key(contents_of(self._values[array.number])), array.number)
         comparison.arrays.append(array.number)
@@ -191,9 +195,9 @@ class TracedArray(NDArrayOperatorsMixin):
 
 
 def applied(function: Callable[..., Any], *arrays: Any, **parameters: Any) -> Any:
-    """Apply a function to arrays, as one step if one of them is traced; symbolic sizes in `parameters` are guarded.
+    """Apply a function to arrays, and record the call if one of them is traced.
 
-    `function` must be pure, and return an array, None, or a tuple of these.
+    `function` must be pure, and return an array, None, or a tuple of these. Symbolic sizes in `parameters` are guarded.
     """
     parameters = {name: guard_value(value) for name, value in parameters.items()}
     trace = trace_of(arrays)
@@ -210,15 +214,15 @@ def decided(function: Callable[..., _Answer], *arrays: Any, **parameters: Any) -
 
 
 def group_key(key: Callable[[Array], Hashable], array: Any) -> Hashable:
-    """Return a key shared by arrays with equal `key`, a pure function that is always the same object.
+    """Return a key that is equal for arrays with equal `key(array)`.
 
-    Traced and plain arrays never share one.
+    `key` must be pure, and the same function object in every call. Keys of traced and plain arrays are never equal.
     """
     return array.trace.group_key(array, key) if isinstance(array, TracedArray) else key(array)
 
 
 def trace_of(arrays: Sequence[Any]) -> ArrayTrace | None:
-    """Return the trace of the first traced array."""
+    """Return the trace of the first traced array; None if there is none."""
     return next((array.trace for array in arrays if isinstance(array, TracedArray)), None)
 
 
@@ -252,9 +256,9 @@ Result = TypeVar("Result")
 
 
 def derived(function: Callable[..., Result], *arrays: Array | None, **parameters: Hashable) -> Result:
-    """Return `function(*arrays, **parameters)`, memoized by contents. Thread-safe.
+    """Return `function(*arrays, **parameters)`, memoized by contents if all arrays are read-only. Thread-safe.
 
-    `function` must be pure, and not keep or change its arguments; symbolic sizes in `parameters` are guarded.
+    `function` must be pure, and neither store nor change its arguments; symbolic sizes in `parameters` are guarded.
     """
     parameters = {name: guard_value(value) for name, value in parameters.items()}
     trace = trace_of(arrays)
@@ -279,9 +283,9 @@ def derived(function: Callable[..., Result], *arrays: Array | None, **parameters
 
 
 def know_contents(array: Array, key: Hashable, release: Callable[[], object] | None = None) -> None:
-    """Identify a read-only array's contents by `key`, without a digest.
+    """Register `key` as the identity of a read-only array's contents, so that `derived` computes no digest.
 
-    `release` is called after a derivation, which most readers use from then on; it must not reference `array`.
+    `release` is called after each derivation, to free memory that is rarely read again. It must not reference `array`.
     """
     _register(array, key).release = release
 
@@ -312,7 +316,7 @@ def _contents(array: Array) -> _Contents:
 
 
 def _register(array: Array, key: Hashable) -> _Contents:
-    """Return the identity of an array's contents; create it if there is none with this key."""
+    """Return the identity of array contents with this key; create it if there is none."""
     reference = _living.get(key)
     contents = None if reference is None else reference()
     if contents is None:
@@ -323,7 +327,7 @@ def _register(array: Array, key: Hashable) -> _Contents:
 
 
 def _keep(key: Hashable, result: Any, parts: Iterable[_Contents]) -> Any:
-    """Store a result while the contents in `parts` live; return an earlier one, if any."""
+    """Memoize a result until contents in `parts` are freed; return an earlier one, if any."""
     for place, array in enumerate(result if isinstance(result, tuple) else (result,)):
         if array is not None:
             _register(array, (key, place))

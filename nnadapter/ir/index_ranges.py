@@ -21,7 +21,7 @@ _DEEPEST = 64
 
 
 class Size(NamedTuple):
-    """Bound that depends on a value's size at run time: size + `offset`, plus the sizes in `further_terms`."""
+    """Bound known at run time: the size of `value` along `axis`, plus `offset`, plus the sizes in `further_terms`."""
 
     value: str
     axis: int
@@ -50,7 +50,7 @@ class IndexRange(NamedTuple):
     """Value allowed outside the range."""
 
     def shifted(self, number: int) -> IndexRange:
-        """Return the range of a value that is an index after `number` is added."""
+        """Return the range of values that are allowed indices after `number` is added."""
         return self._replace(
             low=None if self.low is None else self.low - number,
             high=None if self.high is None else self.high - number,
@@ -89,7 +89,7 @@ class Interval(NamedTuple):
 
 
 class View(Protocol):
-    """Model as the analysis sees it."""
+    """Interface of the analysis to a model, with values by name."""
 
     def node(self, name: str) -> Reader | None:
         """Return the producer; None for inputs and constants."""
@@ -149,7 +149,7 @@ def _axis(view: View, name: str, reader: Reader, default: int = 0) -> int | None
 
 
 def _below_size(position: int, size: Bound, offset: int = 0, *, is_memory: bool = True) -> Use:
-    """Return the use of an input with numbers below `size` + `offset`, from 0."""
+    """Return the use of the input at `position`, with allowed values from 0 to `size` + `offset` - 1."""
     return Use(position, (IndexRange(_plus(size, offset), counts_back=False),), is_memory)
 
 
@@ -159,7 +159,7 @@ def _along(view: View, reader: Reader) -> list[Use]:
 
 
 def _of_rows(view: View, reader: Reader, first: int) -> list[Use]:
-    """Return the use of `indices` whose rows address one axis each, from `first` on."""
+    """Return the use of `indices` in GatherND or ScatterND: element i of a row indexes axis `first` + i."""
     indices = view.shape(reader.input(1))
     depth = indices[-1] if indices else None
     if not isinstance(depth, int) or not depth:
@@ -197,13 +197,12 @@ def _roi_align(view: View, reader: Reader) -> list[Use]:
 
 
 def _corner(view: View, reader: Reader) -> IndexRange:
-    """Return the range of a region's coordinates."""
     sides = [side for side in (view.shape(reader.input(0)) or ())[2:] if isinstance(side, int)]
     return IndexRange(farthest_corner(sides, float(reader.attributes.get("spatial_scale", 1.0))))
 
 
 def farthest_corner(sides: Sequence[int], scale: float) -> int:
-    """Return the largest accepted coordinate of a region that is sampled once per pixel."""
+    """Return the largest accepted coordinate of a region; `scale` converts coordinates to pixels of the image."""
     return int(max([_LEAST_REACH, *(_REACH * side for side in sides)]) / (abs(scale) or 1.0)) + 1
 
 
@@ -345,7 +344,10 @@ def uses_of(view: View, reader: Reader) -> Iterator[tuple[Use, str]]:
 
 
 def trace_back(view: View, name: str, allowed: Columns, enters: Callable[[str], bool]) -> Iterator[AnalysisEnd]:
-    """Yield the sources of an index without proof. `enters` returns True for values that a run can check."""
+    """Trace an index back, and yield the sources that are not proven to be in the range `allowed`.
+
+    It ends at values that a run can check, for which `enters` returns True.
+    """
     pending, visited = [(name, allowed)], set[tuple[str, Columns]]()
     while pending:
         current = pending.pop()
@@ -371,7 +373,7 @@ def trace_back(view: View, name: str, allowed: Columns, enters: Callable[[str], 
 
 
 def _of_sizes(view: View, reader: Reader | None, name: str) -> Interval | None:
-    """Return the exact interval of a size, or of a Range that counts up to one."""
+    """Return the exact interval of a size, or of a Range with step 1 up to a size; otherwise None."""
     if reader is None or (reader.kind == "Range" and _number(view, reader.input(2)) != 1):
         return None
     interval = interval_of(view, name) if reader.kind == "Range" or reader.kind in _SCALARS else None
@@ -397,7 +399,7 @@ def _of_columns(array: Array, count: int) -> list[Interval | None]:
 
 
 def is_proven(view: View, name: str, allowed: Columns) -> bool:
-    """Return whether a value is in range for all inputs."""
+    """Return whether a value is in the range `allowed` for all model inputs."""
     columns = _columns(view, name, len(allowed)) if len(allowed) > 1 else None
     if columns is not None:
         return all(map(_is_within, columns, allowed))
@@ -435,7 +437,7 @@ _CHOOSES = frozenset(
 
 
 def _input_ranges(view: View, reader: Reader, allowed: Columns) -> list[tuple[str, Columns]] | None:
-    """Return a node's inputs with ranges that imply a range of its result; None if unknown."""
+    """Return a node's inputs, with ranges that imply that its result is `allowed`; None if unknown."""
     kind, first = reader.kind, reader.input(0)
     if kind in _MOVES:
         if len(allowed) == 1 or kind == "Identity":
@@ -508,7 +510,7 @@ def _scalar_addend_range(allowed: IndexRange, steps: Array) -> IndexRange:
 
 
 def _input_range_of_where(view: View, reader: Reader, allowed: IndexRange) -> list[tuple[str, Columns]] | None:
-    """Return the range of `i` in `Where(i < 0, i + size, i)`."""
+    """Return the range of `i` in `Where(i < 0, i + size, i)`; None for any other Where."""
     condition, negative = (view.node(reader.input(position)) for position in (0, 1))
     name = reader.input(2)
     if condition is None or condition.kind != "Less" or condition.input(0) != name:
@@ -530,13 +532,12 @@ def _cut(allowed: IndexRange, low: int | None, high: int | None) -> IndexRange:
 
 
 def _number(view: View, name: str) -> int | None:
-    """Return the number in a one-element constant."""
     array = view.constant(name) if name else None
     return int(array.reshape(-1)[0]) if array is not None and array.size == 1 and array.dtype.kind in "iu" else None
 
 
 def interval_of(view: View, name: str, depth: int = 0) -> Interval | None:
-    """Return the interval of an integer value; None if unknown or large."""
+    """Return the interval of an integer value; None if unknown or beyond int32."""
     interval = _wide_interval(view, name, depth)
     return interval if interval is not None and _is_small(interval) else None
 
@@ -647,7 +648,7 @@ def _of_range(view: View, reader: Reader, depth: int) -> Interval | None:
 
 
 def _scalar(view: View, name: str, depth: int) -> Bound | None:
-    """Return the number or size in a one-element value."""
+    """Return the number or size in a one-element value; None if unknown."""
     number = _number(view, name)
     reader = view.node(name)
     if number is not None or reader is None or depth > _DEEPEST:
@@ -679,7 +680,6 @@ def _scalar(view: View, name: str, depth: int) -> Bound | None:
 
 _SCALARS = frozenset(["Cast", "Squeeze", "Unsqueeze", "Reshape", "Identity", "Add", "Sub", "Gather", "Slice"])
 _BOUNDS = frozenset(["Min", "Max", "Clip"])
-"""Operators with bounded results."""
 _ARITHMETIC = _BOUNDS | {"Add", "Sub", "Mul", "Neg", "Abs", "Div", "Mod", "Sum", "Relu"}
 
 
@@ -798,7 +798,6 @@ def _columns(view: View, name: str, count: int) -> Sequence[Interval] | None:
 
 
 def _chosen(view: View, reader: Reader, name: str) -> Interval | None:
-    """Return the interval of the elements that Gather, Split or Slice selects."""
     axis_intervals = _parts(view, reader.input(0))
     if axis_intervals is None:
         return None

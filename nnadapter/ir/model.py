@@ -22,7 +22,6 @@ class Operation:
     Args:
         type: a row of the schema table; `nnadapter ops --describe CONV_2D` documents one.
         inputs: indices into `Model.operands` by role; `ABSENT` (-1) or, at the end, omitted if absent.
-        outputs: indices of the results.
         attributes: all attributes of the row, in order, with defaults.
         origins: names of the implemented ONNX nodes; the first one determined its position.
 
@@ -36,7 +35,7 @@ class Operation:
     origins: tuple[str, ...] = ()
 
     def renumbered(self, number: Callable[[int], int], origins: tuple[str, ...] | None = None) -> Operation:
-        """Return a copy with the operand indices that `number` returns for the current ones."""
+        """Return a copy with operand indices `number(index)`, and with `origins` if set."""
         return Operation(
             self.type,
             tuple(map(number, self.inputs)),
@@ -56,7 +55,6 @@ class Structure:
         self._hash = hash(key)
 
     def __reduce__(self) -> tuple[type[Structure], tuple[Hashable]]:
-        """Pickle only the value: hashes of strings differ between processes."""
         return Structure, (self._held,)
 
     def __hash__(self) -> int:
@@ -132,7 +130,10 @@ class Model:
     def resized(
         self, operands: tuple[Operand, ...], operations: tuple[Operation, ...], varying: tuple[tuple[int, ...], ...]
     ) -> Model:
-        """Return a copy with other operands and operations, which may differ only in sizes and attribute numbers."""
+        """Return a copy with other operands and operations, which may differ only in sizes and attribute numbers.
+
+        `varying` are its `covarying_number_groups`.
+        """
         model = Model(operands, operations, self.inputs, self.outputs, varying)
         model.__dict__["structure"] = self.structure
         return model
@@ -154,12 +155,12 @@ class Model:
 
     @cached_property
     def producer(self) -> Mapping[int, int]:
-        """Index of an operand -> index of the operation that produces it."""
+        """Operand index -> index of its producer."""
         return {operand: index for index, operation in enumerate(self.operations) for operand in operation.outputs}
 
     @cached_property
     def consumers(self) -> Mapping[int, tuple[int, ...]]:
-        """Index of an operand -> indices of the operations that read it, ascending."""
+        """Operand index -> ascending indices of the operations that read it."""
         readers_by_operand: dict[int, list[int]] = {}
         for index, operation in enumerate(self.operations):
             for operand in operation.inputs:
@@ -174,7 +175,7 @@ class Model:
 
 
 def is_number(value: object) -> bool:
-    """Return whether it is a number, which `Model.structure` leaves out; a bool is none."""
+    """Return whether a value is a number, possibly symbolic, but no bool. `Model.structure` ignores numbers."""
     return isinstance(value, (int, float, SymbolicNumber)) and not isinstance(value, bool)
 
 
@@ -218,7 +219,6 @@ def submodel(model: Model, operations: Sequence[int], inputs: Sequence[int], out
 def _is_entire_model(
     model: Model, operations: Sequence[int], inputs: Sequence[int], outputs: Sequence[int], operands: Sequence[int]
 ) -> bool:
-    """Return whether this is everything in the model, with no `covarying_number_groups` lost."""
     return (
         len(operations) == len(model.operations)
         and len(operands) == len(model.operands)

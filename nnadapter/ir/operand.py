@@ -96,9 +96,7 @@ class Quantization:
     scale: tuple[float, ...]
     """One number per tensor, or one per index along `axis`."""
     zero_point: tuple[int, ...]
-    """One per scale."""
     axis: int | None = None
-    """None for per tensor."""
 
     def __post_init__(self) -> None:
         """Convert numpy numbers to Python numbers if nothing is lost; `verify` rejects other values."""
@@ -126,11 +124,9 @@ class OperandType:
     """Type of an operand: `OperandType(DataType.FLOAT32, (1, 3, 224, 224))`.
 
     Args:
-        dtype: data type of the elements.
         dimensions: in the order of `layout`; () for a scalar. Dynamic ones are symbolic
             (`nnadapter.ir.symbolic_numbers`).
         layout: NHWC only for rank 4.
-        quantization: None if not quantized.
 
     Source: NNAdapterOperandType.
     """
@@ -155,7 +151,7 @@ class OperandType:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the contents, rounded up."""
+        """Bytes of the contents, with two 4-bit elements per byte, rounded up."""
         return int(-(-self.size * round(_ITEMSIZE[self.dtype] * 8) // 8))
 
     def at(self, sizes: Sequence[Any]) -> OperandType:
@@ -176,7 +172,6 @@ class Operand:
 
     Args:
         name: unique in the model; that of the ONNX value if there is one.
-        type: data type, dimensions, layout and quantization.
         lifetime: `CONSTANT`, `MODEL_INPUT`, `MODEL_OUTPUT` or `TEMPORARY`. An input that is also an output is an input.
         value: read-only contents of a constant, one byte per 4-bit element; otherwise None.
 

@@ -65,7 +65,7 @@ def _check_operand(index: int, operand: Operand) -> None:
 
 
 def check_quantization_fields(which: str, quantization: object) -> None:
-    """Check the Python types of a quantization's fields; `which` is for errors. Raises InvalidModelError."""
+    """Check the Python types of a quantization's fields. Raises InvalidModelError that names `which`."""
     if not isinstance(quantization, Quantization):
         raise InvalidModelError(f"{which} has quantization {quantization!r}, expected a Quantization")
     for name, values in (("scale", quantization.scale), ("zero_point", quantization.zero_point)):
@@ -115,7 +115,7 @@ def integer_range(dtype: DataType) -> tuple[int, int]:
 
 
 def check_quantization(name: str, type_: OperandType) -> None:
-    """Check data type, axis, scales and zero points; `name` is for errors. Raises InvalidModelError."""
+    """Check data type, axis, scales and zero points. Raises InvalidModelError that names `name`."""
     quantization = type_.quantization
     assert quantization is not None
     axis, count = quantization.axis, len(quantization.scale)
@@ -144,7 +144,7 @@ def result_types(
     attributes: Attributes,
     quantized: Sequence[QuantizedType | None] = (),
 ) -> tuple[OperandType, ...]:
-    """Return the output types, with data types and quantizations from `quantized`. Raises InvalidModelError."""
+    """Infer the output types, and apply `quantized_results`. Raises InvalidModelError."""
     return quantized_results(schema, types, attributes, schema.infer(types, attributes), quantized)
 
 
@@ -218,7 +218,7 @@ DTYPES = tuple(map(str, DataType))
 
 
 def checked_type(name: str, type_: OperandType) -> OperandType:
-    """Return a caller's operand type with converted fields. Raises InvalidModelError."""
+    """Check an operand type, and return it with fields of Python types. Raises InvalidModelError."""
     if not isinstance(type_, OperandType):
         raise InvalidModelError(f"operand {name!r} is {type_!r}, expected an OperandType")
     if not is_one_of(DTYPES, type_.dtype):
@@ -239,7 +239,7 @@ def checked_type(name: str, type_: OperandType) -> OperandType:
 
 
 def is_one_of(names: tuple[str, ...], candidate: object) -> bool:
-    """Return whether it is one of the names; arrays may not even compare."""
+    """Return whether `candidate`, which may be any object, is one of the names."""
     return isinstance(candidate, str) and candidate in names
 
 
@@ -258,7 +258,7 @@ def check_type(name: str, type_: OperandType) -> None:
 
 
 def normalized(kind: AttributeKind, value: object) -> AttributeValue:
-    """Convert numpy numbers, lists and vectors to Python values of a kind. Raises TypeError; bool is not int."""
+    """Convert an attribute value to the Python type of its kind. Raises TypeError; bool is not int."""
     return _NORMALIZE[kind](value)
 
 

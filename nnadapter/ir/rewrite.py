@@ -92,10 +92,10 @@ def is_floating(matched: Operand) -> bool:
 def constant(
     name: str = "", *, value: float | None = None, when: Callable[[Array], bool] | None = None
 ) -> ConstantPattern:
-    """Match a constant, bound to `name` if given.
+    """Return a pattern of a constant.
 
     Args:
-        name: key in `Match.operands`.
+        name: key in `Match.operands`, if any.
         value: required single element, up to one unit in the last place.
         when: predicate on the contents.
     """
@@ -105,7 +105,7 @@ def constant(
 def operation(
     types: Types, *inputs: Pattern, name: str = "", **attributes: AttributeValue | Callable[[AttributeValue], bool]
 ) -> OperationPattern:
-    """Match an operation of one of `types`.
+    """Return a pattern of an operation of one of `types`.
 
     Args:
         types: rows of the schema table.
@@ -150,7 +150,7 @@ def either(*patterns: Pattern) -> EitherPattern:
 
 
 def match_at(editor: ModelEditor, index: int, pattern: OperationPattern) -> Match | None:
-    """Return the first match whose result `index` computes."""
+    """Return the first match whose result `index` computes, or None. Other results in it have no readers outside it."""
     operation_ = editor.operation(index)
     if operation_.type not in pattern.types or not _may_read(editor, pattern, operation_):
         return None
@@ -321,7 +321,6 @@ def _attribute_matches(
 
 Parameters = ParamSpec("Parameters")
 Edit = Callable[[ModelEditor], None]
-"""Edits a model in place."""
 
 
 class EditingPass(Generic[Parameters]):
@@ -339,7 +338,6 @@ class EditingPass(Generic[Parameters]):
         return f"<pass {getattr(self.edit, '__name__', self.edit)}>"
 
     def __reduce__(self) -> str:
-        """Pickle by name, like a function."""
         return self.edit.__qualname__
 
     def __call__(self, model: Model, *arguments: Parameters.args, **keywords: Parameters.kwargs) -> Model:
@@ -354,7 +352,7 @@ def editing(edit: Callable[Concatenate[ModelEditor, Parameters], None]) -> Editi
 
 
 def edit_of(function: Callable[..., Any]) -> Edit | None:
-    """Return the function by which the pass edits a model in place, if any."""
+    """Return the function by which a pass edits a model in place; None if it returns a new model."""
     if isinstance(function, EditingPass):
         return function.edit
     if isinstance(function, partial):

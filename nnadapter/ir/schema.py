@@ -43,9 +43,7 @@ class Role:
     """One input position of an operation.
 
     Args:
-        name: such as "filter".
         dtypes: data types that the operation is defined for.
-        optional: may be absent.
         variadic: the last role may take several operands.
         same_dtype_as: role with the same data type.
     """
@@ -62,7 +60,6 @@ class Attribute:
     """One named attribute of an operation.
 
     Args:
-        name: such as "strides".
         kind: type of the value; lists are tuples.
         default: None if required.
         choices: allowed strings; () for any.
@@ -96,11 +93,8 @@ class OperationDoc:
     summary: str
     formula: str
     inputs: Mapping[str, str]
-    """Meaning of each input, by role."""
     attributes: Mapping[str, str] = field(default_factory=dict)
-    """Meaning of each attribute, by name."""
     outputs: Mapping[str, str]
-    """Meaning of each output, by name."""
     example: Example
     traps: tuple[str, ...] = ()
     flops: str = ""
@@ -114,8 +108,6 @@ class OperationSchema:
     Args:
         type: NNAPI's or NNAdapter's name if there is one.
         inputs: roles, in order.
-        attributes: in order.
-        outputs: names.
         variadic_outputs: the only output name covers several operands.
         ranks: smallest and largest rank of the first input.
         infer: shape rule; raises InvalidModelError for inputs that do not fit.
@@ -126,7 +118,6 @@ class OperationSchema:
             floating-point ones in float64), attributes as keywords -> output array or list. It must not modify inputs.
         always_quantized: every result is quantized.
         source: specification: an NNAPI or NNAdapter code, an ONNX op, a paper.
-        doc: documentation of an external operation.
     """
 
     type: str

@@ -67,14 +67,12 @@ def with_constants(model: Model, values: Sequence[Any]) -> Model:
 
 
 class _TypeTable:
-    """Table of operand types whose dimensions may be symbolic, specialized together."""
-
     def __init__(self, values: Interned) -> None:
         self._values = values
         self._types: dict[tuple[Any, ...], int] = {}
 
     def add(self, type_: OperandType) -> int:
-        """Return the index of a type, shared by types equal under the guards."""
+        """Return the index of a type. Types equal under the guards share one."""
         key = (type_.dtype, self._values.add(type_.dimensions), type_.layout, type_.quantization)
         return self._types.setdefault(key, len(self._types))
 
@@ -87,7 +85,7 @@ _MOST_PARTS = 64
 
 
 class SymbolicModel:
-    """Symbolic model, and the positions of its symbolic numbers, prepared for many specializations."""
+    """Symbolic model prepared for many specializations."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
@@ -177,8 +175,6 @@ _INTEGERS = frozenset([int])
 
 
 class _Memoizing:
-    """Object that stores results computed from it, by key."""
-
     _prepared: dict[Hashable, Any]
 
     def prepared(self, key: Hashable, prepare: Callable[[Self], Any]) -> Any:
@@ -230,7 +226,7 @@ class SpecializationGroup(_Memoizing):
         return self._borders.setdefault((tuple(inputs), tuple(outputs)), len(self._borders))
 
     def at(self, replay_values: Sequence[Any]) -> Replay:
-        """Return the `Replay` with these values, of which the latest is cached."""
+        """Return the `Replay` with these values; only the latest is cached."""
         last = self._last
         if last is None or last.replay_values is not replay_values:
             last = self._last = Replay(replay_values, self)
@@ -364,7 +360,7 @@ class SpecializedModel(_Memoizing, Model):
         return self.of.type_at(operand, self.replay)
 
     def prepare_signature(self, key: Hashable, prepare: Callable[[InputOutputTypes], Any]) -> Any:
-        """Return `prepare(input and output types)`, memoized for all models of a replay with these types."""
+        """Return `prepare(input and output types)`, memoized by `key` for all models of a replay with these types."""
         number = self.of.signature_key
         return self.replay.prepared(
             (key, number), lambda replay: prepare(replay.prepared((InputOutputTypes, number), self._signature))
@@ -374,7 +370,6 @@ class SpecializedModel(_Memoizing, Model):
         return tuple(map(self.type_at, self.inputs)), tuple(map(self.type_at, self.outputs))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle as a plain model."""
         return _plain, (
             (self.operands, self.operations, self.inputs, self.outputs, self.covarying_number_groups),
             self.is_verified,
@@ -414,7 +409,7 @@ class SymbolicArray:
         return any(isinstance(item, SymbolicNumber) for item in self.items.flat)
 
     def plain(self) -> Array:
-        """Return the contents at the traced sizes, guarded per symbolic element."""
+        """Return the contents at the traced sizes, and guard on each symbolic element."""
         for item in self.items.flat:
             if isinstance(item, SymbolicNumber):
                 item.trace.guard(item)
@@ -437,7 +432,7 @@ class SymbolicArray:
 
 @dataclass(frozen=True, eq=False)
 class ShapeDerivedTables:
-    """Values that a model computes from sizes, such as tables of positions."""
+    """Model that computes `outputs` from `sizes`, such as tables of positions."""
 
     model: Model
     sizes: Mapping[str, SymbolicArray]
@@ -508,7 +503,7 @@ _SIGNS: Mapping[Callable[..., Any], str] = {
 
 
 def broken(trace: SymbolicTrace, variables: Sequence[int], names: Sequence[str]) -> str:
-    """Describe a guard of the trace that fails for these input sizes; empty if all hold."""
+    """Describe a guard of the trace that fails for these input sizes, called `names`; empty if all hold."""
     steps, values = trace.steps, list[Any](variables)
     try:
         compute_steps(steps, values)

@@ -104,7 +104,6 @@ BINARY: Mapping[str, Function] = MappingProxyType(
         },
     }
 )  # fmt: skip
-"""Binary functions, by name in files."""
 
 
 Step = tuple[Callable[..., Any], int, int]
@@ -132,7 +131,7 @@ class Constant:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Replay:
-    """Simplified trace. Slots hold variables, then constants, then results of steps."""
+    """Simplified trace. Its list of values has slots for variables, then constants, then results of steps."""
 
     constants: Sequence[Any]
     steps: Sequence[Step]
@@ -146,7 +145,7 @@ class Replay:
     """First number equal to this one under the guards, possibly itself."""
 
     def __call__(self, variables: Sequence[int]) -> tuple[Any, ...] | None:
-        """Return every number for these variables; None if a guard fails or a computation raises."""
+        """Return the values of all numbers for these sizes; None if a guard fails or a computation raises."""
         values: list[Any] = [*variables, *self.constants]
         try:
             compute_steps(self.steps, values)
@@ -158,7 +157,7 @@ class Replay:
 
 
 def compute_steps(steps: Sequence[Step], values: list[Any]) -> None:
-    """Append the results of steps, which read earlier values. Raises what their functions raise."""
+    """Append the results of steps to `values`, which the steps read. Raises what their functions raise."""
     for function, first, second in steps:
         values.append(function(values[first]) if second < 0 else function(values[first], values[second]))
 
@@ -439,18 +438,18 @@ class SymbolicTrace:
         return MappingProxyType(self._answers)
 
     def variable(self, value: int) -> SymbolicNumber:
-        """Add an input size, before the first step."""
+        """Add an input size. All of them must precede the first step."""
         assert not self._steps, "variables come before everything that is made of them"
         self._variables += 1
         return SymbolicNumber(self, self._add(None, value))
 
     def replay(self, variables: Sequence[int]) -> tuple[Any, ...] | None:
-        """Return the values of all numbers for other input sizes, unless a guard fails."""
+        """Return the values of all numbers for other input sizes; None if a guard fails."""
         assert len(variables) == self._variables, "a replay needs every variable"
         return self._shortened()(variables)
 
     def representative(self, number: int) -> int:
-        """Return the first number equal under the guards."""
+        """Return the first number that equals this one under the guards."""
         return self._shortened().representatives[number]
 
     def is_constant(self, number: int) -> bool:
@@ -466,7 +465,7 @@ class SymbolicTrace:
         return SymbolicNumber(self, result_number)
 
     def guard(self, number: SymbolicNumber) -> Any:
-        """Return the value of a number, and require it from now on."""
+        """Return the value of a number, and guard on it: replays must have the same."""
         value = self._values[number.number]
         self._answers.setdefault(number.number, value)
         return value
@@ -586,7 +585,10 @@ class SymbolicNumber:
 
 
 def apply_function(function: Callable[[Any, Any], Any], first: Any, second: Any) -> Any:
-    """Apply a pure function, the same object each time, to two numbers, as one step if one is symbolic."""
+    """Apply a function to two numbers, recorded as one step if one is symbolic.
+
+    `function` must be pure, and the same object in every call.
+    """
     for number in (first, second):
         if isinstance(number, SymbolicNumber):
             return number.trace.apply(function, first, second)
@@ -624,7 +626,7 @@ def guard_value(value: Any) -> Any:
 
 
 class Interned:
-    """Table of values with symbolic numbers, specialized together."""
+    """Table of numbers, possibly symbolic, and of tuples, specialized together."""
 
     def __init__(self) -> None:
         self._values: list[Any] = []
@@ -634,7 +636,7 @@ class Interned:
         self._settling: list[Callable[[Sequence[Any]], Any]] = []
 
     def add(self, value: Any) -> int:
-        """Return the index of a value, shared by values equal under the guards."""
+        """Return the index of a value. Values equal under the guards share one."""
         position = self._positions.setdefault(_equality_key(value), len(self._values))
         if position == len(self._values):
             self._values.append(value)
@@ -666,7 +668,7 @@ class Interned:
 
 
 def identity_key(value: Any) -> object:
-    """Return a key of exactly this number without a guard; maps over tuples."""
+    """Return a key of a number, without a guard. Symbolic numbers equal only themselves; maps over tuples."""
     if isinstance(value, tuple):
         return tuple(map(identity_key, value))
     return (SymbolicNumber, value.number) if isinstance(value, SymbolicNumber) else exactly(value)

@@ -23,7 +23,7 @@ def to_text(model: Model) -> str:
 
 
 def to_named_text(model: Model) -> str:
-    """Return the text with operands by name only, for comparisons."""
+    """Return the text form with operands by name instead of index, for comparisons."""
     return _text(model, _digests(model), "")
 
 
@@ -158,7 +158,6 @@ def digest_of_plain(value: Any) -> str:
 
 
 def _packages(op_types: Iterable[str]) -> list[str]:
-    """Return names and versions of packages with external operations."""
     # loading the schema table is slow, and a caller with a model has it
     from nnadapter.ir.operations import BROUGHT, SCHEMAS
 

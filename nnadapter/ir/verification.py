@@ -20,8 +20,6 @@ from nnadapter.records import dataclass
 
 @dataclass(frozen=True, slots=True)
 class _CheckList:
-    """Checks of one schema row, precomputed."""
-
     schema: OperationSchema
     roles: tuple[tuple[Role, int | None], ...]
     smallest: int
@@ -56,7 +54,7 @@ def _make_check_list(schema: OperationSchema) -> _CheckList:
 
 
 def check_inputs(schema: OperationSchema, types: Sequence[OperandType | None]) -> None:
-    """Check number, presence, data types and first rank of inputs; `types` are None if absent.
+    """Check number, presence and data types of inputs, and the rank of the first; `types` are None if absent.
 
     Raises InvalidModelError.
     """
@@ -93,7 +91,6 @@ def check_inputs(schema: OperationSchema, types: Sequence[OperandType | None]) -
 
 
 def _stands_for_reals(schema: OperationSchema, type_: OperandType) -> bool:
-    """Return whether a quantized operand may replace a floating-point one."""
     return schema.quantized is not None and type_.quantization is not None
 
 
@@ -254,7 +251,6 @@ def _check_operation(model: Model, operation: Operation, defined_operands: set[i
 
 
 def _check_outputs(model: Model, operation: Operation, count: int, defined_operands: set[int]) -> None:
-    """Check number and indices; `_check_output` checks types."""
     if len(operation.outputs) != count:
         raise InvalidModelError(f"{operation.type}: {len(operation.outputs)} outputs, expected {count}")
     if len(frozenset(operation.outputs)) != count:
@@ -314,7 +310,10 @@ class Inferences:
         attributes: Mapping[str, AttributeValue],
         quantized: Sequence[QuantizedType | None] = (),
     ) -> Inferred:
-        """Return complete attributes, for the caller to modify, and output types. Raises InvalidModelError."""
+        """Check an operation. Return its complete attributes, for the caller to modify, and output types.
+
+        Raises InvalidModelError.
+        """
         key = None if any(quantized) else _key(type_, types, attributes)
         cache_entry = self._known.get(key) if key is not None else None
         if cache_entry is not None:
@@ -328,7 +327,7 @@ class Inferences:
         return complete, results
 
     def shared(self, type_: OperandType) -> OperandType:
-        """Return the first equal type, so that `is` compares; symbolic types unchanged."""
+        """Intern a type, so that equal ones are identical; return symbolic types unchanged."""
         if not all(type(size) is int for size in type_.dimensions):
             return type_
         shared_type = self._types.setdefault(type_, type_)
