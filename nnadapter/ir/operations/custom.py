@@ -47,7 +47,7 @@ class CustomCall:
         return f"{self.domain}::{self.op_type}" if self.domain else self.op_type
 
     def to_attributes(self) -> dict[str, str | int | tuple[int, ...]]:
-        """Return the attributes of the CUSTOM operation. Raises InvalidModelError for one without text form."""
+        """Return the attributes of the CUSTOM operation. Raises InvalidModelError if the node's have no text form."""
         return {
             "domain": self.domain,
             "op_type": self.op_type,
@@ -59,7 +59,7 @@ class CustomCall:
 
     @classmethod
     def of(cls, attributes: Attributes) -> CustomCall:
-        """Return the call in the attributes of a CUSTOM operation. Raises InvalidModelError."""
+        """Rebuild the call from the attributes of a CUSTOM operation. Raises InvalidModelError."""
         present = attributes["present"]
         version = attributes["since_version"]
         assert isinstance(present, tuple) and isinstance(version, int), "checked against the row"
@@ -73,7 +73,7 @@ class CustomCall:
         )
 
     def spread(self, operation_inputs: Sequence[Any]) -> list[Any]:
-        """Return the node's inputs: the operation's, and None for absent ones."""
+        """Return the node's inputs: the operation's at the positions `present`, None at others."""
         node_inputs: list[Any] = [None] * (self.present[-1] + 1 if self.present else 0)
         for position, operation_input in zip(self.present, operation_inputs, strict=True):
             node_inputs[position] = operation_input

@@ -48,7 +48,7 @@ def read_equation(text: str, ranks: Sequence[int]) -> Equation:
 
 
 def terms_of(text: str) -> tuple[list[tuple[str, ...]], tuple[str, ...] | None]:
-    """Return the letters of every term, before and after its ellipsis, and of an explicit result.
+    """Return the letters of each term, split at its ellipsis, and of the result; None without `->`.
 
     Raises InvalidModelError.
     """

@@ -83,7 +83,7 @@ def _padded(mode: str, axis: int, size: int, begin: int, end: int) -> int:
 
 
 def _index_depth(indices: OperandType, available: int) -> int:
-    """Return the number of axes that a row of `indices` addresses."""
+    """Return how many axes a row of `indices` indexes. Raises InvalidModelError if more than `available`."""
     if indices.rank < 1:
         raise InvalidModelError("indices is a scalar, expected rank 1 or more")
     depth = indices.dimensions[-1]
@@ -159,7 +159,6 @@ def _reverse_sequence(first: OperandType, lengths: OperandType, batch_axis: int,
 
 
 def _per_update(outputs: Sequence[OperandType], *types: OperandType, reduction: str, **attributes: object) -> int:
-    """Count one step per combined update."""
     return 0 if reduction == "none" else types[2].size
 
 

@@ -95,7 +95,6 @@ def _determinant(first: OperandType) -> OperandType:
 
 
 def _determinant_flops(outputs: Sequence[OperandType], first: OperandType) -> int:
-    """Count Gaussian elimination, 2/3 n^3, and the diagonal's product."""
     size = first.dimensions[-1]
     return outputs[0].size * (2 * size * size * size // 3 + size)
 
@@ -158,7 +157,7 @@ def _short_time(
 
 
 def _fast_flops(elements: int, length: int) -> int:
-    """Count 5 n log2 n for n complex numbers."""
+    """Count an FFT of n numbers as 5 n log2 n."""
     return 5 * elements * max(1, (length - 1).bit_length())
 
 

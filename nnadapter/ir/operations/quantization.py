@@ -79,7 +79,7 @@ def _accumulating(type_: str, rule: ShapeRule) -> ShapeRule:
 
 
 def _channel_axis(type_: str, second: OperandType, attributes: Attributes) -> int | None:
-    """Return the axis of the second input with output channels, along which scales may vary, if any."""
+    """Return the axis of output channels in the second input, if any."""
     if second.rank < 2:
         return None
     return -2 if attributes.get("transpose_y") else -1 if type_ == "MAT_MUL" else 0
@@ -124,7 +124,10 @@ def _check_fuse_code(attributes: Attributes) -> None:
 
 
 def _keeping(rule: ShapeRule, first_only: bool) -> ShapeRule:
-    """Return a shape rule whose results have the quantization of the first input, or of all if not `first_only`."""
+    """Return a shape rule whose results have the per-tensor quantization of the first input.
+
+    Unless `first_only`, all inputs must have it.
+    """
 
     def infer(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
         results = rule(types, attributes)
@@ -140,7 +143,7 @@ def _keeping(rule: ShapeRule, first_only: bool) -> ShapeRule:
 
 
 def quantizable(schema: Row) -> Row:
-    """Return the row with the rules that its words in `quantization` demand."""
+    """Return the row with the shape rule and the check of quantized results for its `quantization`."""
     words = schema.quantization.split()
     infer, rule = schema.infer, schema.quantized
     if "product" in words:

@@ -53,7 +53,6 @@ def _grid_sample(first: OperandType, grid: OperandType, mode: str, **attributes:
 
 
 def _grid_sample_flops(outputs: Sequence[OperandType], *types: OperandType, mode: str, **attributes: object) -> int:
-    """Count a multiply-add per neighbor."""
     neighbors: int = {"nearest": 1, "linear": 2, "cubic": 4}[mode]
     return 2 * prod([neighbors] * (outputs[0].rank - 2)) * outputs[0].size
 

@@ -58,7 +58,7 @@ class PerElement:
 
 
 def per_input(steps: int) -> PerElement:
-    """Count steps per element of the first input."""
+    """Return the FLOP formula of `steps` per element of the first input."""
     return PerElement(steps, of_input=True)
 
 
@@ -102,12 +102,12 @@ def row(
 
 
 def family(cost: str, quantization: str = "") -> Callable[..., Row]:
-    """Return the function `row` with these defaults, for one family."""
+    """Return the function `row` with these arguments bound, for a family of operations."""
     return partial(row, cost=cost, quantization=quantization)
 
 
 def read_table(text: str) -> list[list[str]]:
-    """Return the cells of a text table, which ` | ` separates."""
+    """Return the rows of a text table, with cells separated by ` | `."""
     return [line.replace("| |", "|  |").split(" | ") for line in text.splitlines()]
 
 
@@ -207,7 +207,7 @@ def like(type_: OperandType, dimensions: Dimensions | None = None, dtype: DataTy
 
 
 def layout_of(types: Iterable[OperandType], rank: int) -> Layout:
-    """Return NHWC if the rank is 4 and an operand of rank 4 has that layout."""
+    """Return NHWC if the rank is 4 and an operand has that layout, otherwise NCHW."""
     if rank != 4:
         return Layout.NCHW
     nhwc = any(type_.layout is Layout.NHWC and type_.rank == 4 for type_ in types)
@@ -276,7 +276,7 @@ def check_vector(name: str, type_: OperandType | None, length: int) -> None:
 
 
 def check_at_least(smallest: int, **lists: Sequence[int]) -> None:
-    """Raise InvalidModelError if a value of a list attribute is too small."""
+    """Raise InvalidModelError if a value of a list attribute is less than `smallest`."""
     for name, values in lists.items():
         # `min` would compare symbolic sizes with each other and add guards
         if any(value < smallest for value in values):

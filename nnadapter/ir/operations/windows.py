@@ -38,7 +38,7 @@ def image_like(type_: OperandType, channels: int, *sizes: int) -> OperandType:
 
 
 def check_windows(pads: Sequence[int], **positive: Sequence[int]) -> None:
-    """Raise InvalidModelError if a pad is negative, or another value less than 1."""
+    """Raise InvalidModelError if a pad is negative, or a value in the lists `positive` less than 1."""
     check_at_least(1, **positive)
     check_at_least(0, pads=pads)
 
@@ -109,7 +109,7 @@ _EXACT_ON_INTEGERS = frozenset({"none", "relu", "clip"})
 
 
 def fusable(rule: Rule) -> Rule:
-    """Return a shape rule that also takes and checks a fuse code."""
+    """Return a shape rule that also accepts and checks a fused activation."""
 
     def infer(
         *types: OperandType | None, fuse_code: str, fuse_parameters: Sequence[float], **attributes: object
@@ -124,7 +124,7 @@ def fusable(rule: Rule) -> Rule:
 
 
 def fused(formula: Formula | PerElement) -> Formula:
-    """Return a FLOP formula with the fused activation, since fusion does not change a model's FLOPs."""
+    """Return a FLOP formula that includes the fused activation, as fusion does not change a model's FLOPs."""
 
     def flops(
         outputs: Sequence[OperandType],

@@ -118,7 +118,7 @@ def _divided(pattern: Pattern, divisor: float) -> tuple[OperationPattern, Operat
 
 
 def _forms(inner: Pattern) -> tuple[OperationPattern, ...]:
-    """Match x * (1 + inner) / 2 in every association."""
+    """Return patterns for all orders of x * (1 + inner) / 2."""
     raised = operation("ADD", inner, constant(value=1))
     halves = either(*_divided(raised, 2), operation("ADD", either(*_divided(inner, 2)), constant(value=0.5)))
     return (

@@ -25,7 +25,7 @@ FROM_NCHW: Axes = (0, 2, 3, 1)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class View:
-    """Operand as another one, `source`, reshaped to `shape` and then transposed by `perm`."""
+    """Description of an operand: `source`, reshaped to `shape` and then transposed by `perm`."""
 
     source: int
     shape: Axes
@@ -77,7 +77,7 @@ class View:
 
 
 def _groups(source_shape: Axes, target_shape: Axes) -> list[tuple[list[int], list[int]]] | None:
-    """Return the shortest runs of axes of both shapes with equal sizes, without axes of size 1."""
+    """Split both shapes into shortest runs of axes with equal products, without axes of size 1; None if impossible."""
     if prod(source_shape) == 0 or prod(source_shape) != prod(target_shape):
         return None
     source_axes = [axis for axis, size in enumerate(source_shape) if size != 1]
@@ -149,7 +149,7 @@ REMAP: Mapping[str, Remap] = {
 
 
 def remaining_axes(type_: str, attributes: Attributes, perm: Axes) -> tuple[int, ...]:
-    """Return the axes of a result as numbers of the input's axes, in the order of `perm`."""
+    """Return the input axes that a result still has, in the order of `perm`: all unless reduced without `keepdims`."""
     if type_ not in REDUCING or attributes["keepdims"]:
         return perm
     removed_axes = (attributes["axis"],) if "axis" in attributes else ints(attributes, "axes")
@@ -191,7 +191,7 @@ class _TransposedOperand:
 
 
 class _TransposeSweep:
-    """One sweep. `generous` defers results with several readers, too."""
+    """One sweep of `cancel_transposes`. `generous` also defers a TRANSPOSE with several readers that can all follow."""
 
     def __init__(self, editor: ModelEditor, generous: bool) -> None:
         self._editor = editor
@@ -344,7 +344,6 @@ class _Images:
     def __init__(self, editor: ModelEditor) -> None:
         self._editor = editor
         self._views: dict[int, View] = {}
-        """Operand -> view that computes it."""
         self._made: dict[tuple[int, Layout], int] = {}
         self._current = 0
 
@@ -478,7 +477,7 @@ class _Images:
         return self._channels_last(operand)
 
     def _emit(self, view: View, operand: int, layout: Layout) -> int:
-        """Return an operand with a view's contents; add RESHAPE and TRANSPOSE only if necessary."""
+        """Return an operand in `layout` with a view's contents; add RESHAPE and TRANSPOSE only if necessary."""
         editor, source = self._editor, view.source
         type_, dimensions = editor.type_of(source), view.dimensions
         operations = view.operations
@@ -500,7 +499,6 @@ class _Images:
 
 
 def _has_axis(type_: OperandType) -> bool:
-    """Return whether quantization has an axis, which a transpose would renumber."""
     return type_.quantization is not None and type_.quantization.axis is not None
 
 

@@ -119,7 +119,6 @@ def _shifted(type_: QuantizedType) -> QuantizedType:
 
 
 def _shift(value: Array) -> Array:
-    """Add 128 by flipping the sign bit."""
     return np.asarray(value.view(np.uint8) ^ np.uint8(_SHIFT))
 
 

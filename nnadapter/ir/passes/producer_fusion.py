@@ -27,7 +27,6 @@ from nnadapter.ir.rewrite import (
 )
 
 FUSABLE = ("CONV_2D", "CONV_2D_TRANSPOSE", "FULLY_CONNECTED", "MAT_MUL", "ADD", "SUB", "MUL", "DIV")
-"""Operations with a `fuse_code`."""
 
 _ACTIVATIONS = ("RELU", "CLIP", "SIGMOID", "HARD_SIGMOID", "HARD_SWISH", "TANH", "LEAKY_RELU", "GELU", "SWISH")
 
@@ -105,7 +104,7 @@ def _merge(editor: ModelEditor, match: Match) -> Sequence[int] | None:
 
 
 def _image_pads(type_: OperandType, pad: Operation) -> tuple[int, ...] | None:
-    """Return top, left, bottom and right; None if other axes are padded, or cropped."""
+    """Return top, left, bottom and right pads; None if quantized, cropped, or padded along other axes."""
     pads = _ints(pad, "pads")
     if type_.quantization is not None:
         return None
@@ -183,10 +182,10 @@ def channel_axis(host: Operation, output: OperandType) -> int:
 def fold(
     editor: ModelEditor, host: int, scale: Array | None, shift: Array | None, operations: Sequence[int]
 ) -> tuple[int, ...] | None:
-    """Add a copy of `host` that multiplies its output by `scale` and adds `shift` (float64 [C]), rounded once.
+    """Add a copy of `host` whose filter and bias include a factor `scale` and an addend `shift` (float64 [C]).
 
-    It replaces `operations`; the first names the constants. Return None if the bias is not constant or a result not
-    finite.
+    They are rounded once. Return its outputs, as a replacement for `operations`, the first of which names the
+    constants; None if filter or bias is not constant or a result not finite.
     """
     operation = editor.operation(host)
     source, filter_operand, *others = operation.inputs
@@ -210,7 +209,7 @@ def fold(
 def _scaled_filter(
     filter_: Array, bias: Array | None, scale: Array | None, shift: Array | None, *, groups: int
 ) -> tuple[Array | None, Array | None] | None:
-    """Return scaled filter (None if unchanged) and bias; None if a number is not finite."""
+    """Return the scaled filter (None if unchanged) and shifted bias; None if a number is not finite."""
     moved = None if bias is None else bias.astype(np.float64)
     with np.errstate(over="ignore", invalid="ignore"):
         if scale is not None and moved is not None:
@@ -245,7 +244,7 @@ def fuse_scale_and_bias(editor: ModelEditor) -> None:
 
 
 def _fold_constant(scale: float | None, shift: float | None) -> Replacement:
-    """Return a replacement that scales by `scale` (None: the constant) and adds `shift` times the constant."""
+    """Return a replacement that folds a factor `scale` (None: the constant) and `shift` times the constant."""
 
     def replacement(editor: ModelEditor, match: Match) -> Sequence[int] | None:
         value = _per_channel(editor, match)

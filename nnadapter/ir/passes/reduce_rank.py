@@ -156,7 +156,7 @@ def _elementwise(shapes: Ranks, operation: Operation) -> Sequence[int] | None:
 
 
 def _as_first(shapes: Ranks, operands: Sequence[int], numbers: Sequence[bool]) -> Sequence[int]:
-    """Return operands with the dimensions of the first, except those of one element."""
+    """Return operands with the dimensions of the first with several elements; one-element operands may differ."""
     lead = next((operand for operand, number in zip(operands, numbers, strict=True) if not number), operands[0])
     shape = shapes.dimensions(shapes.any_shape(lead))
     shaped_operands = []
@@ -182,7 +182,7 @@ def _transpose(shapes: Ranks, operation: Operation) -> Sequence[int] | None:
 
 
 def _runs(perm: Axes, axes: Sequence[int]) -> list[list[int]]:
-    """Return runs of axes that remain adjacent in `perm`, from `axes` without size 1."""
+    """Group `axes`, which are not of size 1, into runs that remain adjacent in `perm`, in its order."""
     place = {axis: position for position, axis in enumerate(axes)}
     runs: list[list[int]] = []
     for axis in perm:
@@ -196,7 +196,7 @@ def _runs(perm: Axes, axes: Sequence[int]) -> list[list[int]]:
 
 
 def _swapped(shapes: Ranks, operand: int, sizes: Sequence[int], target_order: Sequence[int]) -> int:
-    """Swap adjacent runs: [before, a, b, after] becomes [before, b, a, after]."""
+    """Transpose by swaps of adjacent runs: [before, a, b, after] becomes [before, b, a, after]."""
     order = list(range(len(sizes)))
     for position in range(len(order)):
         start = order.index(target_order[position])
@@ -369,7 +369,7 @@ def reduce_rank(model: Model, *, largest: int = LARGEST_RANK) -> Model:
 
 
 class Ranks:
-    """One sweep that reduces ranks, and the shapes in which operands are available."""
+    """One sweep of `reduce_rank`."""
 
     def __init__(self, editor: ModelEditor, largest: int) -> None:
         self.editor = editor
@@ -409,7 +409,7 @@ class Ranks:
         return self.editor.type_of(operand).dtype.is_floating
 
     def any_shape(self, operand: int) -> int:
-        """Return an operand with the same elements in any allowed rank."""
+        """Return an operand with the same elements and at most `largest` dimensions."""
         if not self._is_high(operand):
             return operand
         return self._low[operand] if operand in self._low else self.shaped(operand, self._usual(operand))
@@ -456,7 +456,6 @@ class Ranks:
             self._replace(index, operation.outputs, results)
 
     def _replace(self, index: int, outputs: Sequence[int], results: Sequence[int]) -> None:
-        """Replace the outputs of an operation by `results`, which may have other dimensions."""
         low = [
             result if self._is_high(output) else self.shaped(result, self.dimensions(output))
             for output, result in zip(outputs, results, strict=True)
@@ -469,7 +468,7 @@ class Ranks:
                 self.editor.substitute(output, result)
 
     def _reshape(self, index: int, source: int, output: int) -> None:
-        """Drop a RESHAPE between ranks; one from low rank remains until known to be unread."""
+        """Let readers of a RESHAPE from low rank use its source; replace one from high rank by one of low rank."""
         if not self._is_high(source):
             self._low[output] = source
             self._there.add(output)

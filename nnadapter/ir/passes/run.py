@@ -298,7 +298,7 @@ def _wide(array: Array) -> Array:
 
 
 def dump_to(folder: str | os.PathLike[str]) -> Observer:
-    """Return an observer for one call of `run_passes` that writes every model into `folder`, by operand names.
+    """Return an observer for one call of `run_passes` that writes every model as text into `folder`.
 
     Symbolic numbers are guarded: lower with static shapes when dumping.
     """

@@ -21,7 +21,7 @@ Evaluator = Callable[[Model, Sequence[Array]], Sequence[Array] | None]
 
 
 def move(model: Model, inputs: Sequence[Array]) -> Sequence[Array] | None:
-    """Run one operation that only moves elements, which is exact on any device."""
+    """Run a model of one operation that only moves elements, exact on any device; return None for others."""
     if inputs or len(model.operations) != 1 or model.operations[0].type not in MOVES:
         return None
     (operation,) = model.operations
@@ -82,7 +82,7 @@ def fold_constants(
 
 
 def _fold(editor: ModelEditor, index: int, evaluate: Evaluator, room: int) -> int:
-    """Fold one operation if possible; return the bytes of its results."""
+    """Fold one operation if possible within `room` bytes; return the bytes of its results."""
     operation = editor.operation(index)
     arrays = [editor.value_of(operand) for operand in operation.inputs]
     present_inputs = [operand for operand in operation.inputs if operand != ABSENT]
@@ -122,8 +122,6 @@ def _results(operation: Operation, arrays: Sequence[Array | None], evaluate: Eva
 
 @dataclass(frozen=True, slots=True)
 class _FoldedKind:
-    """Operation without operands, as part of a key."""
-
     type: str
     exact: str
     attributes: Attributes = field(compare=False)
@@ -140,7 +138,7 @@ def _computed(*arrays: Array | None, evaluate: Evaluator, kind: _FoldedKind) -> 
 
 
 def bypass(editor: ModelEditor, operations: Sequence[int], source: int) -> bool:
-    """Replace the first of `operations` by its `source` and remove all of them; return False if impossible."""
+    """Replace the result of the first of `operations` by `source` and remove them all; return False if impossible."""
     (output,) = editor.operation(operations[0]).outputs
     if editor.type_of(output) != editor.type_of(source) or not editor.can_stand_for(output, source):
         return False

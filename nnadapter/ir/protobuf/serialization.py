@@ -103,7 +103,7 @@ ALIGNMENT = 64
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Block:
-    """Block of the data file."""
+    """Contents of one or more equal constants in the data file."""
 
     offset: int
     data: Array
@@ -112,7 +112,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Weights:
-    """Data file of a model."""
+    """Contents of a model's data file."""
 
     blocks: tuple[Block, ...]
     by_operand: Mapping[int, Block]
@@ -169,7 +169,7 @@ class Contents:
         self._unpacked: dict[tuple[int, DataType, int], Array] = {}
 
     def add(self, references: Iterable[Message]) -> None:
-        """Look up every block. Raises ModelFileError for missing files, invalid blocks or wrong digests."""
+        """Look up every reference. Raises ModelFileError for missing files, invalid blocks or wrong digests."""
         keys = {
             (reference.file, reference.offset, reference.length, bytes(reference.sha256)) for reference in references
         }
@@ -233,7 +233,6 @@ def _check_byte_order() -> None:
 
 
 FORMAT = "nnadapter model"
-"""Start of every file."""
 VERSION = 1
 """Version of the format; newer ones are rejected."""
 BEGINNING = b"\x0a\x0f" + FORMAT.encode()
@@ -279,14 +278,14 @@ def from_bytes(contents: bytes, files: Mapping[str, bytes], *, check_contents: b
 
 
 def to_parts(model: Model) -> tuple[bytes, dict[str, memoryview]]:
-    """Return the bytes of a model, and its constants by file name: their hexadecimal SHA-256."""
+    """Return the bytes of a model, and a file per distinct constant, named by its hexadecimal SHA-256."""
     weights = verified_weights(model)
     message = message_of(model, weights, lambda block: (block.digest.hex(), 0))
     return message, {block.digest.hex(): block.data.data for block in weights.blocks}
 
 
 def message_of(model: Model, weights: Weights, place: Callable[[Block], tuple[str, int]]) -> bytes:
-    """Return the bytes of a `File` message. `place` returns file and offset of a block. Raises InvalidModelError."""
+    """Return the bytes of a `File` message. `place` returns a block's file and offset. Raises InvalidModelError."""
     file_message, message = new("File"), new("Model")
     try:
         _write_model(message, model, weights, place)
