@@ -217,7 +217,6 @@ def _model_of(
 
 
 def _newest_version(domain: str) -> int:
-    """Return the newest version of a domain that onnx and ONNX Runtime support."""
     newest = max((schema.since_version for schema in onnx.defs.get_all_schemas() if schema.domain == domain), default=1)
     return min(newest, onnxruntime_limits()[0].get(domain, newest))
 

@@ -23,18 +23,18 @@ _INTO_PRODUCTS = ("fuse_batch_normalization", "fuse_activation")
 
 
 def captured_names(graph: Graph) -> tuple[str, ...]:
-    """Return the outer values that subgraphs read."""
+    """Return the names of outer-graph values that subgraphs read."""
     return tuple(dict.fromkeys(name for node in graph.nodes for name in node.captured))
 
 
 def groups_of(specialized: Specialized, visible_values: Collection[str] = ()) -> tuple[Group, ...]:
-    """Return the groups of nodes that convert to one operation."""
+    """Return the node groups that convert to one operation each without hiding `visible_values`."""
     graph = specialized.graph
     return find_groups(specialized.nodes, {*graph.outputs, *captured_names(graph)}, visible_values)
 
 
 def with_own_sources(specialized: Specialized, visible_values: Collection[str] = ()) -> Specialized:
-    """Return the graph with a DequantizeLinear per group that shares one, so that cuts keep groups intact."""
+    """Return the model with a copy of each shared DequantizeLinear per group, so that no boundary splits a group."""
     groups, graph = groups_of(specialized, visible_values), specialized.graph
     shared = shared_sources(groups, specialized.nodes, {*graph.outputs, *captured_names(graph)}) if groups else {}
     if not shared:
@@ -96,7 +96,7 @@ def with_atoms(
 
 
 def with_per_node_conversions(specialized: Specialized, conversion: Conversion) -> Conversion:
-    """Return the conversion, with lazy conversions of the single nodes of multi-node atoms."""
+    """Return `conversion` with a lazy addition: each node of a multi-node atom, converted by itself."""
     is_trivial = not conversion.groups and len(specialized.graph.atoms) == len(specialized.nodes)
     return (
         conversion
@@ -136,7 +136,7 @@ def _with_visible_outputs(conversion: Conversion, visible_values: Collection[str
 
 
 def _groups(conversion: Conversion, fused: Model) -> list[tuple[int, ...]]:
-    """Return the source nodes of each fused operation; shape-derived tables have none."""
+    """Return the nodes that each operation of `fused` replaces; operations for shape-derived tables replace none."""
     operations = conversion.model.operations
     node_of = {
         operations[index].origins[0]: node for node, indices in enumerate(conversion.operations) for index in indices
@@ -201,7 +201,7 @@ Answers = Sequence[Sequence[Verdict]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """Atom of several nodes that the most preferred device refused."""
+    """Multi-node atom that the most preferred device refused; its nodes may be offered one by one."""
 
     nodes: tuple[str, ...]
     inside: frozenset[str]
@@ -210,7 +210,7 @@ class Offer:
 
 
 def atoms_to_split(graph: Graph, answers: Answers) -> Iterator[Offer]:
-    """Yield the atoms to offer node by node."""
+    """Yield the multi-node atoms that the most preferred device refuses."""
     for atom, nodes in enumerate(graph.atoms if answers else ()):
         if len(nodes) == 1:  # most atoms
             continue
@@ -221,7 +221,7 @@ def atoms_to_split(graph: Graph, answers: Answers) -> Iterator[Offer]:
 
 
 def accepted_splits(offered: Sequence[Offer], graph: Graph, answers: Answers) -> list[Offer]:
-    """Return the offers worth splitting: no device takes the atom, or a more preferred one takes one of its nodes."""
+    """Return the offers to split: no device takes the atom, or one preferred to its taker takes one of its nodes."""
     atom_of = {graph.nodes[node].name: atom for atom, nodes in enumerate(graph.atoms) for node in nodes}
     return [
         offer

@@ -85,7 +85,6 @@ class DynamicConversion:
     """Model converted for all sizes: no guard depends on the contents of shape-derived values."""
 
     shapes: Mapping[str, tuple[Any, ...]]
-    """Dimensions by input; symbolic if dynamic."""
     trace: SymbolicTrace
     atoms: tuple[tuple[int, ...], ...]
     conversion: Conversion
@@ -93,7 +92,7 @@ class DynamicConversion:
 
     @cached_property
     def tables(self) -> Mapping[str, int]:
-        """Shape-derived tables: value name -> operand."""
+        """Operands of the shape-derived values that operations compute, by name."""
         conversion = self.conversion
         table_operands = {
             operand for table in conversion.tables for operand in conversion.model.operations[table].outputs
@@ -101,12 +100,12 @@ class DynamicConversion:
         return {name: operand for name, operand in conversion.operand_of.items() if operand in table_operands}
 
     def given_sizes(self, operands: set[int]) -> Iterator[str]:
-        """Return the names in `sizes` of model inputs among `operands`; other sizes are constants."""
+        """Return the names in `sizes` of model inputs among `operands`; other shape-derived sizes are constants."""
         input_operands = operands.intersection(self.conversion.model.inputs)
         return (name for name in self.sizes if self.conversion.operand_of.get(name) in input_operands)
 
     def table_operations(self, operands: Iterable[int]) -> Iterator[int]:
-        """Yield the operations that compute the tables among `operands`, and tables that these read."""
+        """Yield the operations that compute the shape-derived tables among `operands`, directly or indirectly."""
         model, tables = self.conversion.model, self.conversion.tables
         pending, visited = list(operands), set[int]()
         while pending:
@@ -118,7 +117,7 @@ class DynamicConversion:
 
 
 class _FilledValues(Mapping[str, Value]):
-    """Values at the sizes of a replay, computed lazily."""
+    """Values with shapes computed lazily from the sizes that a replayed trace returned."""
 
     def __init__(
         self, values: Mapping[str, Value], traced: Mapping[str, tuple[Any, ...]], replayed: Sequence[Any]
@@ -139,7 +138,7 @@ class _FilledValues(Mapping[str, Value]):
 
 
 def shape_derived_values_of(opening: DynamicConversion, names: Iterable[str]) -> ShapeDerivedValues:
-    """Return the shape-derived values `names`, to be computed from a replay's sizes."""
+    """Return the computation of the shape-derived values `names` from concrete sizes."""
     requested_names = tuple(names)
     tables = [name for name in requested_names if name not in opening.sizes]
     sizes = {name: opening.sizes[name] for name in requested_names if name in opening.sizes}
@@ -167,8 +166,8 @@ def sizes_left(
 ) -> dict[str, Sizes]:
     """Infer the symbolic dimensions of an unconverted node's results, by a rule for its op type.
 
-    `dimensions_of` returns None if unknown. `values` are inferred at the current shapes; contradicting results are
-    omitted.
+    `dimensions_of` returns None if unknown. `values` have the types at the current shapes; results that contradict them
+    are omitted.
     """
     rule, first = _RULES.get((node.domain, node.op_type)), _FIRST_RULES.get((node.domain, node.op_type))
     if (rule is None and first is None) or node.contradiction:
@@ -190,7 +189,7 @@ def runs_graphs(node: OnnxNode) -> bool:
 
 
 def resizes(node: OnnxNode) -> bool:
-    """Return whether it is a Resize, whose converter can infer result sizes even if it refuses the node."""
+    """Return whether it is a Resize since opset 11: its converter infers result sizes even if it refuses the node."""
     return (
         not node.domain and node.op_type == "Resize" and node.since_version > _OLDER_RESIZE and not node.contradiction
     )
@@ -244,7 +243,7 @@ def _named(sizes: Sizes | None, names: dict[str, Any]) -> tuple[int | str, ...] 
 
 
 def agree(sizes: Sizes, inferred: Sizes | None) -> bool:
-    """Return whether symbolic sizes agree with inferred ones at the current shapes; names are unknown."""
+    """Return whether symbolic sizes equal the inferred ones at the current shapes; inferred names equal any size."""
     return (
         inferred is not None
         and len(sizes) == len(inferred)
@@ -365,7 +364,7 @@ class ConversionTracing:
         return any(isinstance(size, SymbolicNumber) for shape in self._shapes.values() for size in shape)
 
     def template(self, visible_values: frozenset[str]) -> ConversionTemplate | None:
-        """Return the template, unless a dimension is known only for these shapes."""
+        """Return the conversion as a template; None if a dimension is known only for these shapes."""
         conversion = self._converted(visible_values)
         if conversion is None:
             return None
@@ -383,7 +382,7 @@ class ConversionTracing:
         )
 
     def opened(self, visible_values: frozenset[str]) -> DynamicConversion | None:
-        """Return the conversion for all sizes, unless a dimension is known only for these shapes.
+        """Return the conversion for all sizes; None if a dimension is known only for these shapes.
 
         Unconvertible nodes are omitted, unless the sizes of their results are needed.
         """
@@ -440,9 +439,9 @@ class ConversionTracing:
         return replace(self._specialized.graph.value(name), shape=self._shapes[name])
 
     def _evaluated_producers(self, names: Iterable[str], other_positions: Set[int], *, sized: bool) -> set[int]:
-        """Return the evaluated nodes from which `names` follow, except `other_positions`.
+        """Return the nodes that compute `names`, directly or indirectly, except `other_positions`.
 
-        For Shape and Size, the dimensions of their input suffice, unless `sized`.
+        The search passes Shape and Size only if `sized`, to the values that determine their input's dimensions.
         """
         model_graph, constants = self._specialized.model_nodes, self._prepared.constants
         pending, positions = list(names), set[int]()
@@ -459,7 +458,7 @@ class ConversionTracing:
         return positions
 
     def _reads_remaining(self, evaluated_positions: Set[int], remaining_positions: Set[int]) -> bool:
-        """Return whether an evaluated node reads the result of a remaining node."""
+        """Return whether an evaluated node, except Shape and Size, reads the result of a remaining node."""
         model_graph, constants, nodes = self._specialized.model_nodes, self._specialized.constants, self._prepared.nodes
         read = (
             name
@@ -474,7 +473,7 @@ class ConversionTracing:
         return [name for name in node.inputs if _measures(node) and name not in self._fixed]
 
     def _run_dependent(self, positions: Set[int], remaining_positions: Set[int]) -> Set[int]:
-        """Return the nodes that depend on values known only in a run."""
+        """Return the nodes at `positions` that depend on contents of inputs or on results of the remaining nodes."""
         model_graph, constants, nodes = self._specialized.model_nodes, self._specialized.constants, self._prepared.nodes
         run = set(remaining_positions)
         for index in sorted(positions):
@@ -495,7 +494,6 @@ class ConversionTracing:
         return evaluate_nodes(self._prepared, list(missing), constants, missing_names) if missing else {}
 
     def _evaluated_types(self, positions: Iterable[int]) -> Iterator[Value]:
-        """Yield the types of evaluated values of unknown size."""
         names = (name for index in positions for name in self._prepared.nodes[index].outputs if name in self._known)
         for name in names:
             value, array = self._values.get(name) or Value(name), self._known[name]
@@ -543,7 +541,8 @@ class ConversionTracing:
     def _sized_by_graphs(self, index: int) -> dict[str, Sizes]:
         """Return the result sizes of a node with subgraphs.
 
-        If sizes do not follow otherwise, such as of a loop state, equal dimension names are guarded to be equal.
+        If some are unknown, such as of a loop state, it is repeated with guards that dimensions of equal name are
+        equal.
         """
         prepared = self._prepared
         sizes_by_name = dict[str, Sizes]()
@@ -563,7 +562,7 @@ class ConversionTracing:
                     bool(first.setdefault(called, size) == size)
 
     def _sizes_of(self, name: str) -> tuple[Any, ...] | None:
-        """Return dimensions that hold at all shapes."""
+        """Return dimensions that hold at all shapes, or None."""
         if name in self._context.operand_of:
             return self._context.dimensions(name)
         is_known = name in self._values and (name in self._typed or self._context.is_constant(name))

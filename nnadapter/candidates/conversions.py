@@ -130,7 +130,6 @@ class Conversions:
         return template
 
     def _keep(self, template: ConversionTemplate) -> None:
-        """Move a template to the front and evict the least recently used."""
         with self._lock:
             if self._templates[:1] != (template,):
                 other_templates = (other for other in self._templates if other is not template)
@@ -169,9 +168,9 @@ def convert_dynamic(model: ShapedModel) -> DynamicConversion | None:
 
 
 def dynamic_ir_part(opening: DynamicConversion, step: Step, *, with_tables: bool = True) -> Part:
-    """Return the operations of `step` with the shape-derived values that they read.
+    """Return the operations of `step` as a model with the sizes that they read as inputs.
 
-    `with_tables` computes tables from sizes that are inputs; otherwise the tables are inputs.
+    `with_tables` adds the operations that compute the shape-derived tables they read; otherwise tables are inputs too.
     """
     conversion = opening.conversion
     step_operations = [operation for node in step.nodes for operation in conversion.operations[node]]

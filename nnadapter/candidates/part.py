@@ -36,11 +36,11 @@ class SpecializablePart:
         self._key = slot_reader(sorted(part_numbers | shape_derived_values.numbers))
 
     def key(self, replayed: Sequence[Any]) -> tuple[Any, ...]:
-        """Return a key shared by equal specialized segments."""
+        """Return the `replayed` sizes on which the segment depends, to look up its specialization."""
         return self._key(replayed)
 
     def specialize(self, replayed: Sequence[Any]) -> Part:
-        """Return the segment for a replay's sizes."""
+        """Return the segment for the concrete sizes `replayed`."""
         contents = {}
         if self._given:
             values = self.given.at(replayed)
@@ -49,5 +49,5 @@ class SpecializablePart:
 
 
 def group_specializations(parts: Sequence[SpecializablePart]) -> None:
-    """Let one device's segments share the numbers that a replay computes."""
+    """Let the segments of one device share types and numbers that they compute for the same sizes."""
     structure.SpecializationGroup([part.model for part in parts])

@@ -35,7 +35,7 @@ Calls = Mapping[int, tuple[Attributes, tuple[OperandType, ...]]]
 
 
 def calls_among(kernels: KernelTable, nodes: Iterable[int], graph: Graph, conversion: Conversion) -> Calls:
-    """Return the nodes that a device's custom kernels compute."""
+    """Return a call for each of `nodes` that a device's custom kernels compute."""
     if not kernels.kernels or CUSTOM not in conversion.model.operation_types:
         return {}
     calls = {}
@@ -47,7 +47,7 @@ def calls_among(kernels: KernelTable, nodes: Iterable[int], graph: Graph, conver
 
 
 def why_no_call(kernels: KernelTable, node: int, graph: Graph, conversion: Conversion) -> Unsupported | None:
-    """Return why no kernel of a device computes a node, if any is for its op."""
+    """Return why a device's kernels for a node's op do not compute it; None if it has none or one does."""
     op = graph.nodes[node].domain, graph.nodes[node].op_type
     if op not in kernels.by_op:
         return None
@@ -74,7 +74,6 @@ def with_calls(model: onnx.ModelProto, nodes: Sequence[int], graph: Graph, calls
 
 
 def _declared(model: onnx.ModelProto, values: Iterable[Value]) -> onnx.ModelProto:
-    """Declare the known types of intermediate values in place, and return the model."""
     model.graph.value_info.extend(info_of(value) for value in values if value.dtype)
     return model
 
@@ -123,9 +122,10 @@ class OnnxParts:
         return original_model(self.specialized.model_nodes, self.index, outputs)
 
     def without_constants(self) -> onnx.ModelProto:
-        """Return the remaining graph without constants.
+        """Return the specialized graph as an ONNX model without constants.
 
-        It has input types of operators of other domains, and of ONNX operators older than numpy-style broadcasting.
+        It declares the input types of non-ONNX operators; for models older than numpy-style broadcasting, of all
+        operators.
         """
         graph = self.graph
         is_old = opsets_of(self.index.model.opset_import).get("", 1) < BROADCASTING_OPSET
@@ -138,7 +138,7 @@ class OnnxParts:
         )
 
     def remaining_model(self) -> onnx.ModelProto:
-        """Return the remaining graph with the types that ONNX shape inference may not know."""
+        """Return the specialized graph as an ONNX model that declares result types of non-ONNX operators."""
         graph = self.graph
         read = dict.fromkeys(name for node in graph.nodes for name in node.reads if name in graph.constants)
         output_names = [name for name in dict.fromkeys(graph.outputs) if name in graph.producer]
@@ -196,7 +196,7 @@ def _rename(proto: onnx.NodeProto, node: Node) -> None:
 
 
 def ir_part(conversion: Conversion, step: Step) -> Part:
-    """Return the operations of `step`, without inputs that none reads, such as Dropout's ratio."""
+    """Return the adapter IR operations of `step`, without inputs that no operation reads, such as Dropout's ratio."""
     operands = conversion.operand_of
     inputs = tuple(name for name in step.inputs if name in operands)
     operations = sorted(operation for node in step.nodes for operation in conversion.operations[node])
@@ -225,7 +225,7 @@ def with_weights(part: Part, capability: Capability) -> Part:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class ShapedModel:
-    """Model specialized for one set of input shapes, in all forms that devices take."""
+    """Model specialized for one set of input shapes, as ONNX and as adapter IR."""
 
     prepared: Prepared
     shapes: Shapes
@@ -233,7 +233,6 @@ class ShapedModel:
     conversion: Conversion
     parts: OnnxParts
     visible_values: frozenset[str] = frozenset()
-    """Values that must stay visible outside of atoms."""
 
     @property
     def graph(self) -> Graph:
@@ -241,11 +240,11 @@ class ShapedModel:
 
     @property
     def structure(self) -> NodeHashes:
-        """Hashes of the model's own nodes, lazily computed."""
+        """Hashes of the nodes before specialization, lazily computed."""
         return self.prepared.structure
 
     def hashes(self) -> Sequence[str]:
-        """Return the content hash of every node of the graph."""
+        """Return the content hash of every specialized node."""
         content_hashes = self.structure.content_hashes
         return [content_hashes[position] for position in self.specialized.positions]
 
@@ -258,7 +257,7 @@ class DynamicParts(OnnxParts):
 
     @cached_property
     def open_graph(self) -> Graph:
-        """The graph with facts that hold at all sizes, at least ranks."""
+        """The graph with types that hold at all sizes; other dimensions are unknown."""
         always, current_values = {**self.prepared.values, **self.prepared.inferred_ranks}, self.graph.values
         return self.graph.revalued({name: _open(always.get(name), current_values, name) for name in current_values})
 
@@ -269,7 +268,7 @@ class DynamicParts(OnnxParts):
         return tuple(name for name in self.graph.outputs if name in constants and name not in always)
 
     def part(self, step: Step) -> Part:
-        """Return the nodes of `step`, folded nodes that compute sizes for them, and constants."""
+        """Return `step` as a model, with constants and with folded nodes that compute sizes for it."""
         nodes, inputs, constants = self._needed(step)
         result_names = {name for _, node in nodes for name in node.outputs}
         part = self._extract(nodes, self.open_graph, inputs, constants, step.outputs)
@@ -309,7 +308,7 @@ class DynamicParts(OnnxParts):
 
 
 def _open(always: Value | None, current_values: Mapping[str, Value], name: str) -> Value:
-    """Return facts that hold at all sizes, assuming the current rank."""
+    """Return the type that holds at all sizes: if its shape does not, unknown dimensions of the current rank."""
     if always is not None and always.shape is not None:
         return always
     value = current_values[name]

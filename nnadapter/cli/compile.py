@@ -306,7 +306,6 @@ def _time(seconds: float) -> str:
 
 
 def _problem(listed: Listed) -> str:
-    """Return why an entry is unusable, if it still exists."""
     try:
         read_entry(listed.path).verify()
     except FileNotFoundError:

@@ -324,8 +324,7 @@ _MODES = {1: "L", 3: "RGB"}
 def picture_array(path: str, name: str, dtype: str | None, shape: Sequence[int]) -> Array:
     """Read a picture as an array of `dtype` and `shape`. Raises InvalidInputError or MissingExtraError.
 
-    It is rotated upright (Exif), converted to RGB or gray, resized bilinearly regardless of proportions, scaled to 0..1
-    except for uint8, and laid out as [N, C, H, W] or [N, H, W, C], whichever `shape` is.
+    `nnadapter run --help` describes the conversion.
     """
     if dtype not in ("float32", "float16", "float64", "uint8"):
         raise InvalidInputError(

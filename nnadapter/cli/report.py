@@ -43,7 +43,6 @@ def _seconds(ctx: click.Context, param: click.Parameter, value: str | None) -> f
 
 
 def _number(text: str) -> float:
-    """Parse a number; NaN if it is none."""
     try:
         return float(text)
     except ValueError:
@@ -200,7 +199,6 @@ def report(
 
 
 def _form(form: str | None, output: str | None) -> str:
-    """Return the explicit format, or that of the file's suffix."""
     by_name = formats_of(output) if output is not None else ()
     if form is not None and by_name and form not in by_name:
         click.echo(f"note: {output!r} is written as {form}, as --format requires, regardless of its name", err=True)

@@ -163,7 +163,7 @@ def run_costs(report: PartitionReport, best_seconds: float | None = None) -> Run
 
 
 def _chosen(weighed: Sequence[CandidateFacts], seconds: float) -> str:
-    """Return the chosen candidate's name; empty if the plan's cost differs, since devices refused parts of it."""
+    """Return the chosen candidate's name; empty if devices refused parts of it."""
     first = weighed[0] if len(weighed) > 1 else None  # the chosen candidate is first
     return first.name if first is not None and isclose(_seconds(first), seconds) else ""
 
@@ -210,7 +210,6 @@ class RunFacts:
     devices: tuple[str, ...]
     feed: parameters.Feed
     outputs: Mapping[str, Any]
-    """Results of the last run by output name."""
     times: Times
     provenance: Provenance
     costs: RunCosts

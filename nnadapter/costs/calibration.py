@@ -199,7 +199,6 @@ def _crowding_warning(calibration: Calibration) -> str:
 
 
 def _mismatch_text(calibration: Calibration, device: str) -> str:
-    """Return why a calibration does not fit driver or machine, or an empty text."""
     current_version = driver_version(device)
     if (calibration.driver_version, calibration.interface_version) == (current_version, INTERFACE_VERSION):
         if calibration.machine == machine_description():
@@ -251,7 +250,7 @@ def contents_of(calibration: Calibration) -> dict[str, object]:
 
 
 def speed_options(table: Sequence[Option], options: OptionValues, *, isolated: bool = False) -> dict[str, OptionValue]:
-    """Return the options that affect speed; isolation does, as it sends messages per launch."""
+    """Return the options that affect speed; isolation does, as each launch sends messages to another process."""
     relevant_options = {option.name: options[option.name] for option in table if option.affects_speed}
     return {**relevant_options, ISOLATE: True} if isolated else relevant_options
 

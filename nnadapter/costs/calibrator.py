@@ -360,7 +360,7 @@ class Pair:
 
 
 def lines_of(pairs: Sequence[Pair]) -> dict[Kind, Line]:
-    """Return a line per kind, fitted to the further links of chains."""
+    """Return a line per kind, fitted to the differences between long and short chains."""
     lines: dict[Kind, Line] = {}
     for kind in dict.fromkeys(pair.kind for pair in pairs):
         kind_pairs = [pair for pair in pairs if pair.kind == kind]
@@ -393,7 +393,7 @@ def _fitted(kind: Kind, works: Sequence[Works], seconds: Sequence[float], least:
 
 
 def _off(line: Line, works: Sequence[Works], seconds: Sequence[float]) -> float:
-    """Return the mean absolute logarithmic error, each term at most 1."""
+    """Return a line's mean absolute logarithmic error, each term at most 1."""
     pairs = [(_total(line, row), took) for row, took in zip(works, seconds, strict=True) if took > 0]
     return sum(min(1.0, abs(log(predicted / took))) if predicted else 1.0 for predicted, took in pairs) / max(
         1, len(pairs)
@@ -468,7 +468,7 @@ class Launches:
 def launches_of(
     segments: Sequence[ProgramTiming], standalone_programs: Sequence[ProgramTiming], lines: Lines, *, crosses: bool
 ) -> Launches:
-    """Estimate launches and transfers from the time of light programs that operations do not explain.
+    """Estimate launch and transfer seconds: the time of light programs that their operations do not explain.
 
     `segments` ran cold. If not `crosses` (on the host), transfers are part of the launch.
     """
@@ -502,7 +502,7 @@ _FEWEST = 6
 
 @dataclass(frozen=True, slots=True)
 class NetworkScaledCosts:
-    """Lines and launches scaled to networks."""
+    """Lines and launches, scaled to fit the times of networks."""
 
     lines: Lines
     launches: Launches
@@ -571,9 +571,8 @@ def calibrate(
 ) -> Calibration:
     """Measure a device; takes up to about 30 seconds.
 
-    Short and long chains of operations are timed in turns, and a line per kind is fitted to their differences. The
-    unexplained time of light programs gives launch and transfers. Small mixed networks scale the lines and show their
-    error.
+    Short and long chains of operations are timed in turns, and a line per kind is fitted to their differences. Small
+    mixed networks scale the lines and show their error.
 
     Args:
         device: its name.
@@ -721,7 +720,7 @@ def _timed(bench: ProgramTimer, device: str, budget_seconds: float, advance: Cal
 
 
 def _batches(count: int, most: int) -> list[range]:
-    """Return strided batches, which separate neighbors of the same class."""
+    """Split positions into batches that separate neighbors."""
     batches = -(-count // most)
     return [range(first, count, batches) for first in range(batches)]
 

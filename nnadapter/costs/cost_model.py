@@ -69,19 +69,16 @@ class DeviceCosts:
     """None means the profile's launch."""
     networks: Mapping[str, MeasuredNetwork] = field(default_factory=dict)
     processors: float = 0.0
-    """Host processors in use during computation, if counted."""
     has_resident_values: bool = False
     """True if values stay in the device's memory for its other segments."""
     notes: tuple[str, ...] = ()
 
     off_by: float = 0.0
-    """Relative error, if measured."""
     missing_cost_notes: tuple[str, ...] = ()
-    """Reasons why no better costs are available."""
 
     @property
     def sole_launch_seconds(self) -> float:
-        """Seconds to launch a sole segment."""
+        """Seconds to launch the only segment of a plan."""
         return (
             self.profile.launch_seconds
             if self.measured_sole_launch_seconds is None
@@ -90,7 +87,7 @@ class DeviceCosts:
 
     @property
     def needs_processors(self) -> bool:
-        """True if overlap with another such device gains nothing, as both need many host processors."""
+        """True if it needs so many host processors that overlap with another such device gains nothing."""
         return self.profile.host_memory or self.processors >= _GOOD_PART * usable()
 
     @property
@@ -139,7 +136,7 @@ def device_costs(
 
 
 def calibrated(calibration: Calibration, declared: Profile | None = None, notes: tuple[str, ...] = ()) -> DeviceCosts:
-    """Return the costs in a calibration; boundary formats stay as declared."""
+    """Return the costs in a calibration, with data types and layout as in `declared`."""
     lines, is_host = calibration.lines, calibration.device in HOSTS
     if calibration.unmeasured_classes:
         names = ", ".join(operation_class.value for operation_class in calibration.unmeasured_classes)
@@ -191,7 +188,7 @@ _IMAGE_RANK = 4
 
 @dataclass(frozen=True, eq=False)
 class Crossing:
-    """Facts that determine boundary costs, as arrays of [values]."""
+    """Facts that determine boundary costs, as arrays with an element per value."""
 
     nbytes: Numbers
     dtypes: tuple[str, ...]
@@ -225,7 +222,7 @@ class Crossing:
         return seconds + np.where(foreign[self.dtype_of], cast_seconds(self.nbytes), 0.0)
 
     def resident_seconds(self, profile: Profile) -> Numbers:
-        """Return the seconds at either end for each device-resident value, infinite if it cannot stay.
+        """Return the seconds to read or return each device-resident value in a segment, infinite if it cannot stay.
 
         Segments exchange tensors in the host's layout, so channels-last devices still reorder them.
         """
@@ -316,9 +313,9 @@ def fused_groups(
 
 
 def fusion_of(graph: Graph, conversion: Conversion, operations: Sequence[int], runs_as: Sequence[str]) -> Fusion:
-    """Return the fusion described by one text per operation, empty if their number differs.
+    """Return the fusion that a device describes by a text per operation; empty if there are fewer or more texts.
 
-    Nodes of operations with equal texts are a group. An atom of only NO_OPERATION is free.
+    Operations with equal texts are a group. An atom of only NO_OPERATION is free.
     """
     if len(runs_as) != len(operations):
         return Fusion()
@@ -412,7 +409,7 @@ class CostTable:
         return self.prices.devices
 
     def sole_launch_savings(self, device: str) -> float:
-        """Return the seconds saved by a sole launch."""
+        """Return the seconds saved if a device's segment is the only one of the plan."""
         return float(self.prices.launch[self.devices.index(device)]) - self.sole_launch_seconds[device]
 
 

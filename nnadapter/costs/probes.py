@@ -57,7 +57,7 @@ class Probe:
 
 
 def probes() -> tuple[Probe, ...]:
-    """Return every probe, small ones first, and kinds after the kinds that they depend on."""
+    """Return every probe, small ones first; a kind follows the other kinds in its chains."""
     convolution, matrix, light = OperationClass.CONVOLUTION, OperationClass.MATRIX, OperationClass.ELEMENTWISE
     tables, images = ((16, 64), (256, 64), (1024, 256)), ((1, 16, 14, 14), (1, 32, 28, 28), (1, 64, 56, 56))
     products = ((16, 64), (256, 64), (1024, 128))
@@ -123,7 +123,7 @@ def tensors_model(tensors: int) -> Model:
 
 
 def work_of(model: Model) -> tuple[OperationWork, ...]:
-    """Return the work of every operation with its fusion, then that of layout changes."""
+    """Return the work of each operation, which may be fused with a producer, then that of layout changes."""
     classes = [class_of(model, operation) for operation in model.operations]
     readings = _readings(model)
     carriers = producers_of(classes, readings, frozenset(model.outputs))
@@ -179,7 +179,7 @@ class _Builder(ModelBuilder):
         return self.apply("MAT_MUL", value, self.constant(self.dimensions(value)[-1], columns))
 
     def swap(self, value: int, first: int) -> int:
-        """Exchange the first columns of a table with the others."""
+        """Move the `first` columns of a table after the others."""
         parts = self.add_operation("SPLIT", [value], {"axis": 1, "split": (first, self.dimensions(value)[1] - first)})
         return self.apply("CONCAT", *parts[::-1], axis=1)
 
@@ -215,7 +215,7 @@ def _reduction(builder: _Builder, value: int, number: int) -> int:
 
 
 def _movement(builder: _Builder, value: int, number: int) -> int:
-    """Swap two parts, split differently in each link."""
+    """Swap two groups of columns, split differently in each link."""
     return builder.swap(value, builder.dimensions(value)[1] // 4 + number)
 
 
@@ -242,7 +242,6 @@ def _along_a_line(builder: _Builder, value: int, number: int) -> int:
 
 
 def _there_and_back(builder: _Builder, value: int, number: int) -> int:
-    """Convolve few channels to many, as on images, and back."""
     few, many = builder.dimensions(value)[1], 32
     wide = builder.constant(many, few, 3, 3, shift=number * 1e-4)
     narrow = builder.constant(few, many, 1, 1, shift=number * 1e-4)
@@ -254,7 +253,6 @@ def _compose_links(carrier: Link, rider: Link) -> Link:
 
 
 def _sums(builder: _Builder, value: int, number: int) -> int:
-    """Add bias and ReLU, as usually after products."""
     dimensions = builder.dimensions(value)
     bias = builder.constant(*((dimensions[1], 1, 1) if len(dimensions) == 4 else dimensions[1:]))
     return builder.apply("RELU", builder.apply("ADD", value, bias))

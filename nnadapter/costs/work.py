@@ -125,7 +125,7 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Edge between two operations."""
+    """Use of one operation's result by another."""
 
     consumer: int
     producer: int
@@ -139,10 +139,13 @@ def producers_of(
 ) -> list[OperationClass | None]:
     """Return the producer class that each operation is fused with; None if standalone.
 
-    1. The operation is fusible, and reads a value of its own size.
+    It is fused if:
+
+    1. It is fusible, and reads a value of its own size.
     2. Only fusible operations read that value, and it is not external.
-    3. An operation after a fused one has the same producer class.
-    4. After a convolution it broadcasts no computed value, for which engines give up their layout.
+    3. After a convolution, it broadcasts no other computed value, for which engines give up their layout.
+
+    An operation after a fused one has the same producer class.
     """
     spread = {reading.consumer for reading in readings if not reading.fits}
     needed = {
@@ -200,7 +203,7 @@ Seconds = Annotated[float, Meta(ge=0, le=1e6)]
 
 
 class MeasuredWork(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Timed operations, relative to the line."""
+    """Timed operations, which correct the predictions of a `Line`."""
 
     flops: Annotated[float, Meta(ge=0)]
     nbytes: Annotated[float, Meta(ge=0)]
@@ -259,7 +262,7 @@ _DOUBT = 0.25
 
 
 def padding_of(channels: Numbers, block: int) -> Numbers:
-    """Return the factor by which blocks of channels increase FLOPs; `channels` are [operations, 2]."""
+    """Return the factor by which padding to multiples of `block` channels increases FLOPs, by operation."""
     some = np.maximum(channels, 1.0)
     padded_channels = np.where(channels > 0, np.ceil(some / block) * block, 1.0)
     padding: Numbers = (padded_channels / some).prod(axis=1)
@@ -310,7 +313,7 @@ class GraphWork:
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """Values of nodes, constants included, in order of first use."""
+        """Names of the values that nodes read or return, constants included, in order of first use."""
         nodes = self.graph.nodes
         return tuple(
             dict.fromkeys(name for node in nodes for name in (*node.inputs, *node.captured, *node.outputs) if name)
@@ -363,7 +366,7 @@ class GraphWork:
         return _channels(self.conversion)
 
     def per_node(self, *, with_fusion_context: bool) -> UnitWork:
-        """Return the work of every node by itself."""
+        """Return the work of every node by itself; see `of`."""
         standalone = self.conversion.per_node
         members = np.array(standalone.nodes, dtype=np.int64)
         flops, (classes, dtypes) = self.flops.copy(), self._kinds
@@ -407,7 +410,10 @@ class GraphWork:
         return np.array([producer.get(name, -1) for name in self.names], dtype=np.int64)
 
     def of(self, unit_of: Sequence[int] | Indices, units: int, *, with_fusion_context: bool) -> UnitWork:
-        """Return the work of units, if asked with producer classes, channels and layout changes."""
+        """Return the work of units; each node belongs to the unit `unit_of[node]`.
+
+        `with_fusion_context` adds producer classes, channels and layout changes.
+        """
         unit = np.asarray(unit_of, dtype=np.int64)
         classes, dtypes = self._kinds
         main = _mains(unit, units, self.flops, classes)
@@ -420,7 +426,7 @@ class GraphWork:
     def _fusion_context(
         self, unit: Indices, classes: Indices, channels: Numbers
     ) -> tuple[Indices, Numbers, Indices, Numbers]:
-        """Return producer classes, channels and layout changes; views in between hide them."""
+        """Return producer classes, channels and layout changes. Fusion through a view is not recognized."""
         reader, value, _ = self._reads
         is_produced = self._makers[value] >= 0
         readers, makers, values = unit[reader[is_produced]], unit[self._makers[value[is_produced]]], value[is_produced]
@@ -451,7 +457,7 @@ class GraphWork:
         )
 
     def _boundary_bytes(self, unit: Indices, units: int) -> Numbers:
-        """Return the bytes across unit boundaries, each value once."""
+        """Return the bytes that cross each unit's boundary, counting each value once."""
         reader, value, read = self._reads
         maker = np.where(self._makers >= 0, unit[self._makers], -1)
         outside = unit[reader] != maker[value]

@@ -25,7 +25,7 @@ Move = tuple[str, ValuePlace, ValuePlace, float | None]
 
 @dataclass(frozen=True, slots=True)
 class _Moves:
-    """Boundary operations around a device for values of one type and shape, in order."""
+    """Boundary operations, in order, that move values of one type and shape into and out of a device."""
 
     nbytes: int | None
     into: tuple[Move, ...]

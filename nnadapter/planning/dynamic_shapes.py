@@ -42,7 +42,7 @@ from partition.plan import Plan, Segment, Step, make_plan
 
 
 def is_full(prepared: Prepared, nodes: Collection[int], shapes: Shapes) -> bool:
-    """Return whether all nodes that run at these shapes are in `nodes`, tensors have elements, and windows fit."""
+    """Return whether `nodes` has all that run at these shapes, no tensor is empty, and no window exceeds its input."""
     try:
         specialized = specialize(prepared, shapes)
     except InvalidModelError:
@@ -92,7 +92,7 @@ def _homes(plan: Plan) -> dict[str, int]:
 
 
 def _places(plan: Plan, parts: DynamicParts, takes_ir: Set[str], homes: dict[str, int]) -> Sequence[int]:
-    """Return the position of each atom's step; positions after the plan's are new steps."""
+    """Return the step of each atom, by number; numbers after the plan's are new steps."""
     graph, devices = plan.graph, [step.device for step in plan.steps]
     places = [0] * len(graph.atoms)
     for number, step in enumerate(plan.steps):
@@ -115,7 +115,7 @@ def _places(plan: Plan, parts: DynamicParts, takes_ir: Set[str], homes: dict[str
 
 
 def _read(plan: Plan, atom: int, place: int, parts: DynamicParts, takes_ir: Set[str]) -> tuple[str, ...]:
-    """Return the values that an atom reads, or needs the size of."""
+    """Return the names of values that an atom reads, or needs the size of."""
     nodes, step = plan.graph.atoms[atom], plan.steps[place]
     reads = tuple(name for node in nodes for name in plan.graph.nodes[node].reads)
     if step.device in takes_ir:
@@ -174,7 +174,7 @@ def is_worth_it(partitioning: Partitioning, static_partitioning: Partitioning) -
 def _verdicts(
     device: SessionDevice, plan: Plan, parts: DynamicParts, static_verdicts: Sequence[Verdict]
 ) -> tuple[Verdict, ...]:
-    """Return a device's verdicts with dynamic dimensions; the static ones if too many nodes would be lost."""
+    """Return a device's verdicts with dynamic dimensions; the static ones if the device would lose too many nodes."""
     graph = plan.graph
     outputs = tuple(dict.fromkeys(name for name in graph.outputs if name in graph.producer))
     graph_step = _step(0, device.name, range(len(graph.nodes)), graph.inputs, outputs)
@@ -359,7 +359,7 @@ def _taken_elsewhere(partitioning: Partitioning, conversion: DynamicConversion |
 
 
 def _refuses_open(device: SessionDevice, nodes: Sequence[int], conversion: DynamicConversion | None) -> bool:
-    """Return whether an adapter IR device refuses the nodes with dynamic dimensions too. Its guards remain."""
+    """Return whether an adapter IR device refuses the nodes with dynamic dimensions too. Guards that it sets remain."""
     if conversion is None or not device.takes_ir or device.capability.dynamic_shapes is DynamicShapes.NONE:
         return False
     ir_conversion = conversion.conversion
@@ -383,8 +383,6 @@ def _is_known(conversion: Conversion, operand: int) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class _OpenSegment:
-    """Segment with dynamic dimensions, as offered to its device."""
-
     part: Part
     piece: AdmittedSegment | None
     why_fixed: str = ""
@@ -533,7 +531,7 @@ def _missing_sizes(
 
 
 def _rejoined(plan: Plan, inputs: Sequence[tuple[str, ...]], onnx_parts: DynamicParts) -> tuple[Step, ...]:
-    """Return the steps with the inputs of their dynamic parts; values are released after their last reader.
+    """Return the steps with `inputs` as their inputs, and with values released after their last reader.
 
     A fallback runs the ONNX part, which may read more than the adapter IR part.
     """

@@ -165,7 +165,7 @@ def _plus(size: Bound, number: int) -> Bound:
 
 
 def _source(view: GraphView, end: AnalysisEnd, graph: Graph) -> str:
-    """Return the model input that equals the value at `end` and allows the same range; otherwise an empty name."""
+    """Return the model input that equals `end.value` and has the same allowed range; otherwise an empty name."""
     if end.value in graph.inputs:
         return end.value
     ends = list(trace_back(view, end.value, end.allowed, graph.inputs.__contains__))
@@ -189,7 +189,7 @@ def refusals_of_indices(model: ShapedModel, plan: Plan, step: Step) -> Mapping[i
 
 
 def unchecked_indices(model: ShapedModel, plan: Plan, step: Step, reads: Sequence[str]) -> tuple[str, bool]:
-    """Return an index of a dynamic step that can be neither proven nor checked, as text.
+    """Describe the first index of a dynamic step that can be neither proven nor checked; empty if there is none.
 
     The flag reports whether it depends on shapes alone, so that `indices_hold` can check it.
     """

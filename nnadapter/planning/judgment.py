@@ -273,7 +273,7 @@ def _banned(judgment: Judgment, device: SessionDevice, bans: SessionBans) -> Ite
 
 
 def model_of(model: ShapedModel, device: SessionDevice, atoms: Sequence[int]) -> SegmentModel:
-    """Return atoms as the model that a device takes."""
+    """Return atoms as one model, in the form that the device takes."""
     step = step_of(model.graph, device.name, atoms)
     return part_of(device.capability, device.kernels, step, model.conversion, model.parts).model
 

@@ -78,7 +78,7 @@ class Boundaries:
 
 
 def saving_steps(plan: Plan, owning: Set[str]) -> frozenset[int]:
-    """Return the segments that compute in the memory of their device, one of `owning`, to save a copy."""
+    """Return the segments on `owning` devices that save a copy by computing in device memory."""
     if not owning:
         return frozenset()
     made_on = {name: step.device for step in plan.steps for name in step.outputs}
@@ -101,11 +101,9 @@ class Overlap(NamedTuple):
     """Asynchronous segments of a plan, and waits for them."""
 
     enqueued_segments: frozenset[int] = frozenset()
-    """Segments on a stream of their device."""
     threaded_segments: frozenset[int] = frozenset()
-    """Segments in a thread of their device."""
     host_waits: tuple[HostWait, ...] = ()
-    """Points at which the host waits for such a segment; other segments block it while they run."""
+    """Points at which the host waits for an asynchronous segment; other segments block it while they run."""
     awaited: Mapping[int, tuple[int, ...]] = MappingProxyType({})
     """Segment -> segments to wait for before it."""
 
@@ -115,14 +113,14 @@ class Overlap(NamedTuple):
 
 
 def needs_of(plan: Plan, reads: Reads) -> list[frozenset[int]]:
-    """Return the producing segments of each segment's inputs, including its program's (`reads`)."""
+    """Return the segments that produce each segment's inputs and its program's further inputs, `reads`."""
     made_by = {name: step.segment for step in plan.steps for name in step.outputs}
     names = [(*step.inputs, *reads.get(step.segment, ())) for step in plan.steps]
     return [frozenset(made_by[name] for name in step_names if name in made_by) for step_names in names]
 
 
 def waiting(plan: Plan, needs: Sequence[Set[int]], enqueued: frozenset[int], handed: frozenset[int]) -> Overlap:
-    """Return the overlap of enqueued and threaded (`handed`) segments with the required waits."""
+    """Return the overlap of enqueued and threaded (`handed`) segments, with the waits that `needs` require."""
     begun = enqueued | handed
     if not begun:
         return Overlap()
@@ -178,7 +176,7 @@ def overlap_of(partitioning: Partitioning, reads: Reads) -> Overlap:
 
 
 def _sharing(partitioning: Partitioning) -> list[str] | None:
-    """Return the device that may compete for processors, a list of at most one; None if threads cannot pay."""
+    """Return the plan's devices that may compete for processors, at most one; None if threads cannot pay."""
     plan, setting = partitioning.plan, partitioning.setting
     devices = dict.fromkeys(step.device for step in plan.steps)
     if len(devices) < 2 or setting.constraints.policy.times:  # one device needs no calibration files
@@ -216,7 +214,6 @@ def _threaded_segments(
 
 
 def _has_independent_steps(plan: Plan, needs: Sequence[frozenset[int]]) -> bool:
-    """Return whether two segments on different devices are independent, by bit masks of ancestors."""
     ancestors_by_step: list[int] = []
     on: dict[str, int] = {}
     for number, (step, needed) in enumerate(zip(plan.steps, needs, strict=True)):

@@ -241,7 +241,7 @@ class Planner:
 
     @paused_collection
     def judge(self, shapes: Shapes) -> Judgment:
-        """Specialize, convert and ask every device, then apply rules, bans and withdrawals. Thread-safe."""
+        """Specialize, convert and ask every device, then apply rules, bans and `withdrawn_nodes`. Thread-safe."""
         shown = {name: list(shape) for name, shape in shapes.items()}
         # The lock guards caches that shapes share.
         with self.setting.trace.span(SESSION, PLAN, "judge", shapes=shown), self._lock:
@@ -303,7 +303,7 @@ class Planner:
         return replace(judged, unexpanded_at_these_shapes=frozenset(undecided & names))
 
     def _cached_step(self, variant: Variant, shapes: Shapes) -> tuple[Variant, Judgment] | None:
-        """Return the next variant and its judgment if the last expansion still pays."""
+        """Repeat the last expansion at these shapes; return its variant and judgment, or None if it does not pay."""
         tried = self._tried(variant, variant.refused_at_all_shapes, shapes) if variant.refused_at_all_shapes else None
         if tried is None or len(tried[2].worthwhile) < len(variant.refused_at_all_shapes):
             return None
@@ -312,7 +312,7 @@ class Planner:
     def _step(
         self, variant: Variant, parent_judgment: Judgment, bodies: Bodies, lasting: set[str]
     ) -> tuple[Variant, Judgment] | None:
-        """Expand some of `bodies` if worth it; return the new variant and its judgment.
+        """Expand the `bodies` that are worth it; return the new variant and its judgment, or None.
 
         `lasting` receives nodes assumed to be refused at all shapes.
         """

@@ -78,7 +78,7 @@ def costs_of(
 ) -> tuple[CostTable, FusedGraph]:
     """Return the costs of a plan's atoms, and its graph with fused groups as atoms.
 
-    `runs_as` are from the devices' admissions, per step.
+    `runs_as` has the devices' fusion texts per step.
     """
     fusions = _fusions(plan, conversion, runs_as)
     graph = fuse_atoms(plan.graph, fusions.values())

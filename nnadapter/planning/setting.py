@@ -81,16 +81,15 @@ def read_constraints(options: Options) -> Constraints:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Demands:
-    """User's demands on one model at one set of shapes."""
+    """Devices that rules, a plan file or a complete placement demand, at one set of shapes."""
 
     applied: AppliedRules | None = None
     bound: MatchedPlan | None = None
     complete_placement: DeviceByAtom | None = None
-    """Complete placement that overrides the policy."""
 
     @property
     def device_by_atom(self) -> DeviceByAtom:
-        """Device demanded for each atom that it takes."""
+        """Demanded device by atom: by the complete placement, otherwise by the plan file."""
         if self.complete_placement is not None:
             return self.complete_placement
         return NO_DEVICES if self.bound is None else self.bound.placement
@@ -212,7 +211,7 @@ class Setting:
 
     @cached_property
     def domains(self) -> frozenset[str]:
-        """Operator domains whose nodes some adapter IR device is offered unconverted."""
+        """Operator domains that an adapter IR device takes without conversion."""
         return frozenset(domain for device in self.devices if device.takes_ir for domain in device.capability.domains)
 
     @cached_property
@@ -363,9 +362,9 @@ def left_to_last_resort(
     setting: Setting,
     session_options: onnxruntime.SessionOptions | None,
 ) -> dict[int, Unsupported] | InvalidModelError:
-    """Return the nodes that ONNX Runtime refuses and the last resort takes, with reasons; or the error to raise.
+    """Return the nodes that ONNX Runtime refuses, with reasons, or the error to raise if the last resort refuses one.
 
-    The error names a package with the op, if any. The CPU is the first device.
+    The error names a package with the op, if any. The CPU must be the first device.
 
     Raises:
         InvalidOptionError: ONNX Runtime loads no model with the session options.

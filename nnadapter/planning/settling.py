@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def with_single_segments(placed: CheapestPlacement, table: CostTable) -> CheapestPlacement:
-    """Return the candidates, cheapest first; single-device ones cost less, as they launch one segment."""
+    """Price single-device candidates as one launched segment, and return the candidates, cheapest first."""
     candidates = sorted(
         (_with_sole_launch(candidate, table) for candidate in placed.candidates), key=lambda candidate: candidate.cost
     )
@@ -64,7 +64,7 @@ _REPEATED = 4
 
 @dataclass(frozen=True, eq=False)
 class Placement:
-    """Device of every atom, and how costs decided."""
+    """Device of every atom, with the costs that decided, if any."""
 
     labels: tuple[str, ...]
     placed: CheapestPlacement | None = None
@@ -84,7 +84,10 @@ class Placement:
 
 
 def place(judgment: Judgment, setting: Setting) -> Placement:
-    """Return a device for every atom, by demands, then by policy.
+    """Place every atom on a device.
+
+    A device that a plan file or complete placement names for an atom is used if it supports the atom. Otherwise the
+    policy chooses.
 
     Raises:
         InvalidModelError: no device takes some atom.
@@ -150,7 +153,10 @@ def _by_certain_costs(judgment: Judgment, setting: Setting, kept_devices: Device
 
 
 def _by_load(judgment: Judgment, setting: Setting, kept_devices: DeviceByAtom) -> Placement:
-    """Return the placement in which the busiest device has the smallest load, for streams."""
+    """Return the placement with the smallest load on the busiest device, for streams.
+
+    If all devices share the processors, it is the cheapest placement.
+    """
     sharing = [device.name for device in setting.devices if setting.costs[device.name].needs_processors]
     if len(sharing) == len(setting.devices):
         placement = _by_certain_costs(judgment, setting, kept_devices)
@@ -180,7 +186,7 @@ PLACERS: Mapping[str, Callable[[Judgment, Setting, DeviceByAtom], Placement]] = 
 
 
 def fusions_of(judgment: Judgment, setting: Setting) -> dict[str, Fusion]:
-    """Return the operations that each adapter IR device would fuse among all that it takes."""
+    """Return the operations that each adapter IR accelerator would fuse among all that it takes."""
     from nnadapter.costs.cost_model import fused_groups
 
     model, verdicts = judgment.model, judgment.support.verdicts
@@ -192,7 +198,6 @@ def fusions_of(judgment: Judgment, setting: Setting) -> dict[str, Fusion]:
 
 
 def _forbid_unnamed(prices: Prices, setting: Setting) -> None:
-    """Set infinite prices for unnamed devices on atoms that a named device takes."""
     rows = np.array([setting.by_name[name].named for name in prices.devices], dtype=bool)
     is_named_taker = np.isfinite(prices.run[rows]).any(axis=0)
     prices.run[np.ix_(~rows, is_named_taker)] = np.inf
@@ -264,7 +269,7 @@ class Partitioning:
 
     @cached_property
     def price(self) -> PlanPrice:
-        """Cost of the plan, by the placement's prices unless a segment boundary splits a fused group."""
+        """Cost of the plan. The placement's prices are used unless a segment boundary splits a fused group."""
         from nnadapter.planning.pricing import costs_of, cpu_table, holds_together, price_plan  # needed only by reports
 
         placement, model, costs = self.placement, self.model, self.setting.costs
@@ -278,7 +283,7 @@ class Partitioning:
 
 
 class Drafts:
-    """Cache of the last draft, reused for other shapes while no verdict changes."""
+    """Cache of the last draft (segments and plan before admission), reused until a verdict changes."""
 
     def __init__(self) -> None:
         self._last: Draft | None = None
@@ -287,7 +292,7 @@ class Drafts:
         self._last = None
 
     def of(self, judgment: Judgment, placement: Placement, setting: Setting) -> Draft:
-        """Return the draft, cached unless costs or demands decide."""
+        """Return a draft: the cached one if no verdict changed, unless costs or demands decide."""
         if setting.constraints.policy.weighs or judgment.demands.device_by_atom:
             return draft(judgment, placement, setting)
         last = self._last
@@ -384,7 +389,7 @@ def _partition(
 
 
 def draft(judgment: Judgment, placement: Placement, setting: Setting) -> Draft:
-    """Return segments and plan before devices are asked to admit them."""
+    """Cut the placement, and return segments and plan before devices are asked to admit them."""
     graph, labels, host = placement.graph, placement.labels, setting.host.name
     if graph is None:
         segmentation = cut(judgment.model.graph, labels, host=host)

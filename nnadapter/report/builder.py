@@ -155,7 +155,6 @@ def _predictions(partitioning: Partitioning, timed: Sequence[TimedPlacement]) ->
 def _candidates(
     weighed: Sequence[tuple[Origin, float | None, float | None]], on_cpu: float | None
 ) -> tuple[CandidateFacts, ...]:
-    """Return the candidates, with the CPU alone for comparison if constraints exclude it."""
     candidates = tuple(
         CandidateFacts(name=str(origin), seconds=predicted, measured_seconds=measured)
         for origin, predicted, measured in weighed
@@ -236,7 +235,7 @@ def refusal_costs(plan: Plan, price: PlanPrice | None) -> tuple[RefusalCost, ...
 
 
 def _groups(plan: Plan) -> Mapping[_Group, set[int]]:
-    """Return the refused atoms by device, op type and reason; only devices before the atom's own count."""
+    """Return the atoms refused by devices preferred to their own, by device, op type and reason."""
     preceding_devices = {device: plan.devices[:place] for place, device in enumerate(plan.devices)}
     atoms_by_group: dict[_Group, set[int]] = {}
     for atom, home in enumerate(plan.placement):

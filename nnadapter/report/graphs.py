@@ -27,7 +27,7 @@ Ends = tuple[int | None, int | None]
 
 
 def crossings(report: ReportFacts) -> Mapping[Ends, tuple[TensorFacts, ...]]:
-    """Return the tensors between pairs of segments in reading order."""
+    """Return the tensors by producing and reading segment, in reading order. None is the model's boundary."""
     home = {tensor.name: segment.index for segment in report.segments for tensor in segment.outputs}
     tensors_by_ends: dict[Ends, list[TensorFacts]] = {}
     read: set[str] = set()

@@ -24,8 +24,6 @@ _STATES = ("folded", "unused")
 
 
 class _Positions(dict[Any, int]):
-    """Position of each distinct item, in order of first use."""
-
     def __missing__(self, item: Any) -> int:
         self[item] = len(self)
         return self[item]

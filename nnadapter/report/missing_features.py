@@ -196,8 +196,8 @@ def groups_if_supported(
 ) -> Groups:
     """Return groups of atoms that the device would run as one operation if it lacked nothing.
 
-    1. Atoms that would be one with full support.
-    2. For devices that fuse: products with their activations, unless supported but not fused today.
+    1. Atoms that would be one atom with full support.
+    2. If the device fuses: products with their activations, unless it supports such a pair but does not fuse it today.
     """
     if not missing.examples:
         return ()
@@ -260,7 +260,7 @@ class Pricing:
 
     @cached_property
     def parts(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Atoms by fused group, and the groups' starts."""
+        """Atoms ordered by fused group, and the position of each group's first atom."""
         sizes = [len(part) for part in self.fused_graph.parts]
         atoms = np.fromiter((atom for part in self.fused_graph.parts for atom in part), np.int64, sum(sizes))
         return atoms, np.cumsum([0, *sizes])[:-1].astype(np.int64)
@@ -290,7 +290,6 @@ class Situation:
     sources: Mapping[str, Source]
     input_shapes: Mapping[str, tuple[int, ...]]
     all_cpu_seconds: float
-    """Seconds on the CPU alone, ignoring rules."""
     planned_segments: int
     _outcomes: dict[frozenset[Feature], PlanOutcome] = field(default_factory=dict)
     _pricings: dict[Groups, Pricing] = field(default_factory=dict)
@@ -312,7 +311,7 @@ class Situation:
         return Source.ASSUMED not in self.sources.values()
 
     def regions(self, features: frozenset[Feature]) -> list[frozenset[Feature]]:
-        """Return the missing features per connected region."""
+        """Return what each connected region of unsupported atoms lacks if `features` are added."""
         lacking = [needs - features if needs else needs for needs in self.missing.needs]
         region = list(range(len(lacking)))
 
@@ -332,7 +331,7 @@ class Situation:
         return list(region_needs.values())
 
     def with_features(self, features: Iterable[Feature] = ()) -> PlanOutcome:
-        """Return the result with these features; if costs place atoms, never worse than with fewer."""
+        """Return the outcome if the device had these features; if costs place atoms, never worse than with fewer."""
         relevant_features = self.features.keys() & features
         key = frozenset(relevant_features)
         if key not in self._outcomes:
@@ -449,7 +448,7 @@ def _priced(
     device: str,
     groups: Groups,
 ) -> Pricing:
-    """Price the graph with `groups` fused in addition."""
+    """Price the graph as if `device` also fused `groups`."""
     fusion = fusions.get(device, Fusion())
     nodes = [tuple(node for atom in group for node in graph.atoms[atom]) for group in groups]
     together = joined(len(graph.nodes), [*fusion.groups, *nodes])

@@ -192,8 +192,6 @@ def report_from(data: object) -> PartitionReport:
 
 
 def _checked(report: PartitionReport, file: str) -> PartitionReport:
-    """Check the order of segments, and references to devices and segments."""
-
     def refuse(problem: str, *place: Any) -> None:
         _FILE.refuse(f"{problem}; {_FILE.advice}", file, place)
 

@@ -69,7 +69,7 @@ def _place(path: Path) -> Path:
 
 
 def _leads_nowhere(path: Path) -> bool:
-    """Return True for a broken link, which is reported as a missing model."""
+    """Return True for a broken link."""
     return path.is_symlink() and not path.exists()
 
 

@@ -301,7 +301,7 @@ def _check_apart(model: ModelSource, target: Path) -> None:
 
 
 def _plan_each(source: ModelPlanSource, plan: Callable[[BranchSelection | None], None]) -> None:
-    """Plan each combination of branches; some may be impossible."""
+    """Plan each combination of branches, and raise the first error only if none has a plan."""
     failures = list[errors.NNAdapterError]()
     for chosen in source.planned_ahead:
         try:

@@ -186,7 +186,7 @@ class BenchReport:
 
 
 def verdict(over: Spread, rounds: int) -> str:
-    """Describe ratios in words."""
+    """Describe the ratio of the session's time to an engine's, and whether the difference is clear."""
     low, middle, high = map(_ratio, (over.low, over.middle, over.high))
     if rounds < _FEW:
         return f"{middle} times its time, by only {rounds} rounds; a verdict needs {_FEW}"

@@ -55,7 +55,7 @@ class IOBinding:
         shape: Sequence[int] | None = None,
         buffer_ptr: int | None = None,
     ) -> None:
-        """Request an output on a device, or with `shape` at the address `buffer_ptr` in host memory."""
+        """Request an output on a device, or, with `shape` and `buffer_ptr`, at that address in host memory."""
         if buffer_ptr is None or shape is None:
             self._bound.bind_output(name, device_named(device_type, device_id))
         else:

@@ -83,7 +83,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuledOut:
-    """Pins that make the outputs agree."""
+    """Rules file with pins to the CPU that make the outputs agree."""
 
     path: str
     pins: tuple[str, ...]
@@ -320,7 +320,7 @@ def _search(compared: ComparedRun, setting: Setting) -> localization.Search:
 def _verified(search: localization.Search, atoms: Sequence[int]) -> tuple[Sequence[int], localization.Stretch | None]:
     """Run each node alone until one is wrong.
 
-    Returns the atoms without correct ones, and the run of the wrong one, if any.
+    Return the atoms without the correct ones, and the run of the wrong one, if any.
     """
     for number, atom in enumerate(atoms[:_MOST_VERIFIED]):
         stretch = search.stretch(atom, atom + 1)
@@ -520,7 +520,6 @@ class _ReferenceValues:
 
 
 def _unoptimized_results(model: ModelSource, feed: Mapping[str, Any]) -> list[Any] | None:
-    """Return ONNX Runtime's results without optimizations; None if it fails."""
     try:
         with InferenceSession(model, unoptimized(), devices=CPU) as session:
             return results_of(session, feed)
@@ -603,7 +602,6 @@ def _tolerances(
     relative: float,
     absolute: float,
 ) -> Tolerances:
-    """Return the tolerances, reading the model again only if outputs may be quantized."""
     outputs = session.get_outputs()
     names, quantized = frozenset(output.name for output in outputs), frozenset[str]()
     if any("int" in output.type for output in outputs):
@@ -614,7 +612,7 @@ def _tolerances(
 
 
 def results_of(session: InferenceSession, feed: Mapping[str, Any]) -> list[Any]:
-    """Return the CPU's outputs in the types of device sessions."""
+    """Run the session on the CPU, and return its outputs in the types that device sessions return."""
     results = zip(session.run(None, feed), session.get_outputs(), strict=True)
     return [declared(result, output.type) for result, output in results]
 

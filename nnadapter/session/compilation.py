@@ -154,7 +154,7 @@ class Compilation(Handle):
 
     @cached_property
     def admission(self) -> Admission:
-        """Verdict on the entire model, or on the first refused operation, with facts such as memory."""
+        """Verdict on the entire model, with facts such as memory; the first refusal if an operation is refused."""
         refused = next((verdict for verdict in self.verdicts if isinstance(verdict, Unsupported)), None)
         if refused is not None or self._model is None:
             return Admission() if refused is None else Admission(verdict=refused)
