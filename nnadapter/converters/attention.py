@@ -29,7 +29,7 @@ def split_heads(context: ConversionContext, node: OnnxNode, name: str, heads: in
 
 
 def join_heads(context: ConversionContext, operand: int, outputs: Sequence[str]) -> None:
-    """Reshape `[B, heads, S, depth]` to `[B, S, heads * depth]`, named by `outputs`."""
+    """Transpose and reshape `[B, heads, S, depth]` to `[B, S, heads * depth]`, named by `outputs`."""
     batch, heads, steps, depth = context.type_of(operand).dimensions
     exchanged = context.apply("TRANSPOSE", operand, perm=_EXCHANGED)
     context.apply("RESHAPE", exchanged, outputs=outputs, shape=(batch, steps, heads * depth))
@@ -134,7 +134,7 @@ def convert_flex_attention(context: ConversionContext, node: OnnxNode) -> None:
 
 @converter("RotaryEmbedding", 23)
 def convert_rotary_embedding(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert RotaryEmbedding (23) to GATHER of the tables and ROTARY_EMBEDDING."""
+    """Convert RotaryEmbedding (23) to ROTARY_EMBEDDING; position ids select cosines and sines by GATHER."""
     packed = context.rank(node) == 3
     heads = node.integer("num_heads", 0)
     x = split_heads(context, node, node.input(0), heads) if packed else context.operand(node.input(0))
@@ -186,10 +186,10 @@ def convert_causal_convolution(context: ConversionContext, node: OnnxNode) -> No
 
 @exporter("ATTENTION")
 def export_attention(write: NodeWriter) -> Sequence[str]:
-    """Export ATTENTION as Attention (24, or 25 with windows).
+    """Export ATTENTION as Attention (24, or 25 for windows with sequence lengths).
 
-    Offsets and windows become a mask if possible: ONNX expresses offsets by past keys only. Refused: NaN for queries
-    without keys, if masked.
+    Without sequence lengths, causal offsets and windows become a mask: ONNX expresses offsets by past keys only.
+    Refused: any masking if `without_keys` is `nan`, since ONNX returns zeros.
     """
     of = write.operation
     query, key, value, mask, lengths = write.inputs
@@ -223,7 +223,7 @@ def _sizes(write: NodeWriter) -> tuple[int, int]:
 
 
 def _spread(write: NodeWriter, mask: str) -> str:
-    """Expand the mask, since ONNX hides keys beyond a short one."""
+    """Expand a mask to all queries and keys: ONNX hides keys beyond a shorter mask."""
     if not mask:
         return mask
     full_sizes, dimensions = _sizes(write), write.operation.mask.type.dimensions
@@ -233,7 +233,7 @@ def _spread(write: NodeWriter, mask: str) -> str:
 
 
 def _with_band(write: NodeWriter, mask: str) -> str:
-    """Combine the mask with causality and windows at run time: a constant would be as large as all scores."""
+    """Return a mask with causality and windows, computed at run time: a constant would be as large as all scores."""
     of = write.operation
     queries, keys = write.static_sizes(_sizes(write))
     places = write.node("Unsqueeze", _places(write, of.offset, queries), write.integers(1))
@@ -282,7 +282,7 @@ def export_rotary_embedding(write: NodeWriter) -> str:
 
 
 def _rows(write: NodeWriter, position: int) -> str:
-    """Expand tables to the batch, since ONNX does not broadcast them."""
+    """Expand a table of cosines or sines to the batch, since ONNX does not broadcast it."""
     type_ = write.types[position]
     assert type_ is not None, "both are required"
     batch, _, steps, _ = write.type.dimensions

@@ -28,7 +28,7 @@ from nnadapter.records import dataclass, field, replace
 from partition.graph import Reason, Value
 
 _KEEPING = frozenset({"ASSIGN", "RESHAPE", "TRANSPOSE"})
-"""Operations that only move elements, so that the result of a constant is a constant too."""
+"""Operations that only move elements."""
 
 
 def invalid(detail: str) -> Refusal:
@@ -50,7 +50,7 @@ class KnownContents:
 
     contents: Callable[[], Array]
     source: Dequantized | None = None
-    """Integers that the contents were dequantized from, in the same shape; None if they were not."""
+    """Integers that the contents were dequantized from, in the same shape."""
 
 
 def passed_on(type_: str, attributes: Attributes, input_contents: KnownContents) -> KnownContents | None:
@@ -123,7 +123,7 @@ class GraphValues:
         return f"input {inputs.index(name)}" if name in inputs else "a value inside"
 
     def record_inner_constant(self, name: str, contents: Array | SymbolicArray) -> None:
-        """Record a constant from the body of the current node."""
+        """Record a constant from the function body of the current node."""
         if isinstance(contents, SymbolicArray):
             # `sizes` is a mutable dict whenever sizes are symbolic
             cast("dict[str, SymbolicArray]", self._sizes)[name] = contents
@@ -136,7 +136,10 @@ class GraphValues:
         return name in self._constants or name in self._sizes or name in self._computed
 
     def integers(self, name: str) -> tuple[int, ...] | None:
-        """Return the integers of a known value, symbolic if computed from shapes, or None. Raises as `constant`."""
+        """Return the integers of a known value, symbolic if computed from shapes.
+
+        Returns None for other types; raises as `constant`.
+        """
         size_array = self._sizes.get(name)
         if size_array is not None:
             return tuple(size_array.items.flat) if size_array.dtype.kind in "iu" else None
@@ -144,7 +147,10 @@ class GraphValues:
         return tuple(array.reshape(-1).tolist()) if array.dtype.kind in "iu" else None
 
     def real(self, name: str) -> float | None:
-        """Return the only real of a known value, symbolic if computed from shapes, or None. Raises as `constant`."""
+        """Return a known real number, symbolic if computed from shapes.
+
+        Returns None for other types or sizes; raises as `constant`.
+        """
         size_array = self._sizes.get(name)
         if size_array is None or size_array.dtype.kind != "f":
             array = self.constant(name)
@@ -299,7 +305,7 @@ class ConversionContext(GraphValues):
         return self._operands
 
     def begin(self, node: OnnxNode) -> Mark:
-        """Make `node` the origin of operations, and return the mark for `undo`."""
+        """Make `node` the origin of the next operations, and return the mark for `undo`."""
         self._node = node
         self._made = 0
         return self.mark()
@@ -372,7 +378,8 @@ class ConversionContext(GraphValues):
     def operands(self, node: OnnxNode, required: int, optional: int = 0) -> tuple[int, ...]:
         """Return the operands of the first inputs of a node.
 
-        The first `required` inputs must be present. Absent ones of the next `optional` are `ABSENT`, except at the end.
+        The first `required` inputs must be present. Absent ones of the next `optional` are `ABSENT`, or dropped at the
+        end.
         """
         further = [self.optional_operand(node.input(required + position)) for position in range(optional)]
         while further and further[-1] == ABSENT:
@@ -412,7 +419,7 @@ class ConversionContext(GraphValues):
             attributes: missing ones take their defaults.
             outputs: ONNX names; empty for intermediate results.
             quantized: types of quantized outputs.
-            makes_result: later operations of the node only move elements.
+            makes_result: the output is the node's, except that later operations move its elements.
         """
         if (outputs or makes_result) and self._quantized.result is not None:
             quantized, attributes = (self._quantized.result,), {**(attributes or {}), **self._quantized.attributes}
@@ -443,7 +450,7 @@ class ConversionContext(GraphValues):
         return self.builder.add_constant(f"{self._node.outputs[0]}%{self._made}", array, quantization)
 
     def is_fixed(self, name: str) -> bool:
-        """Return whether a value is constant and does not depend on input shapes."""
+        """Return whether a value becomes a constant of the model: with `takes_sizes`, not if computed from shapes."""
         return self.is_constant(name) and not (self._takes_sizes and self._is_traced(name))
 
     def value_of(self, operand: int) -> Array | None:

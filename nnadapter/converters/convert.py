@@ -89,7 +89,8 @@ def convert_graph(
 ) -> Conversion:
     """Convert as many nodes as possible; `nodes` are in topological order and folded.
 
-    1. Converters of the exact schema version run in order; groups run at their last node, or node by node if refused.
+    1. Converters of the exact schema version run in order. A group becomes one operation at its last node, or is
+    converted node by node if refused.
     2. A node is refused, and adds nothing, if it violates its schema, has no converter, has a value that is not a dense
     tensor of known shape, or yields other types than the graph's. Converters and the IR schema may also refuse it.
     3. A refused node becomes a CUSTOM call if a device has a kernel, or declares its domain and there is no converter.
@@ -245,7 +246,7 @@ def _convert_node(context: ConversionContext, node: OnnxNode) -> None:
 
 
 def _check_known(context: ConversionContext, node: OnnxNode, convert: Converter) -> None:
-    """Refuse unknown output types. An invalid node, which may be the cause, is refused as such."""
+    """Refuse a node with unknown output types; if its converter finds it invalid, report that instead."""
     try:
         for name in filter(None, node.outputs):
             context.declared(name)
@@ -344,7 +345,7 @@ def _converted_alone(
 
 
 _MOST_COMPARED_ELEMENTS = 64
-"""Largest constant, in elements, that is compared between nodes; larger ones are weights."""
+"""Largest constant, in elements, that is compared between nodes."""
 
 
 def convert_per_node(

@@ -141,7 +141,7 @@ Xor 7 <-> XOR
 
 
 class _Mapped(NamedTuple):
-    """Attribute of an operation, or a cast of one of its inputs on export."""
+    """Counterpart of an operation's attribute in ONNX, or a cast of an input on export."""
 
     mark: str
     """`[`, `#`, `~` or `!`, as in the table; empty for an attribute of the ONNX op."""

@@ -29,20 +29,18 @@ class KernelCalls:
     ops: frozenset[tuple[str, str]] = frozenset()
     """(domain, op type) with a kernel."""
     domains: frozenset[str] = frozenset()
-    """Domains that a device takes unconverted."""
     opsets: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
     forced: frozenset[str] = frozenset()
     """Nodes to convert to calls despite a converter."""
 
     def concerns(self, node: OnnxNode) -> bool:
-        """Return whether a custom kernel computes the node, or a device takes its domain unconverted."""
         return self.has_kernel(node) or node.domain in self.domains
 
     def has_kernel(self, node: OnnxNode) -> bool:
         return (node.domain, node.op_type) in self.ops
 
     def version_of(self, node: OnnxNode) -> int:
-        """Return the version of the op's schema, or of its domain."""
+        """Return the version of the op's schema; without a schema, the opset of its domain."""
         return node.since_version or self.opsets.get(node.domain, 1)
 
 
@@ -52,7 +50,7 @@ def attributes_of(node: OnnxNode) -> dict[str, object]:
 
 
 def convert_call(calls: KernelCalls, context: ConversionContext, node: OnnxNode) -> None:
-    """Convert a node to CUSTOM, or raise Refusal."""
+    """Convert a node to CUSTOM, with the output types from `calls.answer`, or raise Refusal."""
     operands = [context.operand(name) if name else None for name in node.inputs]
     types = [None if operand is None else _with_static_sizes(context.type_of(operand)) for operand in operands]
     attributes = attributes_of(node)

@@ -76,7 +76,7 @@ def convert_dropout(context: ConversionContext, node: OnnxNode) -> None:
 
 @converter("Mod", 10, 13, 28)
 def convert_mod(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert Mod (10, 13, 28) to MOD; floored remainders of reals (28) are composed."""
+    """Convert Mod (10, 13, 28) to MOD, for floored remainders of reals (28) to several operations."""
     fmod = bool(node.integer("fmod", 0))
     floored = not fmod and context.type_of(node.input(0)).dtype.is_floating
     if floored and node.since_version < 28:
@@ -172,7 +172,7 @@ def convert_bit_shift(context: ConversionContext, node: OnnxNode) -> None:
 
 
 def clip(write: NodeWriter, x: str, low: float, high: float) -> str:
-    """Write Clip (13); integer bounds stay in range."""
+    """Write Clip (13); bounds of integers are limited to the data type's range."""
     dtype = write.dtype_of(x) or DataType.FLOAT32
     bounds = [_bound(write, limit, dtype) if np.isfinite(limit) else "" for limit in (low, high)]
     return write.node("Clip", x, *bounds)
@@ -196,7 +196,7 @@ def swish(write: NodeWriter, x: str, alpha: float = 1.0) -> str:
 
 
 def hard_swish(write: NodeWriter, x: str, alpha: float, beta: float) -> str:
-    """Write HardSwish (22) for ONNX's parameters, otherwise HardSigmoid and Mul."""
+    """Write HardSwish (22) for the parameters that ONNX fixes, otherwise HardSigmoid and Mul."""
     if (np.float32(alpha), beta) == (np.float32(1 / 6), 0.5):
         return write.node("HardSwish", x)
     return write.node("Mul", x, write.node("HardSigmoid", x, alpha=alpha, beta=beta))
@@ -218,7 +218,7 @@ FUSED: Mapping[str, Callable[..., str]] = {
 
 @exporter("CEIL", "FLOOR", "ROUND")
 def export_rounding(write: NodeWriter) -> str:
-    """Export CEIL, FLOOR and ROUND as Ceil (13), Floor (13), Round (22), or for integers as copies."""
+    """Export CEIL, FLOOR and ROUND as Ceil (13), Floor (13), Round (22), or for integers as Identity."""
     op_type = write.operation.type.capitalize() if write.type.dtype.is_floating else "Identity"
     return write.node(op_type, write.inputs[0])
 
@@ -257,7 +257,7 @@ def export_square(write: NodeWriter) -> str:
 def export_celu(write: NodeWriter) -> str:
     """Export CELU as alpha * Elu(x / alpha); Celu has fewer data types before version 28.
 
-    Negative alpha, for which Elu takes the wrong branch, is composed.
+    Negative alpha, for which Elu takes the wrong branch, needs Exp, Max and Min.
     """
     x, dtype = write.inputs[0], write.type.dtype
     alpha = write.number(write.operation.alpha, dtype)
@@ -295,7 +295,7 @@ def export_not_equal(write: NodeWriter) -> str:
 
 @exporter("MOD")
 def export_mod(write: NodeWriter) -> str:
-    """Export MOD as Mod (13); floored remainders of reals are composed."""
+    """Export MOD as Mod (13), with a correction for floored remainders of reals."""
     x, y = write.inputs
     if write.operation.fmod or not write.type.dtype.is_floating:
         return write.node("Mod", x, y, fmod=write.operation.fmod)
@@ -311,7 +311,7 @@ def _rounds_up(write: NodeWriter, remainder: str, y: str) -> str:
 
 @exporter("FLOOR_DIV")
 def export_floor_div(write: NodeWriter) -> str:
-    """Export FLOOR_DIV as Div, corrected if rounded up."""
+    """Export FLOOR_DIV as Div, corrected if Div rounded up."""
     x, y = write.inputs
     dtype, quotient = write.type.dtype, write.node("Div", x, y)
     if dtype.is_floating:

@@ -60,9 +60,9 @@ def convert_slice(context: ConversionContext, node: OnnxNode) -> None:
 
 
 def resolve_slice(size: int, start: int, end: int, step: int) -> tuple[int, int]:
-    """Return a Python slice with ONNX's meaning. Source: ONNX Slice-13.
+    """Return Python's start and end for an ONNX slice, clamped to the axis. Source: ONNX Slice-13.
 
-    Bounds are clamped; a backward slice to the first element ends at `-(size + 1)`.
+    A backward slice that includes the first element ends at `-(size + 1)`.
     """
     start, end = (value + size if value < 0 else value for value in (start, end))
     if step > 0:
@@ -126,7 +126,7 @@ def convert_center_crop_pad(context: ConversionContext, node: OnnxNode) -> None:
 
 @exporter("SLICE")
 def export_slice(write: NodeWriter) -> str:
-    """Export SLICE as Slice (13), without axes as a copy."""
+    """Export SLICE as Slice (13), without axes as Identity."""
     of = write.operation
     if not of.axes:
         return write.node("Identity", write.inputs[0])

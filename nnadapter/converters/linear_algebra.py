@@ -136,7 +136,7 @@ def export_fully_connected(write: NodeWriter) -> str:
 def export_mat_mul(write: NodeWriter) -> str:
     """Export MAT_MUL as MatMul (13).
 
-    A transposed matrix times a vector is swapped: ONNX Runtime 1.32 computes it wrongly.
+    For a vector and a transposed matrix, the operands are exchanged: ONNX Runtime 1.32 computes the transpose wrongly.
     """
     x, y = write.inputs
     x_rank, y_rank = (type_.rank if type_ else 0 for type_ in write.types)

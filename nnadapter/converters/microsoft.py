@@ -63,7 +63,7 @@ def _as_matrix(context: ConversionContext, node: OnnxNode, position: int, shape:
 
 
 def convert_body(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert a node by its body; operations have the node as origin."""
+    """Convert a node by its ONNX function body; operations have the node as origin."""
     inputs = [_value(context, name) if name else None for name in node.inputs]
     contents_by_position = _Contents(context, node)
     body = body_of(node, inputs, contents_by_position, integers=contents_by_position.integers)
@@ -112,8 +112,6 @@ def _value(context: ConversionContext, name: str) -> Value:
 
 
 class _Contents(Mapping[int, Array]):
-    """Lazily read constant inputs by position."""
-
     def __init__(self, context: ConversionContext, node: OnnxNode) -> None:
         self._context = context
         self._names = {
@@ -134,7 +132,6 @@ class _Contents(Mapping[int, Array]):
 
 
 def _names(body: Body, node: OnnxNode) -> dict[str, str]:
-    """Map body names to graph names."""
     prefix = next(filter(None, node.outputs))
     inner = (*body.constants, *(name for body_node in body.nodes for name in body_node.outputs if name))
     names = {name: f"{prefix}%{name}" for name in inner}
@@ -144,7 +141,7 @@ def _names(body: Body, node: OnnxNode) -> dict[str, str]:
 
 
 def register_bodies() -> None:
-    """Register `convert_body` for ops with a body and no converter."""
+    """Register `convert_body` for ops with a function body and no converter."""
     for domain, op_type, version in function_ops():
         if not is_builtin(domain, op_type, version):
             converter(op_type, version, domain=domain)(convert_body)

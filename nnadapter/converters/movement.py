@@ -250,7 +250,7 @@ def _single(context: ConversionContext, node: OnnxNode, position: int) -> Array:
 
 @exporter("RANGE")
 def export_range(write: NodeWriter) -> str:
-    """Export RANGE as start + index * delta: Range (11) accumulates."""
+    """Export RANGE as start + index * delta: Range (11) accumulates rounding errors."""
     start, delta = write.inputs
     limits = [write.number(limit, DataType.INT64) for limit in (0, write.operation.count, 1)]
     index = write.cast(write.node("Range", *limits), write.type.dtype)

@@ -49,9 +49,9 @@ def _epsilon(node: OnnxNode) -> float:
 
 @converter("LayerNormalization", 17)
 def convert_layer_normalization(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert LayerNormalization (17) to LAYER_NORMALIZATION, with further outputs to its steps.
+    """Convert LayerNormalization (17) to LAYER_NORMALIZATION, or to several operations if further outputs are used.
 
-    `stash_type` is ignored. Refused: statistics of another data type than the input.
+    `stash_type` is ignored. Refused: further outputs, unless the input and statistics are float32.
     """
     rank = context.rank(node)
     axis = normalize_axis(node, node.integer("axis", -1), rank)
@@ -124,7 +124,6 @@ def _normalize_groups(context: ConversionContext, node: OnnxNode, scale: int, bi
 
 
 def _per_channel(context: ConversionContext, name: str, rank: int) -> int:
-    """Return `[C]` as `[C, 1, ...]`, broadcastable to `[N, C, ...]`."""
     shape = (*context.dimensions(name), *(1,) * (rank - 2))
     if context.is_constant(name):
         return context.add_constant(context.constant(name).reshape(shape))
@@ -142,8 +141,7 @@ def convert_mean_variance_normalization(context: ConversionContext, node: OnnxNo
 def _over_matrix(type_: str, context: ConversionContext, node: OnnxNode) -> None:
     """Convert Softmax, LogSoftmax or Hardmax (1, 11), over all axes from `axis` (default 1) on.
 
-    The operation along one axis suffices if at most one axis is larger than 1; otherwise the input is reshaped to a
-    matrix.
+    If several of them are larger than 1, the input is reshaped to a matrix.
     """
     dimensions = context.dimensions(node.input(0))
     rank, axis = len(dimensions), node.integer("axis", 1)
@@ -170,7 +168,7 @@ _ONNX_EPSILON = 1e-9
 def export_rms_normalization(write: NodeWriter) -> str:
     """Export RMS_NORMALIZATION as RMSNormalization (23).
 
-    ONNX's function body is wrong if the scale has another type; then float32 is used.
+    If input and scale differ in type, ONNX's function body is wrong, so float32 is used.
     """
     of, dtype, inputs = write.operation, write.result.type.dtype, write.inputs
     if dtype is not write.type.dtype:
@@ -180,7 +178,10 @@ def export_rms_normalization(write: NodeWriter) -> str:
 
 @exporter("MEAN_VARIANCE_NORMALIZATION")
 def export_mean_variance_normalization(write: NodeWriter) -> str:
-    """Export MEAN_VARIANCE_NORMALIZATION as MeanVarianceNormalization (13), or composed."""
+    """Export MEAN_VARIANCE_NORMALIZATION as MeanVarianceNormalization (13), or as arithmetic.
+
+    The former requires float32 and ONNX's epsilon.
+    """
     of, x = write.operation, write.inputs[0]
     if of.epsilon == _ONNX_EPSILON and write.type.dtype is DataType.FLOAT32:
         return write.node("MeanVarianceNormalization", x, axes=of.axes)

@@ -60,7 +60,7 @@ def _refuse_disputed_pads(node: OnnxNode, windows: convolution.Windows) -> None:
 
 
 def _rounds_up(node: OnnxNode, windows: convolution.Windows) -> bool:
-    """Return `ceil_mode`, which makes no difference with `auto_pad`."""
+    """Return `ceil_mode`, but False with `auto_pad`, which makes it irrelevant."""
     return windows.auto_pad == "NOTSET" and bool(node.integer("ceil_mode", 0))
 
 
@@ -93,7 +93,7 @@ def convert_global_lp_pool(context: ConversionContext, node: OnnxNode) -> None:
 
 @converter("MaxUnpool", 9, 11, 22)
 def convert_max_unpool(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert MaxUnpool (9, 11, 22) to MAX_UNPOOL_2D, on merged axes, since indices are linear.
+    """Convert MaxUnpool (9, 11, 22) to MAX_UNPOOL_2D; other ranks become images, since indices are linear.
 
     Refused: another `output_shape` than the pool's. ONNX indexes the smaller image, ONNX Runtime the larger.
     """

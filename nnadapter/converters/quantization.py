@@ -22,7 +22,7 @@ from nnadapter.records import dataclass
 
 
 def cast(context: ConversionContext, operand: int, dtype: DataType) -> int:
-    """Cast an operand; constants stay constant."""
+    """Return an operand cast to `dtype`; constants stay constant."""
     if context.type_of(operand).dtype is dtype:
         return operand
     value = context.value_of(operand)
@@ -32,7 +32,7 @@ def cast(context: ConversionContext, operand: int, dtype: DataType) -> int:
 
 
 def reshaped(context: ConversionContext, operand: int, shape: tuple[int, ...]) -> int:
-    """Reshape an operand; constants stay constant."""
+    """Return an operand in another shape; constants stay constant."""
     if context.type_of(operand).dimensions == shape:
         return operand
     value = context.value_of(operand)
@@ -47,7 +47,7 @@ _INTEGERS: Mapping[str, DataType] = {data_type.value: data_type for data_type in
 def parameters(node: OnnxNode, scale: Array, zero_point: Array | None, axis: int | None) -> Quantization:
     """Return the quantization of constant scales and zero points, or raise Refusal.
 
-    `scale` has one value per index of `axis`, which is nonnegative, or is single; always if `axis` is None.
+    `scale` has one value, or one per index of the nonnegative `axis`; None allows only one.
     """
     scales = scale.reshape(-1).astype(np.float32)
     points = np.zeros(scales.size, np.int64) if zero_point is None else zero_point.reshape(-1).astype(np.int64)
@@ -73,7 +73,7 @@ def parameters(node: OnnxNode, scale: Array, zero_point: Array | None, axis: int
 
 
 def integer_type(node: OnnxNode, dtype_name: str, described: str = "quantized values") -> DataType:
-    """Return the integer data type of that name, or raise Refusal."""
+    """Return the integer data type of that name, or raise Refusal about the `described` values."""
     integer_dtype = _INTEGERS.get(dtype_name)
     if integer_dtype is None:
         raise Refusal(
@@ -154,7 +154,7 @@ def add_quantized_convolution(
     result: QuantizedType | None,
     outputs: Sequence[str] = (),
 ) -> int:
-    """Add CONV_2D on quantized operands, with sequences reshaped. See `add_quantized_product`."""
+    """Add CONV_2D on quantized operands; a sequence is reshaped to an image and back. See `add_quantized_product`."""
     x, filter_, *bias = operands
     dimensions = context.type_of(x).dimensions
     if len(dimensions) == 4:
@@ -257,10 +257,9 @@ class _Linear:
 
 
 def quantized_type(context: ConversionContext, node: OnnxNode) -> QuantizedType | None:
-    """Return the quantized type of a QuantizeLinear or DequantizeLinear node, or None if not constant.
+    """Return the quantized type of a QuantizeLinear or DequantizeLinear node.
 
-    Raises:
-        Refusal: not integers, or mismatched parameters.
+    Returns None if QUANTIZE or DEQUANTIZE cannot express it. Raises Refusal unless integers with matching parameters.
     """
     if node.op_type == "QuantizeLinear":
         integer_dtype = _result_type(context, node)
@@ -371,7 +370,7 @@ def _dequantized(x: Array, *, quantization: Quantization, dtype: str) -> Array:
 
 @converter("DynamicQuantizeLinear", 11)
 def convert_dynamic_quantize_linear(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert DynamicQuantizeLinear (11) to arithmetic; the scale of zeros is 1, as in ONNX Runtime."""
+    """Convert DynamicQuantizeLinear (11) to arithmetic; the scale is 1 if all elements are 0, as in ONNX Runtime."""
     x = context.operand(node.input(0))
     zero, unit, steps = (context.add_constant(np.array(value, np.float32)) for value in (0, 1, 255))
     low = context.apply("MIN", _extreme(context, "REDUCE_MIN", x), zero)
@@ -413,7 +412,7 @@ _LINEAR = frozenset(
 
 
 def on_reals(write: NodeWriter) -> bool:
-    """Return whether the operation has quantized operands and is exported on real values."""
+    """Return whether the operation is exported on real values, between dequantization and quantization."""
     result, first, kind = write.result.type, write.type, write.operation.type
     if first.quantization is None or result.quantization is None:
         return False
@@ -479,13 +478,13 @@ def _spread(write: NodeWriter, values: np.ndarray, quantization: Quantization, r
 
 @exporter("QUANTIZE")
 def export_quantize(write: NodeWriter) -> str:
-    """Export QUANTIZE as QuantizeLinear (24), or arithmetic for other types."""
+    """Export QUANTIZE as QuantizeLinear (24), or arithmetic for types that it lacks."""
     return quantized(write, write.inputs[0], write.result.type)
 
 
 @exporter("DEQUANTIZE")
 def export_dequantize(write: NodeWriter) -> str:
-    """Export DEQUANTIZE as DequantizeLinear (24) and Cast."""
+    """Export DEQUANTIZE as DequantizeLinear (24), or Sub and Mul for types that it lacks, and Cast."""
     return write.cast(dequantized(write, write.inputs[0], write.type), DataType(write.operation.to))
 
 

@@ -27,7 +27,6 @@ GROUPED = _types(
 ACTIVATED = frozenset({"Conv", "Gemm", "MatMul"})
 """Ops that may be fused with an activation."""
 ACTIVATIONS = frozenset({"Relu", "Clip"})
-"""Activations that may be fused."""
 
 _BIASED = frozenset({"Conv", "Gemm"})
 _BIAS_TOLERANCE = 1e-5
@@ -42,8 +41,8 @@ def convert_quantized_group(
 ) -> None:
     """Convert a group to one operation on quantized operands, or raise Refusal.
 
-    1. The op's own converter must produce one operation, possibly with movement.
-    2. Products are summed exactly and rounded once; other ops are bitwise as separate nodes.
+    1. The op's own converter must produce one operation, besides movement of elements.
+    2. Products are summed exactly and rounded once; results of other ops are bitwise those of separate nodes.
     3. Biases must be int32 with the scale of the sums.
 
     `sources` map value names to their DequantizeLinear. `activation` is a Relu or Clip before `target`, the
@@ -80,7 +79,6 @@ def _fused(context: ConversionContext, activation: OnnxNode | None) -> Mapping[s
 
 
 def _bound(context: ConversionContext, clip: OnnxNode, position: int, name: str, default: float) -> float:
-    """Return a bound of Clip, an attribute until version 6, then an input."""
     bound = context.optional_constant(clip, position)
     if bound is None:
         return clip.number(name, default)
@@ -174,10 +172,10 @@ class Group:
 def find_groups(
     nodes: Sequence[OnnxNode], external_values: Collection[str], excluded: Collection[str] = ()
 ) -> tuple[Group, ...]:
-    """Return the fusible groups of a graph, by last node.
+    """Return the fusible groups of a graph, in order of their last nodes.
 
     A group ends in a QuantizeLinear, the only consumer of a fusible op or of an activation after it. At least one input
-    of the op is dequantized. `external_values` have other consumers, `excluded` values are skipped.
+    of the op is dequantized. No value in `external_values` or `excluded` becomes internal to a group.
     """
     targets = [position for position, node in enumerate(nodes) if _is(node, _TARGET)]
     if not targets:

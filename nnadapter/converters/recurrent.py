@@ -57,7 +57,6 @@ def convert_recurrent(context: ConversionContext, node: OnnxNode) -> None:
 
 
 def _check_hidden_size(context: ConversionContext, node: OnnxNode) -> None:
-    """Check `hidden_size`: ONNX Runtime requires it, although weights imply it."""
     units = context.dimensions(node.input(2))[-1:]
     hidden_size = node.integer("hidden_size") if "hidden_size" in node.attributes else "missing"
     if units != (hidden_size,):
@@ -99,7 +98,7 @@ def _attributes(node: OnnxNode) -> dict[str, AttributeValue]:
 def _activations(node: OnnxNode, directions: int) -> tuple[str, tuple[float, ...], tuple[float, ...]]:
     """Return function names, alphas and betas.
 
-    Attributes only list values for functions with that parameter.
+    ONNX's attributes list no value for functions without that parameter.
     """
     count = FUNCTIONS_PER_DIRECTION[node.op_type] * directions
     activations = node.attributes.get("activations", _DEFAULTS[node.op_type] * directions)

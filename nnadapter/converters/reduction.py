@@ -62,7 +62,7 @@ def _log_sum(reduction: _Reduction) -> None:
 
 
 def _log_sum_exp(reduction: _Reduction) -> None:
-    """Subtract the finite maximum, so that nothing overflows and inf - inf does not occur."""
+    """Add log(sum(exp(x - m))) + m for the finite maximum m: nothing overflows, and inf - inf does not occur."""
     if not reduction.axes:
         reduction.step("ASSIGN", reduction.input, outputs=reduction.outputs)
         return

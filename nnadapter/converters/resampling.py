@@ -33,9 +33,9 @@ def convert_resize_by_scales(context: ConversionContext, node: OnnxNode) -> None
 
 
 def _resize_by_old_rule(context: ConversionContext, node: OnnxNode, scales: tuple[float, ...]) -> None:
-    """Scale coordinates; nearest rounds down when growing, up when shrinking.
+    """Resize by the rule before version 11: nearest rounds down when growing, up when shrinking.
 
-    This matches ONNX's test data and ONNX Runtime; its text leaves it open. Mixed axes need two operations.
+    The rounding matches ONNX's test data and ONNX Runtime; ONNX's text leaves it open. Mixed axes need two operations.
     """
     dimensions = context.dimensions(node.input(0))
     _check_scales(node, scales, len(dimensions))
@@ -61,7 +61,7 @@ def _resize_by_old_rule(context: ConversionContext, node: OnnxNode, scales: tupl
 
 @converter("Resize", 11, 13, 18, 19)
 def convert_resize(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert Resize (11, 13, 18, 19), by constants, to RESIZE_NEAREST or RESIZE_LINEAR.
+    """Convert Resize (11, 13, 18, 19), with constant scales or sizes, to RESIZE_NEAREST or RESIZE_LINEAR.
 
     Refused: cubic interpolation, regions of interest, antialiasing when shrinking.
     """
@@ -117,7 +117,7 @@ def _resolve(
 def _resolve_sizes(
     node: OnnxNode, dimensions: tuple[int, ...], axes: tuple[int, ...], sizes: tuple[int, ...]
 ) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    """Apply `keep_aspect_ratio_policy`. Source: ONNX Resize-18."""
+    """Return all sizes and scales by `keep_aspect_ratio_policy`. Source: ONNX Resize-18."""
     policy = node.text("keep_aspect_ratio_policy", "stretch")
     ratios = tuple(_ratio(size, dimensions[axis]) for axis, size in zip(axes, sizes, strict=True))
     choose = {"not_larger": min, "not_smaller": max}.get(policy)
@@ -132,7 +132,7 @@ def _resolve_sizes(
 
 
 def _scales_of(dimensions: tuple[int, ...], sizes: tuple[int, ...], scales: tuple[float, ...]) -> tuple[float, ...]:
-    """Return scales, 1 if no size changes: ONNX Runtime then copies the input, unlike ONNX."""
+    """Return `scales`, or ones if no size changes: ONNX Runtime then copies the input, unlike ONNX."""
     return (1.0,) * len(scales) if sizes == dimensions else scales
 
 
@@ -276,7 +276,10 @@ def export_resize_linear(write: NodeWriter) -> str:
 
 
 def _resize(write: NodeWriter, **attributes: object) -> str:
-    """Write scales, which define positions, if they yield the sizes; otherwise sizes. Refused: sizes that need both."""
+    """Write Resize by scales if they yield the sizes, otherwise by sizes.
+
+    Refused: sizes that do not yield the scales.
+    """
     of, dimensions = write.operation, write.static_sizes(write.type.dimensions)
     scales = np.asarray(write.static_sizes(of.scales), np.float32)
     shape = write.static_sizes(of.shape)

@@ -64,7 +64,6 @@ def evaluate(node: OnnxNode, inputs: Inputs, expected: Array) -> SymbolicArray |
 
 
 def _form(items: Array, expected: Array) -> Array:
-    """Reshape to the expected shape: numpy returns a bare scalar for one element."""
     return np.asarray(items, object).reshape(expected.shape)
 
 
@@ -179,7 +178,7 @@ def _remainder(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
 
 
 def _power(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
-    """Multiply: only small integer powers of integers are exact."""
+    """Multiply integers for small integer powers; others are not exact, so return None."""
     base, exponents = _present(inputs, 0), _present(inputs, 1).plain()
     if base.dtype.kind != "i" or exponents.size != 1 or float(exponents.reshape(-1)[0]) not in _SMALL_POWERS:
         return None
@@ -197,7 +196,7 @@ def _clipped(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
 
 
 def _reduced(function: Callable[[Any, Any], Any]) -> Rule:
-    """Return a rule that reduces integers; reals depend on the order."""
+    """Return a rule that reduces integers to one; results for reals depend on the order."""
 
     def rule(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
         _settle(inputs[1:])
@@ -209,7 +208,7 @@ def _reduced(function: Callable[[Any, Any], Any]) -> Rule:
 
 
 def _root(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
-    """Return roots: float64 ones rounded to float32 are correctly rounded."""
+    """Return square roots: float64 ones rounded to float32 are correctly rounded."""
     source = _present(inputs, 0).items
     roots = _elementwise(numbers.root_of, source, source)
     return _elementwise(numbers.to_float32, roots, roots) if expected.dtype == np.float32 else roots

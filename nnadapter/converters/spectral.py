@@ -79,8 +79,8 @@ for _op_type, _weights in _WINDOWS.items():
 def convert_mel_weight_matrix(context: ConversionContext, node: OnnxNode) -> None:
     """Convert MelWeightMatrix (17), with constant inputs, to a constant.
 
-    Each bin is a triangle between edges evenly spaced on the mel scale, rounded down to spectrogram bins; if left edge
-    and center coincide, it starts at 1.
+    Bins are triangles between edges evenly spaced on the mel scale, rounded down to spectrogram bins; without a rising
+    side, they start at 1.
     """
     bins, length, rate, lowest, highest = (_number(context, node, position) for position in range(5))
     if bins < 1 or length < 1 or rate <= 0 or not -700 < lowest <= highest:
@@ -96,7 +96,6 @@ def convert_mel_weight_matrix(context: ConversionContext, node: OnnxNode) -> Non
 
 
 def _check_size(node: OnnxNode, size: float) -> None:
-    """Refuse large tables, which a tiny model may request."""
     if size > limits.TABLE_ELEMENTS:
         raise Refusal(
             Reason.MEMORY_LIMIT,

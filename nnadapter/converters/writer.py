@@ -91,10 +91,9 @@ class NodeWriter:
         return self.operation.output
 
     def node(self, op_type: str, *inputs: str, opset: int = 0, **attributes: object) -> str:
-        """Write a node with one output, and return its name. `opset` is the least one; None attributes are omitted.
+        """Write a node with one output, and return its name.
 
-        Raises:
-            Refusal: ONNX's op lacks a data type.
+        It needs at least opset `opset`; None attributes are omitted. Raises Refusal if ONNX's op lacks a data type.
         """
         return self.nodes(op_type, inputs, 1, opset=opset, **attributes)[0]  # type: ignore[arg-type]
 
@@ -108,7 +107,7 @@ class NodeWriter:
         opset: int = 0,
         **attributes: object,
     ) -> tuple[str, ...]:
-        """Write a node with `count` outputs, and return their names. See `node`."""
+        """Write a node with `count` outputs, unnamed at the positions `absent`, and return their names. See `node`."""
         stated = {name: _plain(name, value) for name, value in attributes.items() if value is not None}
         node = self._node("", op_type, inputs, count, stated)
         node = replace(node, outputs=tuple("" if at in absent else name for at, name in enumerate(node.outputs)))
