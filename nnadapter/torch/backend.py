@@ -60,7 +60,7 @@ _SIZE = aten.sym_size.int
 
 
 def replace_computed_sizes(graph_module: fx.GraphModule) -> None:
-    """Compute sizes of intermediate tensors from input sizes."""
+    """Replace sizes of intermediate tensors in the graph by expressions of input sizes."""
     graph = graph_module.graph
     size_nodes = [node for node in graph.find_nodes(op="call_function", target=_SIZE) if _is_computed(node)]
     symbol_nodes = _input_symbols(graph) if size_nodes else {}
@@ -127,7 +127,6 @@ class Graph:
     """Compiled ATen graph: programs for its regions, and operators that PyTorch runs."""
 
     kind: str
-    """`inference`, `forward`, `backward`; `captured` if AOTAutograd failed."""
     operators: int
     """Operators that do work; see `regions.working`."""
     delegated: int
@@ -151,9 +150,10 @@ def compile_graph(
         kind: `inference`, `forward` or `backward`.
         settings: for sessions.
         is_weight: returns True for possible constants.
-        visible_count: number of leading results visible outside the backward graph; None for all.
-        overwritten_inputs: inputs that each call overwrites with the first results, in this order.
-        resident_results: device-resident results that user code holds.
+        visible_count: number of leading results that user code sees; the others are only saved for the backward graph.
+            None for all.
+        overwritten_inputs: indices of inputs that each call overwrites with the first results, in this order.
+        resident_results: indices of results to leave on the device.
     """
     replace_computed_sizes(graph_module)
     computed = computed_results(graph_module, kind, visible_count) if owns_memory(settings) else frozenset()
@@ -287,7 +287,7 @@ def _spread(function: Callable[..., Any], args: list[Any]) -> Any:
 
 
 def _run_reading(function: Boxed, layout_copies: Mapping[int, Callable[[Any], Any] | None], args: list[Any]) -> Any:
-    """Move saved tensors to the host, then run a backward graph."""
+    """Move saved tensors to the host, in the memory layout that was traced, then run a backward graph."""
     for place, lay in layout_copies.items():
         is_kept = type(args[place]) is Resident and not isinstance(args[place], torch.nn.Parameter)
         value = args[place].plain() if is_kept else args[place]
@@ -309,7 +309,7 @@ class Capture:
     """Compiled graphs of one capture by Dynamo, and the graph break after it."""
 
     ended: str
-    """Reason of the graph break; empty if there is none."""
+    """Reason of the graph break, if any."""
     line: str
     graphs: list[Graph] = field(default_factory=list)
 
@@ -451,7 +451,7 @@ def _as_captured(
 
 
 def _run(capture: Capture, graph_module: fx.GraphModule, *inputs: Any) -> Any:
-    """Run the graph. The argument `capture` keeps the capture, and so its report, alive."""
+    """Run the graph; the argument `capture` keeps the report alive."""
     return graph_module(*inputs)
 
 
@@ -492,7 +492,7 @@ def _capture(graph_module: fx.GraphModule) -> Capture:
 
 
 def _weights(graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> WeightsOf:
-    """Return a predicate for parameters and buffers; an optimizer step has no constants."""
+    """Return a factory of predicates for parameters and buffers; an optimizer step has no constants."""
     parameters = {place for place, value in enumerate(example_inputs) if isinstance(value, torch.nn.Parameter)}
     places = inputs_of(graph_module)
     weight_ids = {id(value) for node, value in zip(places, example_inputs, strict=True) if _is_held(node, value)}
@@ -536,7 +536,7 @@ def _forms(graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> list[
 
 
 def _form_of(node: fx.Node, value: Resident) -> Any:
-    """Return the tensor that Dynamo captured, with the graph's dynamic sizes."""
+    """Return a tensor without memory for tracing, with the dynamic sizes that Dynamo captured."""
     captured = node.meta.get("example_value")
     form = (captured if type(captured) is Resident else value).form.detach()
     return (

@@ -18,7 +18,7 @@ SCHEMA_VERSION = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FallbackOperatorFacts:
-    """Operators in PyTorch, or refused by a device, with equal facts."""
+    """Operators with equal facts that PyTorch runs or a device refused."""
 
     operator: str
     device: str
@@ -47,7 +47,7 @@ class GraphFacts:
     refused_operators: tuple[FallbackOperatorFacts, ...]
     """Operators in sessions, refused by a device."""
     graph_break_reason: str
-    """Reason of the graph break; empty if there is none."""
+    """Empty without a graph break."""
     graph_break_line: str
     unfrozen_weights: int
     """Weights that changed too often to be constants."""

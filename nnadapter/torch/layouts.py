@@ -25,7 +25,7 @@ def order_of(like: Any) -> Order | None:
 
 
 def strides_of_one(like: Any) -> tuple[int, ...] | None:
-    """Return strides that differ from row-major only in axes of size 1; otherwise None."""
+    """Return strides if they differ from row-major only in axes of size 1; otherwise None."""
     if any(isinstance(size, torch.SymInt) for size in (*like.shape, *like.stride())) or 0 in like.shape:
         return None
     step, differs = 1, False
@@ -39,7 +39,7 @@ def strides_of_one(like: Any) -> tuple[int, ...] | None:
 
 
 def laid_out(order: Order) -> Callable[[Any], Any]:
-    """Return a function that copies into an axis order."""
+    """Return a function that copies a tensor into memory in an axis order."""
     back = inverse(order)
     return lambda tensor: tensor.permute(order).contiguous().permute(back)
 

@@ -31,7 +31,6 @@ def model_of(module: Any, example_inputs: object = None) -> onnx.ModelProto:
         example_inputs: arguments of the module: a tuple, a dictionary of keywords, or one tensor.
 
     Raises:
-        MissingExtraError: PyTorch or its exporter is missing or too old.
         InvalidOptionError: the inputs are missing.
         InvalidModelError: it cannot be exported, mutates inputs or buffers, or draws random numbers, as in training
             mode.
@@ -97,7 +96,6 @@ def _exported(name: str, program: Any) -> onnx.ModelProto:
 
 
 def _refuse_changes(name: str, signature: Any) -> None:
-    """Refuse mutated inputs or buffers, as in training."""
     changed = [*signature.buffers_to_mutate.values(), *signature.user_inputs_to_mutate.values()]
     if changed:
         raise InvalidModelError(
@@ -107,7 +105,6 @@ def _refuse_changes(name: str, signature: Any) -> None:
 
 
 def _refuse_others(name: str, nodes: Iterable[Any]) -> None:
-    """Refuse operators that are random or wrongly exported."""
     from nnadapter.torch.operators import is_random, wrong_form
 
     for node in nodes:
@@ -143,7 +140,6 @@ def load_named(named: str) -> onnx.ModelProto:
     stderr, and can import from its folder.
 
     Raises:
-        MissingExtraError: PyTorch or its exporter is missing or too old.
         ModelFileError: the file cannot be read.
         InvalidOptionError: there is no such function, or it raises, exits or returns another type.
         InvalidModelError: the exporter fails.

@@ -1,8 +1,8 @@
 """ONNX forms that replace the exporter's: numbers, LSTM and GRU, and functions that it gets wrong.
 
-The exporter writes real numbers as float32. In float64 programs, `x * 1.1` is then off in the eighth digit, and sizes
-can be wrong: `int(30 * 0.7)` is 20 in Python, but 21 in float32. AOTAutograd unrolls LSTM and GRU for each length, so
-at inference custom operators replace them before.
+The exporter writes real numbers as float32, so float64 results and sizes can be wrong: `int(30 * 0.7)` is 20 in
+Python, but 21 in float32. AOTAutograd unrolls LSTM and GRU for each length, so at inference custom operators replace
+them before.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _sym_float(self: Any) -> Any:
 
 
 def _arithmetic(of_reals: Callable[..., Any], of_whole: Callable[..., Any] | None) -> Callable[..., Any]:
-    """Return a form that computes integers by `of_whole`, other numbers in float64 by `of_reals`."""
+    """Return an ONNX form that computes integers by `of_whole`, other numbers in float64 by `of_reals`."""
 
     def form(*numbers: Any) -> Any:
         are_whole = (type(number) is int or getattr(number, "dtype", None) == _INT64 for number in numbers)
@@ -63,7 +63,7 @@ def _floor_quotient(first: Any, second: Any) -> Any:
 
 
 def as_float32(number: Any) -> Any:
-    """Return the number, exported as a cast to float32."""
+    """Return the number; the exporter writes a cast to float32."""
     return number
 
 
@@ -94,7 +94,7 @@ _DTYPES = {_NOT_SAID: None, **{getattr(onnx_ir.DataType, name): dtype for name, 
 
 
 def register_numbers(registry: Any) -> None:
-    """Register the forms of numbers and sequences."""
+    """Register the ONNX forms of arithmetic on numbers and of sequences such as `arange`."""
     for target, function in WRITTEN.items():
         registry.register_op(target, function)
     for target in _SEQUENCES:
@@ -238,7 +238,7 @@ def _lstm(
     bidirectional: bool,
     batch_first: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Run LSTM layers on sequences [L, N, C] or [N, L, C]. Source: `aten::lstm.input`."""
+    """Run LSTM layers. Source: `aten::lstm.input`."""
     results = torch.lstm(
         input, list(hx), list(params), has_biases, num_layers, dropout, train, bidirectional, batch_first
     )
@@ -257,7 +257,7 @@ def _gru(
     bidirectional: bool,
     batch_first: bool,
 ) -> tuple[Tensor, Tensor]:
-    """Run GRU layers on sequences [L, N, C] or [N, L, C]. Source: `aten::gru.input`."""
+    """Run GRU layers. Source: `aten::gru.input`."""
     results = torch.gru(input, hx, list(params), has_biases, num_layers, dropout, train, bidirectional, batch_first)
     return tuple(result.clone() for result in results)
 
@@ -315,7 +315,7 @@ def register_recurrence(registry: Any) -> None:
 
 
 def _is_plain(node: fx.Node) -> bool:
-    """Return True for equal lengths without dropout and projections."""
+    """Return True for an LSTM or GRU without varying lengths, dropout and projections."""
     if len(node.args) != _ARGUMENTS or node.kwargs or not isinstance(node.args[2], (tuple, list)):
         return False
     states = node.args[_STATE] if isinstance(node.args[_STATE], (tuple, list)) else [node.args[_STATE]]

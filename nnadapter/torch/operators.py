@@ -162,7 +162,7 @@ def _draws(operator: Any, arguments: Sequence[Any], named: Mapping[str, Any]) ->
 
 
 def _refuse_values(node: torch.fx.Node) -> Unsupported | None:
-    """Refuse tensors on other devices, sparse, complex or of other types."""
+    """Refuse tensors outside CPU memory, sparse or complex tensors, and data types that sessions do not accept."""
     for tensor in (*_input_tensors(node), *_tensors(node.meta.get("val"))):
         if tensor.is_complex():
             return Unsupported(_DTYPE, "ONNX has no operators on complex numbers")

@@ -63,12 +63,12 @@ _WHOLE_BUFFER = 2**16
 _WHOLE_PARAMETER = 2**14
 _WORD = 4
 _IN_ALL, _LEAST, _MOST = 2048, 4, 64
-"""Words compared of larger tensors: in total, at least and at most of each."""
+"""Words compared of larger tensors: in total, least and most of each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """Sampled words of tensors' memory."""
+    """Sampled 4-byte words of tensors' memory, which reveal changes."""
 
     memory: Array
     word_positions: Array
@@ -87,7 +87,7 @@ class Samples:
 
 
 def samples_of(tensors: Sequence[Any]) -> Samples:
-    """Sample words of dense tensors on the host."""
+    """Sample 4-byte words of tensors that are dense and on the host."""
     dense = [tensor if _is_dense(tensor) else None for tensor in tensors]
     share = min(_MOST, max(_LEAST, _IN_ALL // max(len(tensors), 1)))
     words = [np.empty(0, np.int64) if tensor is None else _words(tensor, share) for tensor in dense]
@@ -190,7 +190,7 @@ class Weights:
 
 
 def note_weights(inputs: Sequence[Any], places: tuple[int, ...], callback: Callable[[Any], None]) -> Weights:
-    """Record weights; `callback` runs when one is freed."""
+    """Record the inputs at `places` as weights; `callback` runs when one is freed."""
     tensors = tuple(inputs[place] for place in places)
     if tensors:
         _watch_optimizers()
@@ -238,7 +238,6 @@ def _count_step(optimizer: torch.optim.Optimizer) -> None:
 
 
 _REPACKED = 3
-"""Sessions that a changing weight causes before it becomes an input."""
 _SETS = 8
 """Maximum sets of constants, freed ones included; PyTorch recompiles as often."""
 _SESSION_ERRORS = (errors.CompilationError, errors.InvalidModelError)
@@ -257,7 +256,10 @@ class BoundSession:
 
 
 class Program:
-    """Callable that runs a region. Thread-safe."""
+    """Callable that runs a region. Thread-safe.
+
+    Parts of a divided region share `failures`.
+    """
 
     def __init__(
         self,
@@ -268,7 +270,6 @@ class Program:
         uses: Uses = NO_USES,
         failures: Failures | None = None,
     ) -> None:
-        """Take a region and its model; parts of a region share `failures`."""
         self.region, self.model = region, model
         self.failure: Unsupported | None = None
         self.repeated: Unsupported | None = None
@@ -297,7 +298,7 @@ class Program:
         return [leaf for part in self._parts for leaf in part.leaves] or [self]
 
     def sessions(self, tensors: frozenset[int] = frozenset()) -> list[InferenceSession]:
-        """Return the latest session with one of these weights (ids), otherwise all."""
+        """Return the latest session with one of these tensors (ids) as a weight, otherwise all sessions."""
         if self.failure is not None:
             return []
         sets = list(self._sets.items())
@@ -310,7 +311,7 @@ class Program:
 
     @property
     def transferred_bytes(self) -> TransferredBytes:
-        """Bytes of the last call; without device-resident values, as implied by sizes in the graph."""
+        """Bytes of the last call; without device-resident values, computed from sizes in the graph."""
         bound = self._latest
         if bound is None:
             return TransferredBytes(0, 0, 0, 0)
@@ -338,7 +339,7 @@ class Program:
         return sum(changes > _REPACKED for changes in self._changes.values())
 
     def __call__(self, *inputs: Any) -> tuple[Any, ...]:
-        """Run the region; errors that PyTorch can handle do not propagate."""
+        """Run the region; if its session fails, PyTorch or smaller sessions run it, unless fallback is forbidden."""
         if self._run_apart is not None:
             return self._run_apart(*inputs)
         bound = self._sets.get(self._key(inputs), self._plain)
@@ -360,7 +361,7 @@ class Program:
             return self._rerun_in_pytorch(error, inputs)
 
     def _rests_on_last_resort(self, session: InferenceSession) -> bool:
-        """Return True if most of the run was on onnx's reference evaluator, which is slower than PyTorch."""
+        """Return True if onnx's reference evaluator took most of the time."""
         steps = session.provenance.steps if session.provenance is not None else ()
         spare = sum(step.seconds for step in steps if step.device == REFERENCE)
         named = {request if isinstance(request, str) else request[0] for request in self._settings.devices}

@@ -146,7 +146,7 @@ def call_regions(
 
 @contextmanager
 def _random_in_turn(graph: fx.Graph) -> Iterator[None]:
-    """Chain random nodes, so that they keep their order."""
+    """Chain random nodes within the block, so that they keep their order."""
     nodes = [node for node in graph.nodes if is_random(node)]
     was = [node.kwargs for node in nodes]
     for predecessor, node in pairwise(nodes):
@@ -316,7 +316,6 @@ class Uses:
     """Values read in PyTorch, and inputs that are results."""
     returning: Collection[str] = ()
     device_tensor_results: Collection[str] = ()
-    """Device tensors that user code holds."""
     overwritten_inputs: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -340,7 +339,8 @@ class Roles:
 def computed_results(graph_module: fx.GraphModule, kind: str, visible_count: int | None) -> frozenset[fx.Node]:
     """Return results that sessions may compute although they are views.
 
-    They are results saved for the backward graph, after the first `visible_count`, and gradients that cover their base.
+    They are results after the first `visible_count`, saved for the backward graph, and gradients that reshape their
+    base.
     """
     results = [result for result in results_in(graph_module) if isinstance(result, fx.Node)]
     if kind == "backward":

@@ -5,12 +5,11 @@
 3. Other visible results are copied to the host. They also stay on the device if they are fed back: gradients, and
    values written into an input.
 4. Inputs are cached if they are parameters, results that are fed back, or come twice in a row.
-5. Values that gain nothing, or do not fit, are excluded and tried again after 2 calls, then 4, up to `_MOST`: the cause
-   may be temporary.
+5. Values that gain nothing, or do not fit, are excluded and tried again after 2 calls, then 4, up to `_MOST`.
 
 Writes to a tensor cannot be detected reliably, so each feed compares the tensor with a host copy in full, which is
 faster than a transfer. A copy lives no longer than the tensor's memory and its owner: a parameter, a tensor that a
-graph writes to, or an `Occurrence`. So models and graphs bound the cache, not inputs. Finalizers run no Python.
+graph writes to, or an `Occurrence`. So models and graphs bound the cache, not inputs.
 """
 
 from __future__ import annotations
@@ -91,7 +90,7 @@ _Key = tuple[int, torch.dtype, tuple[int, ...], tuple[int, ...]]
 
 
 class Occurrence:
-    """Tensor at an input or a result, weakly referenced; owner of its copy."""
+    """Weak reference to a tensor that was an input or result; its cached copy lives no longer than this."""
 
     __slots__ = ("__weakref__", "_key", "_memory", "was_fed")
 
@@ -123,7 +122,10 @@ class CopyCache:
         return sum(entry.copies is not None for entry in list(self._known.values()))
 
     def fed(self, tensor: torch.Tensor, array: Array, owner: object | None) -> Copies | None:
-        """Return cached copies of a tensor to feed in place of `array`, or None; with an `owner`, add them."""
+        """Return cached copies of a tensor to feed in place of `array`, or None.
+
+        With an `owner`, missing ones are added and live as long as it.
+        """
         if tensor.is_neg():  # its memory holds the negated values
             return None
         key = _key(tensor)
@@ -226,12 +228,14 @@ def owns(device: str) -> bool:
 
 
 class ResidentRunner:
-    """Runner of a session with device-resident values. Thread-safe."""
+    """Runner of a session with device-resident values. Thread-safe.
+
+    `fed` has each input's name, position and conversion to an array.
+    """
 
     def __init__(
         self, session: InferenceSession, device: str, fed: Fed, outputs: Mapping[str, torch.dtype], roles: Roles
     ) -> None:
-        """Take a session; `fed` has each input's name, position and conversion to an array."""
         self._moved = TransferredBytes(0, 0, 0, 0)
         self._is_apart = False  # the last run was from arrays to arrays and recorded no transfers
         self._session, self._device, self._fed, self._outputs = session, device, fed, tuple(outputs)
@@ -286,7 +290,7 @@ class ResidentRunner:
         return COPY_CACHE.fed(value, array, owner) or array
 
     def _previous_occurrence(self, name: str, tensor: torch.Tensor) -> Occurrence | None:
-        """Return the owner for a copy of a tensor that this input got before too, if any."""
+        """Return the owner for a copy if this input got the same tensor before; otherwise None."""
         occurrence = self._came.get(name)
         if occurrence is not None and occurrence.matches(tensor):
             return occurrence
@@ -314,7 +318,7 @@ class ResidentRunner:
         return values
 
     def _learn(self, feeds: Mapping[str, Any], transfers: Sequence[Transfer]) -> None:
-        """Exclude results that had to be copied to the device, and inputs with copies not on it."""
+        """Exclude from trials the results that were copied to the device, and inputs with copies not on it."""
         brought = {transfer.value for transfer in transfers if transfer.target == self._device}
         places = [place for place, name in enumerate(self._outputs) if name in brought]
         unused = {

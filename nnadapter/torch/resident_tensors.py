@@ -301,7 +301,6 @@ class Resident(torch.Tensor):  # type: ignore[misc]  # PyTorch's tensors have no
         return self._read().tolist()
 
     def __deepcopy__(self, memo: Any) -> torch.Tensor:
-        """Copy to the host."""
         copied: torch.Tensor = memo.setdefault(id(self), self._as_itself(self._read().clone()))
         return copied
 

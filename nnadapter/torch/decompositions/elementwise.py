@@ -20,7 +20,7 @@ HALVES = (torch.float16, torch.bfloat16)
 
 
 def in_float32(decomposition: Decomposition) -> Decomposition:
-    """Compute 16-bit floats in float32, as PyTorch does."""
+    """Return a decomposition that computes 16-bit floats in float32, as PyTorch does."""
 
     @wraps(decomposition)
     def computed(values: Tensor, *arguments: Any, **named: Any) -> Any:
@@ -153,7 +153,7 @@ def sign(values: Tensor) -> Any:
 
 
 def divided(dividend: Tensor, divisor: Any, *, rounding_mode: str | None) -> Any:
-    """Divide; floor by remainder, so that 1 // 0.1 is 9. Source: aten::div."""
+    """Divide and round by `rounding_mode`; floor by remainder, so that 1 // 0.1 is 9. Source: aten::div."""
     kinds = [
         operand.is_floating_point() if isinstance(operand, Tensor) else isinstance(operand, float)
         for operand in (dividend, divisor)
@@ -174,7 +174,7 @@ def divided(dividend: Tensor, divisor: Any, *, rounding_mode: str | None) -> Any
 
 
 def _whole_quotient(dividend: Tensor, divisor: Any, rounding_mode: str) -> Tensor:
-    """Divide integers; the exporter uses float32."""
+    """Divide integers exactly; the exporter uses float32."""
     down = torch.ops.aten.floor_divide.default(dividend, divisor)
     if rounding_mode == "floor":
         return down
@@ -209,7 +209,7 @@ def _divided_with_residual(dividend: Any, divisor: Any) -> tuple[Tensor, Tensor,
 
 
 def round_decimals(values: Tensor, *, decimals: int = 0) -> Any:
-    """Round by an exact power of ten. Source: aten::round.decimals."""
+    """Round to tens, hundreds and so on, by an exact power of ten. Source: aten::round.decimals."""
     if decimals >= 0 or not values.is_floating_point():
         return NotImplemented
     power = 10.0**-decimals
@@ -232,27 +232,23 @@ def _of_doubles(decomposition: Decomposition) -> Decomposition:
 
 
 def _added(first: Tensor, second: Any, *, alpha: float = 1) -> Any:
-    """Decompose aten::add with `alpha`."""
     return NotImplemented if alpha == 1 else torch.add(first, second * alpha)
 
 
 def _subtracted(first: Tensor, second: Any, *, alpha: float = 1) -> Any:
-    """Decompose aten::sub with `alpha`."""
     return NotImplemented if alpha == 1 else torch.sub(first, second * alpha)
 
 
 def _filled(values: Tensor, mask: Tensor, value: float) -> Tensor:
-    """Decompose aten::masked_fill."""
     return torch.where(mask, torch.full((), value, dtype=values.dtype), values)
 
 
 def _power(base: float, exponents: Tensor) -> Tensor:
-    """Decompose aten::pow."""
     return torch.pow(torch.full((), base, dtype=exponents.dtype), exponents)
 
 
 def _logarithm(base: float) -> Decomposition:
-    """Return a logarithm without rounding log(base) to float32."""
+    """Return a decomposition of the logarithm without rounding log(base) to float32."""
     return lambda values: torch.log(values) * (1 / math.log(base))
 
 
@@ -283,7 +279,7 @@ _NORM_OF_FLOAT64 = get_decompositions([aten.linalg_vector_norm.default])[aten.li
 
 
 def as_one_element(operator: torch._ops.OpOverload) -> Decomposition:
-    """Reshape rank 0 to rank 1, because ONNX needs an axis."""
+    """Return a decomposition that reshapes rank 0 to rank 1, because ONNX needs an axis."""
 
     def decomposition(values: Tensor, *arguments: Any, **named: Any) -> Any:
         if values.dim():
@@ -309,7 +305,7 @@ def of_first_match(*decompositions: Decomposition) -> Decomposition:
 
 
 def _converted_first(operator: torch._ops.OpOverload, values: Tensor, *arguments: Any, dtype: Any = None) -> Any:
-    """Convert before the reduction; the exporter converts after it."""
+    """Convert to `dtype` before the reduction; the exporter converts after it."""
     if dtype is None or dtype == values.dtype:
         return NotImplemented
     return operator(values.to(dtype), *arguments)
@@ -331,7 +327,7 @@ def _truth_of_nothing(is_all: bool, values: Tensor, dim: Any = None, keepdim: bo
 def _vector_norm(
     values: Tensor, order: float = 2, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
 ) -> Any:
-    """Sum at least in float32, with named axes. Source: aten::linalg_vector_norm."""
+    """Compute norms at least in float32, with axes listed. Source: aten::linalg_vector_norm."""
     operator = aten.linalg_vector_norm.default
     if values.is_complex():
         return NotImplemented
@@ -381,7 +377,7 @@ def _statistics(
 
 
 def _running_product(values: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Any:
-    """Multiply in doubling steps. Source: aten::cumprod."""
+    """Return running products in log2(length) steps. Source: aten::cumprod."""
     if dtype is None:
         dtype = values.dtype if values.is_floating_point() or values.is_complex() else torch.int64
     if dtype.is_complex:
@@ -460,7 +456,7 @@ OF_EXTREMES = {
 
 
 def _without_sum(product: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., Any]:
-    """Omit the added tensor for beta 0: PyTorch does not read it, even if it is NaN."""
+    """Return a decomposition for beta 0 without the added tensor: PyTorch does not read it, even if it is NaN."""
 
     def decomposition(added: Tensor, first: Tensor, second: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Any:
         if beta != 0:

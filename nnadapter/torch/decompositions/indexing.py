@@ -52,7 +52,7 @@ def diagonal_scatter(values: Tensor, diagonal: Tensor, offset: int = 0, dim1: in
 
 
 def _scatter(operator: torch._ops.OpOverload) -> Callable[..., Any]:
-    """Return a scatter for rank 0, indices of other types than int64, and sources larger than the indices."""
+    """Decompose a scatter for rank 0, indices of other types than int64, and sources larger than the indices."""
 
     def decomposition(values: Tensor, dim: int, index: Tensor, source: Tensor, *arguments: Any, **named: Any) -> Any:
         if not (values.dim() and index.dim() and source.dim()):
@@ -72,7 +72,7 @@ def _scatter(operator: torch._ops.OpOverload) -> Callable[..., Any]:
 def _scatter_reduce(
     values: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *, include_self: bool = True
 ) -> Any:
-    """Return means, and extremes that exclude previous values. Source: aten::scatter_reduce."""
+    """Scatter means, and extremes that exclude previous values. Source: aten::scatter_reduce."""
     operator = aten.scatter_reduce.two
     result = _scatter(operator)(values, dim, index, source, reduce, include_self=include_self)
     if result is not NotImplemented:

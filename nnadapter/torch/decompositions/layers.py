@@ -29,12 +29,12 @@ from nnadapter.torch.layouts import inverse, order_of
 
 
 def spread(gradient: Tensor, matrices: Sequence[Tensor]) -> Tensor:
-    """Return the gradient [..., sizes…] of averages, by matrices [results, sizes]."""
+    """Return the gradient [..., sizes…] of `gathered`'s image; each axis has a matrix [result, size]."""
     return _along_axes(gradient, matrices)
 
 
 def gathered(image: Tensor, matrices: Sequence[Tensor]) -> Tensor:
-    """Return averages [..., results…], by matrices [results, sizes]."""
+    """Return averages [..., results…] of an image; each axis has a matrix [result, size] of weights."""
     return _along_axes(image, [matrix.t() for matrix in matrices])
 
 
@@ -48,7 +48,7 @@ def _along_axes(values: Tensor, factors: Sequence[Tensor]) -> Tensor:
 
 
 def means(size: int, starts: Tensor, ends: Tensor, counts: Tensor, like: Tensor) -> Tensor:
-    """Return the matrix [results, size] of means over ranges; `starts` and `ends` are [results, 1]."""
+    """Return means over ranges as a matrix [results, size]; `starts`, `ends` and divisors `counts` are [results, 1]."""
     places = torch.arange(size, device=like.device)
     inside = (places >= starts) & (places < ends)
     return inside.to(like.dtype) / counts.to(like.dtype)
@@ -102,7 +102,6 @@ def _transposed_input_gradient(gradient: Tensor, image: Tensor, weight: Tensor, 
 
 
 def _weight_gradient(image: Tensor, result: Tensor, weight: Tensor, moves: Moves, groups: int) -> Tensor:
-    """Return the gradient of weight [O, C / groups, …]."""
     stride, padding, dilation = moves
     filters = _batch_and_channels_exchanged(result, 1)
     sums = _convolution(_batch_and_channels_exchanged(image, groups), filters, (dilation, padding, stride), groups)
@@ -187,7 +186,10 @@ def average_pool_backward(
 
 
 def _windows(result: int, size: int, move: Sequence[int], counting: tuple[bool, bool], like: Tensor) -> Tensor:
-    """Return the matrix of windows; `move` is (kernel, stride, padding), `counting` (pads count, no division)."""
+    """Return averages as a matrix [result, size].
+
+    `move` is (kernel, stride, padding), `counting` (pads count, no division).
+    """
     kernel, stride, padding = move
     starts = (torch.arange(result, device=like.device) * stride - padding).unsqueeze(1)
     ends = (starts + kernel).clamp(max=size + padding)
@@ -419,7 +421,7 @@ def attention_backward(
 
 
 def _for_each_head(shared: Tensor, query: Tensor) -> Tensor:
-    """Repeat shared heads for each head of the query: [N, H / n, S, E] becomes [N, H, S, E]."""
+    """Repeat shared heads: [N, H / n, S, E] becomes [N, H, S, E]."""
     times = query.shape[1] // shared.shape[1]
     return shared if times == 1 else shared.repeat_interleave(times, 1)
 
