@@ -290,7 +290,10 @@ def apply(
     attributes: Mapping[str, AttributeValue],
     op_type: str = "",
 ) -> Array:
-    """Compute an operation, on the host and as fallback by `on_host`; raise NotDelegatedError if that is forbidden."""
+    """Compute an operation on `place`; call `on_host` if that is the host, or if the device refuses or fails.
+
+    Raises NotDelegatedError if such a fallback is forbidden. `op_type` is the equivalent ONNX op, for custom kernels.
+    """
     if not place.is_host:
         call = OperationCall(type_, tuple(map(freeze, inputs)), attributes, op_type)
         try:

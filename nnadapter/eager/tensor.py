@@ -149,7 +149,6 @@ def _operand(argument: Any) -> Any:
 
 
 def _can_represent(dtype: Dtype, numbers: Sequence[object]) -> bool:
-    """Check that integer types can represent Python ints; other types round."""
     limits = np.iinfo(dtype) if dtype.kind in "iu" else None
     return limits is None or all(limits.min <= number <= limits.max for number in numbers if isinstance(number, int))
 
@@ -171,7 +170,6 @@ def _tensors(operands: Sequence[Any]) -> list[Any]:
 
 
 def _all_axes(axes: int | Sequence[int], rank: int) -> tuple[int, ...]:
-    """Return nonnegative axes; raise numpy's errors for missing or repeated ones."""
     listed_axes = tuple(axes) if isinstance(axes, Sequence) else (axes,)
     np.flip(np.empty((1,) * rank), listed_axes)
     return tuple(axis % rank for axis in listed_axes)
@@ -380,7 +378,7 @@ def _of_array(convert: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class TensorOperators(OnDevice, NDArrayOperatorsMixin):
-    """Operators and numpy functions. Operators are ufuncs, also those in place."""
+    """Operators, also in place, and numpy functions of tensors; operators call ufuncs."""
 
     __slots__ = ()
     __hash__ = None  # type: ignore[assignment]
@@ -483,7 +481,7 @@ class Tensor(TensorOperators, OnDevice):
         return _reordered(self, np.transpose, axes[0] if len(axes) == 1 else axes or None)
 
     def squeeze(self, axis: Axes = None) -> Tensor:
-        """Return the tensor without axes of size 1: these or all."""
+        """Return the tensor without axes of size 1: without `axis`, or by default all."""
         return self.reshape(np.squeeze(self._array, axis).shape)
 
     def ravel(self) -> Tensor:

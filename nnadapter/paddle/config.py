@@ -186,7 +186,7 @@ class Config:
 
     Args:
         model: structure file, folder of the model, or a Config to copy.
-        parameters: parameter file; after a folder, the stem of the model's files.
+        parameters: parameter file; if `model` is a folder, the stem of its files.
     """
 
     Precision = PrecisionType
@@ -333,7 +333,6 @@ class Config:
         return "".join(f"{name:20}{value}\n" for name, value in rows.items())
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        """Return one of Paddle's other setters or getters."""
         if name in IGNORED:
             return lambda *arguments, **named: None
         if name in ANSWERS:

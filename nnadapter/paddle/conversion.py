@@ -51,10 +51,10 @@ _OTHER_PYTHON = (
 
 
 def require_paddle(feature: str) -> Mapping[str, str]:
-    """Return versions by module, `?` if unknown.
+    """Check that Paddle and paddle2onnx are installed, and return their versions, `?` if unknown.
 
     Raises:
-        MissingExtraError: Paddle or paddle2onnx is missing or too old.
+        MissingExtraError: one is missing or too old.
     """
     versions = {module: _version(packages) for module, packages in PACKAGES.items()}
     for module, version in versions.items():
@@ -254,7 +254,6 @@ def onnx_of(
         parameters: the parameter file, unless it is next to the structure.
 
     Raises:
-        MissingExtraError: Paddle or paddle2onnx is missing.
         ModelFileError, InvalidModelError: the model cannot be read or converted.
     """
     files = files_of(Path(path), Path(parameters) if parameters is not None else None)

@@ -127,7 +127,6 @@ def _check_file(path: Path, label: str, most: int) -> None:
 
 
 def _needs_parameters(structure: Path) -> bool:
-    """Return True if a structure needs parameters. Raises InvalidModelError."""
     if structure.suffix != ".json":
         return True
     if not _is_structure(structure):

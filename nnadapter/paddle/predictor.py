@@ -24,10 +24,7 @@ if TYPE_CHECKING:
 class Tensor:
     """Handle of an input or output. Source: paddle.inference.Tensor.
 
-    Args:
-        name: name of the input or output.
-        dtype: declared type, as in numpy.
-        get: returns the value of an output; None for an input.
+    `dtype` is numpy's name of the declared type. `get` returns the value of an output; it is None for an input.
     """
 
     def __init__(self, name: str, dtype: str, get: Callable[[], Array | None] | None = None) -> None:
@@ -44,7 +41,7 @@ class Tensor:
         return self._name
 
     def reshape(self, shape: Sequence[int] | int) -> None:
-        """Set the shape of an input, and truncate its value, as Paddle does; None if it has too few elements."""
+        """Set the shape of an input, and truncate its value, as Paddle does; drop a value with too few elements."""
         self._refuse_output("reshape")
         self._shape = [shape] if isinstance(shape, int) else [int(size) for size in shape]
         size = prod(self._shape)
@@ -116,9 +113,6 @@ class Predictor:
     """Model with handles for inputs and outputs. Source: paddle.inference.Predictor.
 
     Not thread-safe; `clone` it for another thread, which shares the compiled model.
-
-    Args:
-        session: see `create_predictor`.
     """
 
     def __init__(self, session: InferenceSession) -> None:
@@ -220,12 +214,7 @@ def _of(handles: Mapping[str, Tensor], name: str, kind: str) -> Tensor:
 
 
 class PredictorPool:
-    """Predictors that share one compiled model. Source: paddle.inference.PredictorPool.
-
-    Args:
-        config: names the model and devices.
-        size: number of predictors.
-    """
+    """Predictors that share one compiled model. Source: paddle.inference.PredictorPool."""
 
     def __init__(self, config: Config, size: int = 1) -> None:
         if size < 1:

@@ -108,7 +108,7 @@ _NO_VALUE = 0
 
 
 def expand(program: Any) -> bool:
-    """Expand operations of a program in place; return True if any was expanded."""
+    """Replace operations that the converter lacks or gets wrong, in place; return True if any was replaced."""
     values, is_changed = _Values(program), False
     for block in _blocks(program["regions"]):
         operations: list[Any] = []
@@ -157,7 +157,7 @@ class _Values:
 
 
 class _Writer:
-    """Writer of the operations that replace one; new values are numbered last."""
+    """Writer of the operations that replace one; new values get the next unused numbers."""
 
     def __init__(self, operation: Any, values: _Values) -> None:
         self.operation, self.values = operation, values
@@ -370,7 +370,7 @@ def _layer_norm(writer: _Writer) -> bool:
 
 
 def _mean(writer: _Writer) -> bool:
-    """List the axes of a mean over all; otherwise the converter crashes."""
+    """List the axes of a mean over all axes; otherwise the converter crashes."""
     shape, axes = writer.values.shape(writer.input["%"]), writer.operation["I"][1]["%"]
     if not shape or writer.values.integers.get(axes) != []:
         return False
@@ -649,7 +649,7 @@ def without_rounding(contents: bytes) -> bytes:
 
 
 def _without_dimensions(graph: onnx.GraphProto) -> None:
-    """Reshape outputs with declared rank 0; other readers see one element."""
+    """Reshape outputs with declared rank 0; nodes that read them still get one-element vectors."""
     for value in graph.output:
         made_at = next((at for at, node in enumerate(graph.node) if value.name in node.output), None)
         kind = value.type.tensor_type

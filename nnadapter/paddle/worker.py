@@ -114,7 +114,6 @@ def _predicted(predictor: Any, feed: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def _short_error(error: Exception) -> str:
-    """Return Paddle's message without locations in its code."""
     match = _ERROR.search(str(error))
     return match[0] if match else f"{type(error).__name__}: {' '.join(str(error).split())[:_QUOTED]}"
 
@@ -230,7 +229,7 @@ def _report_facts(folder: Path, **facts: object) -> None:
 
 
 def _end_with_parent(folder: Path) -> None:
-    """Exit when standard input closes, because the parent process has ended."""
+    """Exit when the parent process closes standard input."""
     os.read(0, 1)
     shutil.rmtree(folder, ignore_errors=True)
     os._exit(1)
