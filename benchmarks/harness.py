@@ -223,9 +223,9 @@ def in_process(function: Callable[..., Any], *arguments: Any) -> Any:
 
 def random_feed(model: Any, input_shapes: Mapping[str, Sequence[int]] | None = None) -> dict[str, Any]:
     """Return seeded random inputs for a model, imported on use: `in_process` measures the memory of imports."""
-    from nnadapter.candidates import conversions
+    from nnadapter.candidates import random_feed as feed_of
 
-    return dict(conversions.random_feed(model, input_shapes))
+    return dict(feed_of(model, input_shapes))
 
 
 def processors() -> int:
