@@ -109,5 +109,4 @@ __getattr__ = lazily(
 
 
 def __dir__() -> list[str]:
-    """Return the public names."""
     return [*__all__, "__doc__", "__name__", "__file__", "__path__", "__version__"]

@@ -8,7 +8,6 @@ from nnadapter.process.terminal import raise_on_signals, report, reset_signals, 
 
 _BAD_OUTPUT = 2
 _PRINTS = "echo"
-"""Function of click that prints results."""
 
 
 def main() -> None:

@@ -134,8 +134,6 @@ class FaultScriptError(_FileError, InvalidOptionError, ValueError):
 
 
 class _SegmentError(NNAdapterError):
-    """Error about nodes on a device."""
-
     def __init__(
         self,
         message: str,

@@ -26,7 +26,7 @@ _Fields = Mapping[str, "Field[Any]"]
 
 
 class _Factory:
-    """Default of a parameter whose value a default factory makes, shown in signatures."""
+    """Placeholder in signatures for a default that a factory creates."""
 
     def __repr__(self) -> str:
         return "<factory>"
@@ -110,7 +110,6 @@ def _with_slots(cls: Any, added: _Fields, weakref_slot: bool) -> Any:
 
 
 def _methods(cls: type, fields: _Fields, *, frozen: bool, slots: bool, eq: bool) -> Mapping[str, object]:
-    """Return the methods of a class, except `__init__`, by name."""
     shown = [name for name, each in fields.items() if each.repr]
 
     @reprlib.recursive_repr()
@@ -185,14 +184,13 @@ class _Initializer:
         self.cls, self.fields, self.frozen = cls, fields, frozen
 
     def __get__(self, instance: object, owner: type) -> Any:
-        """Put the compiled function in place of this object."""
+        """Compile `__init__`, store it in the class in place of this object, and return it."""
         function = _compile_init(self.cls, self.fields, self.frozen)
         self.cls.__init__ = function
         return function if instance is None else MethodType(function, instance)
 
 
 def _compile_init(cls: Any, fields: _Fields, frozen: bool) -> Callable[..., None]:
-    """Compile `__init__`, which sets each field and then calls `__post_init__`, if the class has one."""
     names: dict[str, object] = {"_FACTORY": _FACTORY, "_set": object.__setattr__}
     parameters: tuple[list[str], list[str]] = ([], [])
     body = []

@@ -47,7 +47,7 @@ _ALARM = log(BETWEEN_FALSE_ALARMS)
 
 
 class Drift:
-    """Page's CUSUM test on the share of checks in which one step is beyond tolerance.
+    """CUSUM test on how often the results of one step are beyond tolerance.
 
     Each check adds its log-likelihood ratio of `WRONG` against `RIGHT` to a sum that stays at least 0. The alarm at
     log(`BETWEEN_FALSE_ALARMS`) bounds false alarms (Lorden).
@@ -85,7 +85,7 @@ class StepCheck:
 
 
 def check_step(bound: BoundStep, values: Sequence[Any], allowed: tolerances.ValueTolerances) -> StepCheck:
-    """Compute a step on the CPU and compare; `values` are by slot. Raises NNAdapterError."""
+    """Compare a step's results with the CPU's; `values` are by slot. Raises NNAdapterError."""
     expected = _expected(bound, values)
     return _compared(bound, [on_host(values[slot]) for slot in bound.outputs], expected, allowed)
 
@@ -225,7 +225,7 @@ class SessionChecks:
         return self._withdraw_device(step, check.largest, past.drift.checks)
 
     def _compared(self, step: PlannedStep) -> StepCheck | None:
-        """Compare a step; None, with a note, if impossible."""
+        """Compare a step with the CPU; if that is impossible, record a note and return None."""
         past, bound, values, partitioning = self._past_of(step), step.bound, step.values, step.partitioning
         if partitioning not in self._quantized:
             self._quantized[partitioning] = tolerances.quantized_values(partitioning.plan.graph)
@@ -310,7 +310,7 @@ _DIGITS = 16
 
 @dataclass(frozen=True, eq=False)
 class PlannedStep:
-    """Step of a run, with its plan, and the values of the run by slot."""
+    """Step of a run, with its plan and all values of the run, by slot."""
 
     source: ModelPlanSource
     plan: RunnablePlan
@@ -333,12 +333,12 @@ class PlannedStep:
 
     @property
     def history_key(self) -> tuple[str, ...]:
-        """Device and nodes; output names differ between branches."""
+        """Device and node names that identify the step in all plans."""
         return self.bound.step.device, *self.nodes
 
     @property
     def model(self) -> SegmentModel | None:
-        """Compiled model; None if it differs per shape."""
+        """The step's model, or None if it differs per input shape."""
         piece = self.partitioning.pieces[self.bound.step.segment]
         return None if piece is None else piece.part.model
 
@@ -362,7 +362,6 @@ class PlannedStep:
             return ErrorLocation(ErrorCause.PROGRAM)
 
     def cached_result(self) -> ErrorLocation | None:
-        """Return the cached result for this version of the driver, or None."""
         cache, model = self.device.cache, self.model
         record = None if cache is None or model is None else cache.checked(model)
         with suppress(ValueError, TypeError, KeyError, IndexError):  # damaged record
@@ -370,7 +369,7 @@ class PlannedStep:
         return None
 
     def keep(self, located: ErrorLocation) -> ErrorLocation:
-        """Store the result, and return it with the folder of its reproducer."""
+        """Write a reproducer, store the result or ban its nodes, and return it with the reproducer's folder."""
         device, model = self.device, self.model
         if device.cache is None or model is None:
             return located
@@ -381,7 +380,7 @@ class PlannedStep:
         return shown
 
     def _ban(self, located: ErrorLocation) -> bool:
-        """Ban wrong nodes; return True if all could be banned."""
+        """Ban the atoms of wrong nodes on the device; return True if all are banned."""
         device, partitioning, off = self.device, self.partitioning, located.deviation
         if device.bans is None or off is None:
             return False
@@ -416,7 +415,7 @@ def _enclosing(name: str) -> Sequence[str]:
 
 
 def _written(located: ErrorLocation, nodes: Sequence[str]) -> Mapping[str, Any]:
-    """Return the result with node indices, because other models use other names."""
+    """Return the result as JSON data, with node indices, because other models use other names."""
     return {
         "blame": located.blame.value,
         "nodes": [position for position, name in enumerate(nodes) if name in located.nodes],
@@ -450,7 +449,7 @@ def _request(device: SessionDevice) -> DeviceRequest:
 
 
 def with_checks(make: Callable[..., ModelPlanSource], options: Options) -> Callable[..., ModelPlanSource]:
-    """Wrap `make`, so that its sources have the accuracy checks of `options`."""
+    """Wrap `make`, so that the returned sources have the accuracy checks of `options`."""
 
     def make_checked(*arguments: Any, **keyword_arguments: Any) -> ModelPlanSource:
         source = make(*arguments, **keyword_arguments)

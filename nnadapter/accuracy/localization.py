@@ -64,7 +64,7 @@ class Excerpt:
 
 @dataclass(frozen=True, eq=False)
 class Cutting:
-    """Specialized model to cut."""
+    """Model with concrete shapes, to be cut into excerpts."""
 
     parts: OnnxParts
     graph: Graph
@@ -72,7 +72,7 @@ class Cutting:
     """Device per atom; empty if it runs on a host."""
 
     def model_node_names(self, atoms: Sequence[int], *, unshared: bool = False) -> tuple[str, ...]:
-        """Return the names of the original nodes of these atoms; `unshared` omits nodes of several atoms."""
+        """Return the names of the original nodes of these atoms; `unshared` omits nodes that several atoms share."""
         specialized = self.parts.specialized
         positions = [specialized.positions[node] for node in self._positions(atoms)]
         if unshared:
@@ -94,20 +94,23 @@ class Cutting:
         return sum(self.graph.value(name).nbytes or 0 for name in self.visible(atom))
 
     def live(self, border: int) -> frozenset[str]:
-        """Return the values produced before the atom at `border` and used later."""
+        """Return the values available before the atom at `border` that are used later."""
         later_nodes = self.nodes(range(border, len(self.devices)))
         needed = {*self.graph.outputs, *(name for node in later_nodes for name in node.reads)}
         return frozenset(needed & {*self.graph.inputs, *self._produced_values(range(border))})
 
     def between(self, atoms: Sequence[int], values: Values, *, all_visible: bool = False) -> Excerpt:
-        """Return consecutive atoms as an excerpt; `values` define input types. `all_visible` prevents fusion."""
+        """Return consecutive atoms as an excerpt; `values` define input types.
+
+        `all_visible` makes values between the atoms outputs too, so a device cannot fuse the atoms.
+        """
         outputs = self._visible_outputs(atoms)
         if all_visible:
             outputs = tuple(dict.fromkeys(name for atom in atoms for name in self.visible(atom)))
         return self._excerpt(atoms, self._read(atoms), outputs, values)
 
     def side_by_side(self, atoms: Sequence[int], values: Values) -> Excerpt:
-        """Return atoms as an excerpt without connections between them."""
+        """Return atoms as an excerpt without connections: each atom reads only inputs."""
         inputs = tuple(dict.fromkeys(name for atom in atoms for name in self._read([atom])))
         outputs = tuple(name for atom in atoms for name in self.visible(atom))
         excerpt = self._excerpt(atoms, inputs, outputs, values)
@@ -166,7 +169,7 @@ class Cutting:
 def cut(
     model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]], homes: Mapping[str, str]
 ) -> tuple[Cutting, Values]:
-    """Prepare `model` for excerpts, and return its default inputs. `homes`: node -> its device, without hosts."""
+    """Prepare `model` for excerpts, and return its default inputs. `homes`: node -> device; others run on a host."""
     prepared = prepare(model)
     specialized = with_own_sources(specialize(prepared, default_shapes(prepared, shapes)))
     specialized, _ = with_atoms(specialized, converted(specialized))
@@ -185,7 +188,7 @@ def _device_of(name: str, homes: Mapping[str, str]) -> str:
 
 
 def _parted(graph: Graph, device_of: Sequence[str]) -> Graph:
-    """Split atoms that run on several devices into nodes."""
+    """Split atoms with nodes on several devices into single nodes."""
     single_device_atoms = [atom for atom in graph.atoms if len({device_of[node] for node in atom}) == 1]
     try:
         return replace(graph, atoms=joined(len(graph.nodes), single_device_atoms))
@@ -199,7 +202,7 @@ def _value(name: str, array: np.ndarray[Any, Any]) -> Value:
 
 
 def pieces(cutting: Cutting, most_bytes: int) -> Iterator[tuple[int, int]]:
-    """Yield first and end index of parts with visible values of at most `most_bytes`."""
+    """Yield first and end index of consecutive atoms with at most `most_bytes` of visible outputs."""
     first, piece_bytes = 0, 0
     for atom in range(len(cutting.devices)):
         size = cutting.size(atom)
@@ -272,7 +275,7 @@ class HostValues:
         self._known: dict[int, Mapping[str, Any]] = {0: self._feed}
 
     def at(self, border: int) -> Values:
-        """Return the feed and the values live at a boundary."""
+        """Return the model inputs, and values from before `border` that later atoms use."""
         if border not in self._known:
             start = max(cached_border for cached_border in self._known if cached_border < border)
             start_values, live = self._known[start], self._cutting.live(border)
@@ -283,7 +286,7 @@ class HostValues:
         return self._known[border]
 
     def inside(self, first: int, last: int) -> Values:
-        """Return the values at `first`, and visible outputs of the atoms before `last`."""
+        """Return the values at `first`, and all visible outputs of the atoms `first`, ..., `last` - 1."""
         start_values = self.at(first)
         every = self._cutting.between(range(first, last), start_values, all_visible=True)
         return {**start_values, **self._trials.run_on_host(every, start_values)}
@@ -315,7 +318,7 @@ _PIECE_BYTES = 1 << 28
 
 
 def first_true(low: int, high: int, test: Callable[[int], bool]) -> int:
-    """Bisect for a number in (`low`, `high`] that changes `test` to true. It need not be monotonic."""
+    """Bisect for a number in (`low`, `high`] at which `test` becomes true. `test` may change several times."""
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if test(middle) else (middle, high)
@@ -324,7 +327,7 @@ def first_true(low: int, high: int, test: Callable[[int], bool]) -> int:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Stretch:
-    """Results of consecutive atoms on their devices and on the CPU."""
+    """Results of consecutive atoms on their devices, and the CPU's for comparison."""
 
     start: int
     end: int
@@ -345,7 +348,7 @@ class Search:
     host: HostValues
 
     def local_errors(self) -> tuple[Mapping[int, Deviation], tuple[int, ...]]:
-        """Return the local error of each atom, and atoms that could not run individually."""
+        """Return the deviation of each atom for inputs from the CPU, and atoms that could not run individually."""
         deviations: dict[int, Deviation] = {}
         unchecked_atoms: list[int] = []
         for first, last in pieces(self.cutting, _PIECE_BYTES):
@@ -356,7 +359,7 @@ class Search:
         return deviations, tuple(unchecked_atoms)
 
     def accumulated(self) -> Stretch:
-        """Return the shortest deviating initial stretch, by bisection."""
+        """Return the shortest stretch from the model's start that deviates, by bisection."""
         atoms = self.cutting.accelerated
         stretches: dict[int, Stretch] = {}
 
@@ -368,7 +371,7 @@ class Search:
         return stretches.get(number) or self.stretch(0, atoms[number] + 1)
 
     def shortest_deviating_stretch(self, stretch: Stretch) -> Stretch:
-        """Return the shortest deviating stretch found with the same end."""
+        """Return the shortest deviating stretch found that ends where `stretch` does."""
         atoms = [atom for atom in self.cutting.accelerated if atom < stretch.end]
         stretches: dict[int, Stretch] = {}
 
@@ -380,7 +383,7 @@ class Search:
         return stretches.get(number) or self.stretch(atoms[0], stretch.end)
 
     def stretch(self, start: int, end: int, *, all_visible: bool = False) -> Stretch:
-        """Compute atoms on their devices, on the CPU's values at `start`. `all_visible` prevents fusion."""
+        """Run atoms on their devices with the CPU's inputs, and compare. `all_visible` prevents fusion."""
         start_values = self.host.at(start)
         excerpt = self.cutting.between(range(start, end), start_values, all_visible=all_visible)
         got, end_values = self.trials.run(excerpt, start_values).values, self.host.at(end)
@@ -389,7 +392,10 @@ class Search:
         return Stretch(start, end, excerpt, feed, got, expected, self._largest(got, expected))
 
     def _side_by_side(self, atoms: Sequence[int], values: Values, deviations: dict[int, Deviation]) -> Iterator[int]:
-        """Run atoms at once and store deviations. Retry missed ones in halves; yield atoms missed alone."""
+        """Run unconnected atoms in one model and store their deviations.
+
+        Atoms that ran on another device are retried in halves; yield those that did so even alone.
+        """
         excerpt = self.cutting.side_by_side(atoms, values)
         outcome = self.trials.run(excerpt, values)
         missed = []

@@ -21,7 +21,7 @@ _TEXTS = frozenset("OUS")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tolerance:
-    """Allowed difference: `relative` times the expected number, plus `absolute`; for integers, `steps`."""
+    """Allowed difference: `relative` times the expected number, plus `absolute`; for integers, only `steps`."""
 
     relative: float
     absolute: float
@@ -47,7 +47,7 @@ class Deviation:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Distances:
-    """Differences of two arrays per element."""
+    """Differences of each element of two arrays: absolute, relative, and as multiples of the tolerance."""
 
     absolute: Array
     relative: Array
@@ -146,7 +146,7 @@ def _of_all(value: str, members: Collection[Deviation]) -> Deviation:
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """Rounding noise and tolerances of a data type."""
+    """Rounding error of a data type, and the tolerances for it."""
 
     noise: float
     relative: float
@@ -168,13 +168,16 @@ _NAMES = frozenset(dtype.value for dtype in DataType)
 
 
 def band_of(dtype: DataType, precision: DataType) -> Band:
-    """Return the coarser of the bands of `dtype` and `precision`."""
+    """Return the tolerances of `dtype` or of `precision`, whichever are larger."""
     dtype_band, coarse = BANDS[dtype], BANDS[precision]
     return dtype_band if dtype_band.noise >= coarse.noise else coarse
 
 
 def tolerance_of(dtype: str, precision: DataType, steps: int) -> Tolerance:
-    """Return the tolerance of a value. Floating-point types that the adapter IR lacks use the coarsest band."""
+    """Return the tolerance of a value of type `dtype`, computed in `precision`; integers may differ by `steps`.
+
+    Floating-point types that the adapter IR lacks have the largest tolerance.
+    """
     if dtype.startswith("complex"):
         float_type = DataType.FLOAT32
     elif "float" in dtype:
@@ -186,7 +189,7 @@ def tolerance_of(dtype: str, precision: DataType, steps: int) -> Tolerance:
 
 
 def precision_of(options: OptionValues) -> DataType:
-    """Return the precision of float32 on a device with these options."""
+    """Return the data type in which a device with these options computes float32 operations."""
     name = "float16" if options.get("float16") is True else options.get("precision")
     return DataType(name) if isinstance(name, str) and name in _NAMES and "float" in name else DataType.FLOAT32
 
@@ -205,7 +208,7 @@ class ValueTolerances(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ByPrecision:
-    """Tolerances for the precision of a device."""
+    """Tolerances that follow from the precision of a device."""
 
     precision: DataType
     dtypes: Mapping[str, str]
@@ -218,7 +221,7 @@ class ByPrecision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tolerances:
-    """Tolerances that the user chose. Inside the model, `absolute` is scaled, because large values may cancel out."""
+    """Tolerances that the user chose. Inside the model, `absolute` is scaled, because large numbers may cancel out."""
 
     relative: float
     absolute: float
@@ -240,7 +243,7 @@ def shapes_of(feed: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
 
 
 def quantized_values(graph: Graph) -> frozenset[str]:
-    """Return values that ops quantize, and values of the same type derived from them."""
+    """Return the results of quantizing ops, and results of the same data type computed from them."""
     names: set[str] = set()
     for node in graph.nodes:
         if node.op_type.startswith(_ROUNDING):

@@ -26,7 +26,7 @@ from nnadapter.session.session import InferenceSession
 
 
 def session_options(threads: int) -> Any:
-    """Return session options for the CPU; None for the default number of threads."""
+    """Return session options for the CPU, or None if `threads` is 0."""
     if not threads:
         return None
     options = onnxruntime.SessionOptions()
@@ -35,7 +35,7 @@ def session_options(threads: int) -> Any:
 
 
 def run_options(seconds: float | None) -> Any:
-    """Return run options with a time limit; None for no limit."""
+    """Return run options with a time limit, or None without one."""
     if seconds is None:
         return None
     options = onnxruntime.RunOptions()
@@ -175,7 +175,7 @@ class Worker:
         return result
 
     def _open(self, shapes: Any) -> ActorSession | NNAdapterError:
-        """Keep an error for the first batch: dying actors report none."""
+        """Return the session or its error: Ray does not report errors of starting actors."""
         try:
             return open_actor_session(self._job, self._request, shapes)
         except NNAdapterError as error:
@@ -210,7 +210,7 @@ Shapes = tuple[tuple[str, tuple[int, ...]], ...]
 
 @dataclass(slots=True)
 class Sums:
-    """Sums over runs of a session; `record` formats them."""
+    """Sums over runs of a session; `record` returns them as a BatchRecord."""
 
     runs: int = 0
     seconds: float = 0.0

@@ -168,7 +168,6 @@ def _most(concurrency: int | tuple[int, int]) -> int:
 
 
 def _known_types(dataset: Any, mapped: Mapped, signature: Signature) -> dict[str, ColumnType]:
-    """Return known column types without computing; raise if they do not fit."""
     schema = dataset.schema(fetch_if_missing=False)
     if schema is None:
         return {}
@@ -247,7 +246,7 @@ def _placing(dataset: Any, request: cluster.Request, num_cpus: float, share: flo
 
 
 def _where_there_is_room(needs: Mapping[str, float]) -> dict[str, Any]:
-    """Return a device as resource of an actor if one is free."""
+    """Return Ray's argument that reserves `needs` for an actor, or none if they are not free."""
     import ray
 
     free = ray.available_resources()
@@ -255,7 +254,7 @@ def _where_there_is_room(needs: Mapping[str, float]) -> dict[str, Any]:
 
 
 def _pool(strategy: Any, concurrency: int | tuple[int, int]) -> Any:
-    """Return a pool of actors with two tasks: one computes while the other waits."""
+    """Return a pool of actors that each have two tasks: one computes while the other waits."""
     fewest, most = concurrency if isinstance(concurrency, tuple) else (concurrency, concurrency)
     return strategy(
         min_size=fewest, max_size=most, max_concurrent_calls_per_actor=_TASKS_AT_ONCE, enable_true_multi_threading=True

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def require_ray(feature: str, part: str) -> None:
-    """Check that Ray and its module `part` are installed; importing others takes seconds. Raises MissingExtraError."""
+    """Check that Ray and its module `part` are installed. Raises MissingExtraError."""
     require_extra("ray", feature)
     try:
         import_module(part)
@@ -78,7 +78,7 @@ def resources() -> dict[str, float]:
 
 
 def needed(names: Iterable[str], share: float) -> dict[str, float]:
-    """Return the resources that a session on these devices reserves."""
+    """Return the Ray resources that a session on these devices reserves: `share` of each except the host."""
     return {f"{PREFIX}{name}": share for name in names if name not in HOSTS}
 
 

@@ -45,7 +45,7 @@ class Kind:
 
 
 def local_kind(requested_devices: Mapping[str, Mapping[str, Any]], *, allows_cpu: bool, threads: int) -> Kind:
-    """Return the kind of this machine; `threads` is the default of devices with that option.
+    """Return the kind of this machine; `threads` is the default of devices that have such an option.
 
     Raises:
         DeviceUnavailableError: a device is missing, and not `allows_cpu`.
@@ -95,7 +95,7 @@ class BatchKey(NamedTuple):
 
 
 class Attempts:
-    """Source of batch keys; call it in the thread that has the batch."""
+    """Source of batch keys. Call `next` in the thread that processes the batch."""
 
     def __init__(self) -> None:
         self._last = ("", -1)
@@ -166,7 +166,7 @@ class Totals:
     """Task -> number of counted batches, which come in order and restart from 0."""
 
     def add(self, record: BatchRecord) -> None:
-        """Count a batch, unless counted before."""
+        """Add a batch to the sums; a repeated one only counts as repeated."""
         next_ordinal = self.counted_batches.get(record.key.task, 0)
         if record.key.ordinal < next_ordinal:
             self.repeated_batches += 1
@@ -253,7 +253,7 @@ def compile_locally(contents: Array, kind: Kind, request: Request) -> CompileRes
 
 
 def _of_sizes(path: Path, request: Request, report: PartitionReport) -> Iterator[str]:
-    """Yield a note about sizes without a plan, which run on the CPU."""
+    """Yield a note if rows of other sizes than the compiled ones run on the CPU."""
     shapes = [value.shape or () for value in request.signature.inputs]
     varies = any(not isinstance(size, int) for shape in shapes for size in shape[1:])
     is_open = any(plan.HasField("open") for plan in CompiledFile(path).message.plans)
@@ -300,7 +300,7 @@ def session_folder() -> Path:
 
 
 def sizes_in(file: Any, inputs: Sequence[str]) -> int | None:
-    """Return the largest number of rows in a compiled file's plans; None if dynamic."""
+    """Return the largest number of rows for which a file is compiled; None if the plans are dynamic."""
     plans = list(file.message.plans)
     if any(plan.HasField("open") for plan in plans):
         return None
@@ -334,7 +334,6 @@ class JobSnapshot(NamedTuple):
     kinds: Mapping[str, Kind]
     compile_results: Mapping[str, CompileResult]
     compiles: Mapping[str, int]
-    """Kind -> number of compilations."""
     sessions: Sequence[SessionRecord]
 
 

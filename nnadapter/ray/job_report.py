@@ -36,7 +36,6 @@ class KindFacts:
     rows: int
     compiles: int
     reused_file: bool
-    """The compiled file was in the folder before the job."""
     compile_seconds: float
     compiled_bytes: int
     cache_hits: int
@@ -86,7 +85,6 @@ class JobFacts:
     rows_by_device: Mapping[str, int]
     """Devices that produced results, joined by `+` -> rows."""
     fallback_rows: int
-    """Rows of runs with a fallback."""
     incidents: Mapping[str, int]
     repeated_batches: int
     """Batches repeated after the loss of an actor; their first run counts."""
@@ -276,7 +274,6 @@ def to_page(report: JobFacts) -> str:
 
 
 def _columns(texts: str, numbers: str) -> list[tuple[str, bool]]:
-    """Return headings, and whether each column contains numbers."""
     return [(heading, names is numbers) for names in (texts, numbers) for heading in names.split(", ")]
 
 

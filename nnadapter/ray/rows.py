@@ -76,7 +76,7 @@ def check_outputs(
 
 
 def check_names(columns: Mapping[str, str], passthrough_columns: Iterable[str], names: Iterable[str]) -> None:
-    """Check that columns exist. Raises InvalidInputError."""
+    """Check that all columns are among `names`. Raises InvalidInputError."""
     existing_columns = list(names)
     for name, column in (*columns.items(), *(("", column_name) for column_name in passthrough_columns)):
         if column not in existing_columns:
@@ -110,7 +110,7 @@ def check_dtype(value: Value, column: str, dtype: str) -> None:
 
 
 def check_row(value: Value, column: str, shape: tuple[int, ...]) -> bool:
-    """Return True if rows are stacked along the first axis, False if a row is the input. Raises InvalidInputError."""
+    """Return True if the input takes stacked rows, False if it takes one row. Raises InvalidInputError."""
     declared = value.shape
     assert declared is not None, "asked only where the model says a shape"
     for is_batch, expected_shape in ((True, declared[1:]), (False, declared)):
@@ -167,7 +167,10 @@ def axis_of(
     compiled_rows: int | None,
     most: int | None = None,
 ) -> Axis:
-    """Return the position of rows in a feed; `is_batch` has results of `check_row`. Raises InvalidInputError."""
+    """Return the position of rows in a feed; `is_batch` has results of `check_row`. Raises InvalidInputError.
+
+    Runs have `compiled_rows` rows if set, otherwise at most `most`.
+    """
     if len(set(is_batch.values())) > 1:
         many = [name for name, batch in is_batch.items() if batch]
         single_row_inputs = [name for name, batch in is_batch.items() if not batch]
@@ -276,7 +279,7 @@ def run_rows(axis: Axis, arrays: Mapping[str, Array], outputs: Sequence[str], co
 
 
 def no_rows(signature: Signature, outputs: Sequence[str]) -> dict[str, Array]:
-    """Return outputs without rows."""
+    """Return empty outputs, with 0 rows."""
     values = {value.name: value for value in signature.outputs}
     shapes = {name: values[name].shape or () for name in outputs}
     return {
@@ -331,8 +334,6 @@ def _output_rows(axis: Axis, name: str, result: Any, count: int) -> Array:
 
 
 class _Gathered:
-    """Rows of an output, from parts."""
-
     __slots__ = ("_array", "_count", "_rows")
 
     def __init__(self, count: int) -> None:

@@ -137,7 +137,7 @@ class AppliedRules:
     """Device -> banned atom -> location of the ban."""
 
     def restricted(self, device: str, verdicts: Sequence[Verdict]) -> tuple[Verdict, ...]:
-        """Apply the rules to a device's verdicts; its own refusals stay."""
+        """Return a device's verdicts, but refuse atoms that are banned from it or pinned to another device."""
         changed = list(verdicts)
         for atom, (pinned_to, place) in self.pinned.items():
             if pinned_to != device and changed[atom]:
@@ -148,7 +148,7 @@ class AppliedRules:
         return tuple(changed)
 
     def broken_pin(self, graph: Graph, atom: int, refusal: Unsupported) -> RulesError | None:
-        """Return the error if a pinned device withdrew its support."""
+        """Return the error for an atom that is pinned to the refusing device; None if it is not pinned."""
         if atom not in self.pinned:
             return None
         device, place = self.pinned[atom]
@@ -193,8 +193,6 @@ def apply_rules(
 
 
 class _Binder:
-    """Rules bound to one graph."""
-
     def __init__(
         self, rules: Rules, model_graph: Graph, graph: Graph, positions: Sequence[int], devices: Sequence[str]
     ) -> None:
@@ -256,7 +254,7 @@ class _Binder:
         original_verdicts: Mapping[str, Sequence[Verdict]],
         restricted_verdicts: Mapping[str, Sequence[Verdict]],
     ) -> None:
-        """Raise if bans leave an atom no device."""
+        """Raise RulesError if a ban takes an atom's last supporting device."""
         for device, atoms in banned.items():
             for atom, ban in atoms.items():
                 had = [name for name in self._devices if original_verdicts[name][atom]]
@@ -294,7 +292,7 @@ class _Binder:
             yield f"it applies to {listed(list(map(repr, along)), 3)} too, which are placed together with these"
 
     def _along(self, rule: Pin | Ban) -> list[str]:
-        """Return unselected nodes in atoms of selected ones."""
+        """Return the nodes that a rule does not select but that share an atom with a selected node."""
         selected = self._selected[id(rule)]
         members = (node for atom in self._atoms(rule) for node in self._graph.atoms[atom])
         return [self._graph.nodes[node].name for node in members if self._positions[node] not in selected]
@@ -345,7 +343,6 @@ class SegmentCandidate:
     """False for the host."""
     nodes: int
     flops: float | None = None
-    """FLOPs; None if unknown."""
     benefit: float | None = None
     """Seconds saved; None if unknown."""
 
@@ -413,7 +410,7 @@ class _Limiter:
         return self._given_up("whole_graph", "whole_graph = true", drop, "requires one segment on one device, or none")
 
     def minima(self) -> SegmentsDroppedByLimits:
-        """Apply the minima of nodes, FLOPs and benefit."""
+        """Return the segments to drop because they are below a minimum."""
         segments: dict[int, Unsupported] = {}
         effects: list[RuleEffect] = []
         for name, rule, below in self._below():
@@ -425,7 +422,7 @@ class _Limiter:
         return SegmentsDroppedByLimits(segments=segments, effects=tuple(effects))
 
     def staying(self) -> Iterator[RuleEffect]:
-        """Report segments that are exempt from minima."""
+        """Yield a report entry per minimum with segments that are below it but exempt."""
         for name, rule, below in self._below():
             if below:
                 note = f"{_counted(len(below))} below it kept, because no other device supports every node"
@@ -446,7 +443,7 @@ class _Limiter:
         return self._given_up("max_segments", f"max_segments = {most}", free[: (excess + 1) // 2], f"is exceeded; {by}")
 
     def _below(self) -> Iterator[tuple[str, str, list[int]]]:
-        """Yield key, text, and segments below each minimum."""
+        """Yield each minimum's name, its text, and the indices of segments below it."""
         for name, measure, units in _MINIMA:
             least = getattr(self.limits, name)
             if least is not None:
@@ -470,7 +467,7 @@ class _Limiter:
         return value is not None and value < least
 
     def _stuck(self, position: int) -> tuple[int, str] | None:
-        """Return an atom that no other device supports, and their verdicts, or None."""
+        """Return an atom that only the segment's device supports, and the other devices' refusals, or None."""
         segment = self.candidates[position].segment
         other_verdicts = [
             device_verdicts for device, device_verdicts in self.verdicts.items() if device != segment.device

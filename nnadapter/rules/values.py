@@ -73,7 +73,7 @@ class Rule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename
 
     @property
     def selection(self) -> tuple[object, ...]:
-        """Criteria, equal for rules that select the same nodes of every model."""
+        """Criteria without the device. Rules with equal criteria select the same nodes."""
         return (self.domain_and_op_type, self.name, self.from_, self.to)
 
     @property
@@ -97,7 +97,7 @@ class Ban(Rule, frozen=True):
 
 
 class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Requirements for segments off the CPU, which are otherwise dropped.
+    """Requirements for segments on other devices than the CPU. Segments that violate them run elsewhere.
 
     Raises:
         RulesError: an invalid value.

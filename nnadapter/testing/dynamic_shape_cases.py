@@ -45,7 +45,7 @@ Dimensions = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class DynamicCase:
-    """Model with one dynamic size, and inputs for one value of it."""
+    """Model with one dynamic size, and inputs for one value of that size."""
 
     model: Model
     trace: SymbolicTrace
@@ -67,7 +67,7 @@ class DynamicCase:
 
 
 def opened(random: Random, case: RandomCase) -> Iterator[DynamicCase]:
-    """Yield the model with one size dynamic, in random order."""
+    """Yield the model with one of its input sizes dynamic, once for each size in random order."""
     model = case.model
     sizes = sorted({size for operand in model.inputs for size in model.type_at(operand).dimensions if size})
     for size in random.sample(sizes, len(sizes)):
@@ -104,7 +104,6 @@ _WITH_SHAPE = ("EXPAND", "FILL", "RESHAPE", "RESIZE_LINEAR", "RESIZE_NEAREST")
 def _attributes(
     operation: Operation, read: Sequence[OperandType | None], size: int, variable: SymbolicNumber
 ) -> Mapping[str, Any]:
-    """Return attributes with the variable in place of `size`."""
     attributes: Mapping[str, Any] = operation.attributes
     if operation.type not in _WITH_SHAPE:
         return attributes
@@ -119,7 +118,7 @@ def _attributes(
 
 
 def _with_inferred_size(shape: Dimensions, dimensions: Dimensions) -> Dimensions:
-    """Replace the largest size by the inferred one, from the number of elements."""
+    """Replace the largest size by the number of elements divided by the other sizes."""
     sizes: Dimensions = size_hint(shape)
     if not sizes or 0 in sizes:
         return shape
@@ -152,7 +151,7 @@ _DECIDED = "its program is for one size only, because the driver guards on it"
 
 
 def sizes(bench: Bench) -> Iterator[Case]:
-    """Yield cases of each operation or ONNX op, and of random graphs."""
+    """Yield cases with a dynamic size: of each operation or ONNX op, and of random graphs."""
     if bench.device.full_capability.dynamic_shapes is DynamicShapes.NONE:
         yield Case("sizes/none/0", _skip_static)
         return
@@ -222,7 +221,6 @@ def _taking_sizes(bench: Bench) -> IsolatedContext:
 
 
 def _is_defined(case: RandomCase | None) -> bool:
-    """Return True if ONNX defines the model's results."""
     if case is None or any(prod(operand.type.dimensions) > _MOST_ELEMENTS for operand in case.model.operands):
         return False
     try:

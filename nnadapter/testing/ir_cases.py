@@ -54,7 +54,7 @@ BOUNDARIES: Mapping[str, OperandShapes] = MappingProxyType(
 
 
 def operation_types(bench: Bench) -> Sequence[str]:
-    """Return the operations of the device's table, otherwise all."""
+    """Return the operations in the device's support table; without a table, all."""
     listed = {row.type for row in _rows(bench)}
     brought = sorted(type_ for type_ in listed if type_ not in SCHEMAS and BROUGHT.get(type_))
     return [*(type_ for type_ in SCHEMAS if type_ not in UNREACHED and (not listed or type_ in listed)), *brought]

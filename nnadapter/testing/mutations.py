@@ -67,7 +67,7 @@ def named(model: Model, index: int) -> str:
 
 
 def positions(model: Model, fits: Callable[[Operation, OperationSchema], bool]) -> list[int]:
-    """Return positions of matching operations."""
+    """Return the positions of operations for which `fits` is true."""
     return [index for index, operation in enumerate(model.operations) if fits(operation, schema_of(operation.type))]
 
 
@@ -129,7 +129,7 @@ def constant_without_value(random: Random, model: Model) -> Mutated:
 
 
 def value_of_another_lifetime(random: Random, model: Model) -> Mutated:
-    """Add contents to a variable operand."""
+    """Add constant contents to an operand that is not a constant."""
     index = random.choice(operands_of(model, Lifetime.MODEL_INPUT, Lifetime.MODEL_OUTPUT, Lifetime.TEMPORARY))
     type_ = model.operands[index].type
     return with_operand(model, index, value=np.zeros(type_.dimensions)), f"{named(model, index)}.*has contents"
@@ -271,7 +271,7 @@ def output_not_listed(random: Random, model: Model) -> Mutated:
 
 
 def lifetime_against_use(random: Random, model: Model) -> Mutated:
-    """Swap lifetimes of inputs, outputs and temporaries."""
+    """Replace the lifetime of an input, output or temporary by another of these."""
     index = random.choice(operands_of(model, Lifetime.MODEL_INPUT, Lifetime.TEMPORARY, Lifetime.MODEL_OUTPUT))
     lifetimes = {Lifetime.MODEL_INPUT, Lifetime.TEMPORARY, Lifetime.MODEL_OUTPUT} - {model.operands[index].lifetime}
     lifetime = random.choice(sorted(lifetimes))
@@ -311,7 +311,7 @@ def no_operation_type(random: Random, model: Model) -> Mutated:
 
 
 def reads_beyond_the_model(random: Random, model: Model) -> Mutated:
-    """Read an operand that does not exist."""
+    """Read an operand index that does not exist."""
     position, operation = _reading(random, model)
     index = random.choice((len(model.operands), -2, 10**6))
     changed = with_operation(model, position, inputs=(index, *operation.inputs[1:]))
@@ -319,7 +319,7 @@ def reads_beyond_the_model(random: Random, model: Model) -> Mutated:
 
 
 def reads_no_number(random: Random, model: Model) -> Mutated:
-    """Read an index that is not an integer."""
+    """Read an operand index that is not an integer."""
     position, operation = _reading(random, model)
     changed = with_operation(model, position, inputs=(random.choice((None, "x")), *operation.inputs[1:]))
     return changed, f"{at(model, position)}reads operand .*expected an integer"
@@ -438,7 +438,7 @@ def made_twice(random: Random, model: Model) -> Mutated:
 
 
 def makes_what_is_given(random: Random, model: Model) -> Mutated:
-    """Produce a model input or constant."""
+    """Make an operation produce a model input or constant."""
     position = random.choice(positions(model, lambda operation, schema: _is_plain(model, operation.outputs[0])))
     index = random.choice(operands_of(model, Lifetime.MODEL_INPUT, Lifetime.CONSTANT))
     outputs = (index, *model.operations[position].outputs[1:])
@@ -448,7 +448,7 @@ def makes_what_is_given(random: Random, model: Model) -> Mutated:
 
 
 def makes_one_operand_twice(random: Random, model: Model) -> Mutated:
-    """Produce an operand twice in one operation."""
+    """List an operand twice as output of one operation."""
     candidates = positions(model, lambda operation, schema: len(operation.outputs) > 1)
     position = random.choice(candidates)
     outputs = model.operations[position].outputs
@@ -517,7 +517,7 @@ def result_of_wrong_layout(random: Random, model: Model) -> Mutated:
 
 
 def operation_left_out(random: Random, model: Model) -> Mutated:
-    """Remove an operation."""
+    """Remove an operation whose results are needed."""
     position = random.randrange(len(model.operations))
     operations = (*model.operations[:position], *model.operations[position + 1 :])
     return replace(
@@ -578,7 +578,7 @@ def attribute_of_wrong_kind(random: Random, model: Model) -> Mutated:
 
 
 def attribute_beyond_its_choices(random: Random, model: Model) -> Mutated:
-    """Set an invalid choice."""
+    """Set an attribute to a value outside its choices."""
     position, name = _attribute(random, model, lambda attribute: bool(attribute.choices))
     return _set(
         model, position, name, "no choice"
@@ -604,7 +604,7 @@ def axis_out_of_range(random: Random, model: Model) -> Mutated:
 
 
 def fuse_parameters_that_do_not_fit(random: Random, model: Model) -> Mutated:
-    """Add a superfluous fuse parameter."""
+    """Add a fuse parameter that the fuse code does not have."""
     position, name = _attribute(random, model, lambda attribute: attribute.name == "fuse_parameters")
     parameters: Any = model.operations[position].attributes[name]
     return _set(model, position, name, (*parameters, 1.0)), f"{at(model, position)}fuse_parameters has .*expected"

@@ -93,7 +93,7 @@ NODES: Mapping[str, Make] = MappingProxyType(
 
 
 def of_op(bench: Bench, random: Random, op_type: str, dimensions: tuple[int, ...]) -> Subject | None:
-    """Return a subject with a model of one node; None if impossible or undefined."""
+    """Return a subject with a model of one node; None if its result is undefined."""
     return _grown(bench.settings.precision, random, dimensions, [op_type])
 
 
@@ -118,7 +118,7 @@ def with_dynamic_dimension(bench: Bench, random: Random, op_types: Sequence[str]
 
 
 def ops_taken(bench: Bench) -> list[str]:
-    """Return the supported op types; memoized."""
+    """Return the op types that the device supports; memoized."""
     if "ops" not in bench.notes:
         small = {op: of_op(bench, Random(op), op, (1, 2, 3, 4)) for op in NODES}
         bench.notes["ops"] = [op for op, subject in small.items() if subject and bench.takes(subject.model)]
@@ -149,7 +149,7 @@ class DynamicOnnxModel:
 
 
 def of_one_node(bench: Bench, dimensions: tuple[int, ...]) -> Subject | None:
-    """Return a subject with a model of the first supported op, or None."""
+    """Return a subject with one node of the first supported op, or None if no op is supported."""
     op_types = ops_taken(bench)
     return of_op(bench, Random(0), op_types[0], dimensions) if op_types else None
 
@@ -191,7 +191,7 @@ class _Graph:
         return True
 
     def model(self, *, types_only: bool = False, open_axis: int | None = None) -> onnx.ModelProto:
-        """Return the model of the nodes so far; values without a reader are outputs. `open_axis` becomes dynamic."""
+        """Return the model of the nodes so far; unread results are outputs. The input's `open_axis` becomes dynamic."""
         result_names = [output for node in self.nodes for output in node.output]
         shapes: dict[str, Sequence[int | str | None] | None] = {**self._shapes}
         if types_only:
@@ -233,7 +233,7 @@ def _grown(
 
 
 def _of_model(precision: Precision, model: onnx.ModelProto, feeds: Sequence[Array]) -> Subject:
-    """Return a subject with ONNX Runtime's results. Raises ValueError if their shapes are not ONNX's."""
+    """Return a subject that expects ONNX Runtime's results. Raises ValueError if their shapes contradict ONNX."""
     with InferenceSession(model, devices="cpu") as session:
         expected = session.run(None, {"x": feeds[0]})
     for value, result in zip(model.graph.output, expected, strict=True):

@@ -72,7 +72,7 @@ def _hangs_on_constants(subject: Subject) -> bool:
 
 
 def steady(bench: Bench) -> Subject | None:
-    """Return a subject of one operation on 256 KiB, for the leak test."""
+    """Return a subject of one operation on 256 KiB, to find memory leaks."""
     generator = np.random.default_rng(bench.settings.seed)
     if bench.capability.form is ModelForm.ONNX:
         subject = of_one_node(bench, _STEADY)
@@ -217,7 +217,7 @@ def _deserialized(bench: Bench, subject: Subject) -> Outcome:
 
 
 def _judged(bench: Bench, subject: Subject) -> Outcome:
-    """Check `check_blob`: the device's programs fit, other bytes do not."""
+    """Check that `check_blob` accepts the device's own programs and rejects other bytes."""
     blob = _serialized(bench, subject)
     if blob is None:
         return _NOT_SERIALIZABLE
@@ -242,7 +242,7 @@ def _judged(bench: Bench, subject: Subject) -> Outcome:
 
 
 def _streams(bench: Bench, subject: Subject) -> Outcome:
-    """Enqueue on two streams that wait for each other."""
+    """Check results of two streams that wait for each other."""
     if bench.capability.threading is Threading.SERIAL:
         return SkippedOutcome("the device does one thing at a time")
     varied = subject.varied()
@@ -277,7 +277,7 @@ def _judged_there(subject: Subject, varied: Subject, device_results: StreamResul
 
 
 def _bound(bench: Bench, subject: Subject) -> Outcome:
-    """Clone with other constants; the original is unaffected."""
+    """Check a program cloned with other constants, and that the original is unaffected."""
     if subject.rebind is None:
         return SkippedOutcome("only programs of adapter IR models have constants to replace")
     try:

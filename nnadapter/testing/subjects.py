@@ -80,7 +80,7 @@ Outcome = PassedOutcome | SkippedOutcome | FailedOutcome
 
 
 class Precision(StrEnum):
-    """Data type of float32 computations; it sets the tolerance."""
+    """Data type in which the device computes float32; it sets the tolerance."""
 
     FLOAT32 = "float32"
     FLOAT16 = "float16"
@@ -93,7 +93,7 @@ _EIGHT_BITS = ("int8", "uint8")
 
 
 def first_difference(got: Array, expected: Array, precision: Precision, *, steps: int = 0) -> str:
-    """Describe the first element beyond the tolerance; empty if none. 8-bit integers may differ by `steps`."""
+    """Describe the first element beyond the tolerance; empty if none. `steps` is the tolerance of 8-bit integers."""
     wrong = _wrong(got, expected, precision, steps)
     if not wrong.any():
         return ""
@@ -166,7 +166,7 @@ class Subject:
 
 
 def of_ir(case: RandomCase, precision: Precision) -> Subject:
-    """Return a random model as subject, with results of the definition."""
+    """Return a random model as subject, which expects the results by definition."""
     return _of_model(precision, case.model, case.feeds)
 
 
@@ -211,7 +211,7 @@ def by_band(
     precision: Precision,
     refeed: Callable[[Sequence[Array]], Subject] | None = None,
 ) -> Subject:
-    """Return a model as subject with these results; devices of lower precision may round inputs."""
+    """Return a model as subject, which expects these results. Devices of lower precision may also round the inputs."""
 
     def differ(got: Sequence[Array]) -> str:
         text = _differ_by_band(got, expected, precision)
@@ -251,7 +251,7 @@ def _more_nan(got: Array, expected: Array) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Device to test, and options."""
+    """Device to test, and options of the tests."""
 
     device: str
     options: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
@@ -338,7 +338,7 @@ class Bench:
         return self.not_admitted(subject)
 
     def not_admitted(self, subject: Subject) -> str:
-        """Return the reason of a refused admission, or "". Raises CaseFailure."""
+        """Return the reason if the device does not admit the model, or "". Raises CaseFailure."""
         admission = self.context.admit(subject.model)
         if not isinstance(admission, Admission):
             detail = f"got {type(admission).__name__} when asked to admit a model, expected an Admission"
@@ -368,7 +368,7 @@ class Bench:
             yield execution
 
     def run(self, *pairs: Any, at_once: bool = False) -> None:
-        """Run pairs of subject and execution, and compare results. Raises CaseFailure."""
+        """Run subjects, each followed by its execution in `pairs`, and compare results. Raises CaseFailure."""
         subjects, executions = pairs[::2], pairs[1::2]
         jobs = [(execution, subject.feeds) for subject, execution in zip(subjects, executions, strict=True)]
         with blamed(OutcomeKind.DOES_NOT_RUN, subjects[0], "compute raised"):
@@ -394,7 +394,7 @@ def _loss(error: DeviceLostError) -> OutcomeKind:
 
 @contextmanager
 def blamed(kind: OutcomeKind, subject: Subject, prefix: str) -> Iterator[None]:
-    """Raise CaseFailure for the driver's errors in this block."""
+    """Raise CaseFailure for errors of the driver inside the `with` block."""
     try:
         yield
     except DeviceLostError as error:
@@ -406,7 +406,7 @@ def blamed(kind: OutcomeKind, subject: Subject, prefix: str) -> Iterator[None]:
 
 @contextmanager
 def closing(resource: Program | Execution | Context) -> Iterator[None]:
-    """Close a resource, unless the device is lost."""
+    """Close a resource at the end of the block, unless the device is lost."""
     try:
         yield
     finally:

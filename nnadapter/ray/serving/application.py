@@ -202,7 +202,7 @@ def serve_until_stopped(model: Any, *, host: str, port: int, on_ready: Callable[
         started, stop, drained = Future[str](), Event(), Future[None]()
 
         def live() -> None:
-            """Start, drain and stay alive: Linux kills Ray's processes when the thread that started them ends.
+            """Start and drain Ray, then wait forever: Linux kills Ray's processes when their starting thread ends.
 
             They inherit blocked signals, so that a signal to the group reaches only this process.
             """
@@ -258,7 +258,6 @@ def _kill_children(process: Any, excluded_processes: Set[Any]) -> None:
 
 
 def _drain(seconds: float) -> None:
-    """Close the port, and wait for pending requests; warn after `seconds`."""
     import ray
 
     until = time.monotonic() + seconds
@@ -311,7 +310,7 @@ _servers: list[Any] = []
 
 
 def _prepare() -> None:
-    """Set environment variables of Ray. Replicas execute messages from all addresses, so they require a token."""
+    """Set environment variables of Ray, including a token: replicas execute messages from every address."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # local addresses only
     if os.environ.setdefault("RAY_AUTH_MODE", "token") == "token" and "RAY_AUTH_TOKEN_PATH" not in os.environ:

@@ -37,7 +37,7 @@ class RequestResult:
 
 
 class Batcher:
-    """Grouping of requests into runs of at most `most` rows, or exactly `compiled_rows`."""
+    """Grouping of requests into runs of at most `most` rows, padded to `compiled_rows` if the model needs it."""
 
     def __init__(self, signature: Signature, most: int, compiled_rows: int | None) -> None:
         self._signature, self._most = signature, most
@@ -67,7 +67,6 @@ class Batcher:
         yield from groups.values()
 
     def _rows(self, inference_request: InferenceRequest) -> int | None:
-        """Return a request's rows; None if it cannot share a run."""
         counts = {array.shape[0] if array.ndim else None for array in inference_request.feed.values()}
         if self._axis is None or len(counts) != 1:
             return None
@@ -84,7 +83,7 @@ class Batcher:
         return [_TOO_LATE if is_late else next(results) for is_late in late]
 
     def _apart(self, waiting: Sequence[QueuedRequest], run: Run, error: NNAdapterError) -> list[RequestResult]:
-        """Run each request by itself, since one may be at fault, unless the deadline has passed."""
+        """Run each request of a failed run by itself, unless the deadline has passed."""
         if len(waiting) == 1 or isinstance(error, DeadlineExceededError):
             return [RequestResult({}, error=error)] * len(waiting)
         return [self.run([queued_request], run)[0] for queued_request in waiting]

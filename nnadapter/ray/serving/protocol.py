@@ -269,7 +269,6 @@ def _flag(parameters: Mapping[str, Any], name: str, *, default: bool) -> bool:
 
 
 def _timeout(parameters: Mapping[str, Any]) -> float | None:
-    """Return the request's timeout in seconds; None for 0."""
     value = parameters.get("timeout", 0)
     if type(value) is not int or value < 0:
         raise HttpError(400, f"parameter 'timeout' must be a number of microseconds, got {str(value)[:40]!r}")

@@ -41,14 +41,13 @@ class Health:
         self.joined = 0
 
     def ran(self, provenance: Any, feed: Mapping[str, Any], rows: int, seconds: float) -> str:
-        """Count a successful run; return its devices."""
+        """Count a successful run; return its devices as text, joined by `+`."""
         with self._lock:
             self.sums.add(provenance, feed, rows, seconds)
             self._last.append("fell back" if provenance.fell_back else "well")
         return "+".join(dict.fromkeys(step.device for step in provenance.steps))
 
     def failed(self) -> None:
-        """Count a run that failed without a fallback."""
         with self._lock:
             self._last.append("failed")
 
@@ -58,7 +57,7 @@ class Health:
 
     @property
     def state(self) -> str:
-        """`works`, `falls back`, or `fails` (the last runs had no results)."""
+        """`fails` if the last runs all failed, `falls back` if the last one fell back, otherwise `works`."""
         with self._lock:
             newest = list(self._last)[-_FAILURES_IN_A_ROW:]
         if len(newest) == _FAILURES_IN_A_ROW and set(newest) == {"failed"}:

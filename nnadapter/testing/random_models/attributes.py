@@ -75,7 +75,7 @@ def _other(maker: Maker, role: Role, dtype: DataType, dimensions: tuple[int, ...
 
 
 def related(maker: Maker, dimensions: tuple[int, ...]) -> tuple[int, ...]:
-    """Choose dimensions that probably fit `dimensions`."""
+    """Choose dimensions of another input, which often broadcast to `dimensions`."""
     ways: tuple[Callable[[], tuple[int, ...]], ...] = (
         lambda: dimensions,
         lambda: dimensions,
@@ -150,7 +150,7 @@ def _between(low: int, high: int) -> Choose:
 
 
 def _count(name: str, types: Types) -> int:
-    """Return the number of spatial axes for windows, otherwise of axes."""
+    """Return the length of a list attribute for the first input's rank."""
     rank = types[0].rank if types and types[0] is not None else 1
     spatial = max(rank - 2, 0)
     return {"pads": 2 * spatial, "strides": spatial, "dilations": spatial, "kernel_shape": spatial}.get(name, rank)
@@ -183,7 +183,7 @@ def positive(random: Random, attribute: Attribute, types: Types) -> float:
 
 
 def half(random: Random, attribute: Attribute, types: Types) -> str:
-    """Choose the default in half of the cases."""
+    """Choose the default in half of the cases, otherwise any choice."""
     return str(attribute.default) if random.random() < 0.5 else random.choice(attribute.choices)
 
 
@@ -221,7 +221,7 @@ Attributes = Callable[[Random, Types], Chosen]
 
 
 def none(random: Random, types: Types) -> Chosen:
-    """Choose no attributes."""
+    """Return no attributes; all are chosen by name or kind."""
     return {}
 
 
@@ -233,14 +233,14 @@ def divisors(number: int) -> list[int]:
 
 
 def convolution(random: Random, types: Types) -> Chosen:
-    """Return the group that image and filter imply."""
+    """Return the group number that image and filter imply."""
     image, filter_ = input_type(types), input_type(types, 1)
     channels = image.dimensions[3 if image.layout == "NHWC" else 1]
     return {"group": max(1, channels // max(1, filter_.dimensions[1]))}
 
 
 def transposed_convolution(random: Random, types: Types) -> Chosen:
-    """Choose a group, and output padding below the strides, as ONNX requires."""
+    """Choose group, strides, and output padding below the strides, as ONNX requires."""
     group = random.choice(divisors(input_type(types, 1).dimensions[0]))
     strides = tuple(random.choice((1, 2)) for _ in range(2))
     padding = tuple(random.choice((0, 0, stride - 1)) for stride in strides)
@@ -268,7 +268,7 @@ def equation(random: Random, types: Types) -> Chosen:
 
 
 def twice(random: Random, types: Types) -> Chosen:
-    """Choose twice the height and width as output shape."""
+    """Return the `output_shape`: twice the height and width."""
     return {"output_shape": tuple(2 * size for size in input_type(types).dimensions[2:])}
 
 
@@ -287,12 +287,12 @@ def few_bits(random: Random, types: Types) -> Chosen:
 
 
 def response(random: Random, types: Types) -> Chosen:
-    """Choose factors that keep the denominator away from 0."""
+    """Choose normalization factors that keep the denominator away from 0."""
     return {"alpha": random.choice((1e-4, 0.5, 1.0)), "bias": random.choice((0.5, 1.0, 2.0)), "beta": 0.75}
 
 
 def late_axis(random: Random, types: Types) -> Chosen:
-    """Choose the first axis of the second input's broadcast."""
+    """Choose the axis of normalization, so that the scale broadcasts to the axes from it on."""
     first, second = input_type(types), input_type(types, 1)
     least = max(second.rank, 1)
     if least > first.rank:
@@ -360,7 +360,7 @@ def _slice(random: Random, size: int) -> tuple[int, int, int]:
 
 
 def split(random: Random, types: Types) -> Chosen:
-    """Choose parts of an axis."""
+    """Choose an axis, and the sizes of its parts."""
     axis = axis_of(random, types)
     size = input_type(types).dimensions[axis]
     cuts = sorted(random.randint(0, size) for _ in range(random.choice((0, 1, 1, 2))))
@@ -368,7 +368,7 @@ def split(random: Random, types: Types) -> Chosen:
 
 
 def top_k(random: Random, types: Types) -> Chosen:
-    """Choose an axis and a number of its elements."""
+    """Choose an axis, and how many elements to select."""
     axis = axis_of(random, types)
     return {"axis": axis, "k": random.randint(1, max(1, input_type(types).dimensions[axis])), "sorted": True}
 

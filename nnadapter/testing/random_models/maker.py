@@ -88,7 +88,7 @@ def evaluate(model: Model, feeds: Sequence[Array], perturb: Perturb = lambda val
 
 
 def _size(operation: Operation, result: Array) -> Array | None:
-    """Return the magnitude that errors are in proportion to; None for the result's own."""
+    """Return the magnitude to which errors are relative; None for the result's own."""
     axes = _MADE_TOGETHER.get(operation.type)
     if axes is None or not result.size:
         return None
@@ -152,7 +152,7 @@ def check(
 def _widen(
     model: Model, feeds: Sequence[Array], expected: Sequence[Array], spread: list[Array], perturb: Perturb
 ) -> bool:
-    """Add deviations of a noisy run to `spread`; return False if it is undefined."""
+    """Raise `spread` to the deviations of a noisy run; return False if its result is undefined."""
     try:
         values = evaluate(model, feeds, perturb)
     except (IndexError, ValueError):
@@ -224,7 +224,7 @@ def integers(
 
 
 def indices(random: Random, dtype: DataType, dimensions: tuple[int, ...], size: int) -> Array:
-    """Return indices into an axis, sometimes negative."""
+    """Return random indices into an axis of `size` elements, sometimes negative."""
     generator = np.random.default_rng(random.randrange(_SEEDS))
     low = -size if random.random() < 0.3 else 0
     return integers(generator, dtype, dimensions, low, size)
@@ -283,7 +283,7 @@ class Maker:
         return tuple(sizes)
 
     def at_hand(self, fits: Callable[[OperandType], bool], *, quantized: bool = False) -> int | None:
-        """Choose an existing operand, later ones more often; None if none fits."""
+        """Choose an operand that fits, often one of the last two; None if none fits."""
         types = {operand: self.type_of(operand) for operand in self.values}
         candidates = [
             candidate for candidate, type_ in types.items() if (quantized or not type_.quantization) and fits(type_)
@@ -318,7 +318,7 @@ class Maker:
     def like_first(
         self, schema: OperationSchema, rank: int, fits: Callable[[OperandType], bool] = lambda type_: True
     ) -> int:
-        """Choose an operand for the first input, or add one of this rank."""
+        """Choose an operand for an operation's first input, or add one of this rank."""
         allowed = schema.inputs[0].dtypes
         operand = self.at_hand(lambda type_: type_.dtype in allowed and fits(type_))
         return self.fresh_of(self.dtype(allowed), self.dimensions(rank), 0.1) if operand is None else operand
@@ -334,7 +334,10 @@ class Maker:
         return self.random.choice([dtype for dtype in self.dtypes if dtype in allowed] or sorted(allowed))
 
     def finish(self, *, produced_only: bool = False) -> RandomCase:
-        """Return the model; outputs are unread values, and some others (of results if `produced_only`)."""
+        """Return the model and its inputs. All results that no operation reads become outputs.
+
+        A random few of the other values do too; with `produced_only`, only operations' results.
+        """
         unread = [operand for operand in self.produced_operands if operand not in self.read]
         read_operands = [
             operand for operand in (self.produced_operands if produced_only else self.values) if operand not in unread
@@ -348,7 +351,7 @@ class Maker:
 
 
 def expect_tame(results: Sequence[Array]) -> None:
-    """Raise InvalidModelError if results are not finite, or too large."""
+    """Raise InvalidModelError if results are not finite or too large to compare."""
     for result in results:
         if result.size > MOST_ELEMENTS:
             raise InvalidModelError(f"the result has {result.size} elements, expected at most {MOST_ELEMENTS}")

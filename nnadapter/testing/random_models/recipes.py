@@ -47,7 +47,7 @@ AttributeValues = Mapping[str, AttributeValue]
 
 
 def always(input_arrays: InputArrays, attributes: AttributeValues) -> bool:
-    """Accept all values."""
+    """Accept all inputs."""
     return True
 
 
@@ -101,7 +101,7 @@ def in_range(input_arrays: InputArrays, attributes: AttributeValues) -> bool:
 
 
 def of_the_batch(input_arrays: InputArrays, attributes: AttributeValues) -> bool:
-    """Accept regions with valid batch indices."""
+    """Accept batch indices of regions that exist."""
     pictures, regions = _pair(input_arrays)
     indices = input_arrays[2] if len(input_arrays) > 2 else regions[:, 0]
     return indices is None or bool(((indices >= 0) & (indices < pictures.shape[0])).all())
@@ -118,7 +118,7 @@ def apart_along_axis(input_arrays: InputArrays, attributes: AttributeValues) -> 
 
 
 def lengths(input_arrays: InputArrays, attributes: AttributeValues) -> bool:
-    """Accept lengths up to the number of steps."""
+    """Accept sequence lengths from 0 to the number of steps."""
     value, sequence_lengths = _pair(input_arrays)
     steps = value.shape[_integer(attributes, "time_axis")]
     return bool(((sequence_lengths >= 0) & (sequence_lengths <= steps)).all())
@@ -144,19 +144,19 @@ def spread(axes_of: Callable[[int, AttributeValues], tuple[int, ...]]) -> Sound:
 
 
 def axes_given(rank: int, attributes: AttributeValues) -> tuple[int, ...]:
-    """Return the axes in the attribute `axes`."""
+    """Return the attribute `axes`."""
     axes = attributes["axes"]
     assert isinstance(axes, tuple)
     return tuple(int(axis) for axis in axes)
 
 
 def axes_behind(rank: int, attributes: AttributeValues) -> tuple[int, ...]:
-    """Return the axes from the attribute `axis` on."""
+    """Return all axes from the attribute `axis` on."""
     return tuple(range(_integer(attributes, "axis"), rank))
 
 
 def written(input_arrays: InputArrays, attributes: AttributeValues) -> bool:
-    """Accept cache positions within the bounds of the mode."""
+    """Accept cache positions at which the update fits; in circular mode it wraps around."""
     cache, updates = _pair(input_arrays)
     axis, starts = _integer(attributes, "axis"), input_arrays[2] if len(input_arrays) > 2 else None
     if starts is None:
@@ -223,7 +223,7 @@ def fully_connected(maker: Maker, schema: OperationSchema) -> list[int]:
 
 
 def matrices(maker: Maker, schema: OperationSchema) -> list[int]:
-    """Choose matrices, stacks or vectors with a common size, maybe transposed."""
+    """Choose an input, and a matrix, stack or vector to multiply it by, maybe transposed."""
     first = maker.like_first(schema, 3, lambda type_: type_.rank >= 1)
     dimensions = maker.type_of(first).dimensions
     depth, columns = dimensions[-1], maker.random.choice((1, 2, 4))
@@ -248,7 +248,7 @@ def few_bits(maker: Maker, schema: OperationSchema) -> list[int]:
 
 
 def concatenated(maker: Maker, schema: OperationSchema) -> list[int]:
-    """Choose operands that may differ in one axis."""
+    """Choose operands of mostly equal shape; some differ in one axis."""
     operands = operands_of(maker, schema)[:1]
     type_ = maker.type_of(operands[0])
     for _ in range(maker.random.choice((0, 1, 1, 2))):
@@ -284,7 +284,7 @@ def spread_behind(maker: Maker, schema: OperationSchema) -> list[int]:
 
 
 def gathered(maker: Maker, schema: OperationSchema) -> list[int]:
-    """Choose an input, and indices valid for every axis."""
+    """Choose an input, and indices within its smallest axis."""
     first = operands_of(maker, schema)[0]
     dimensions = maker.type_of(first).dimensions
     shape = maker.random.choice(((), (1,), (2,), (3,), (2, 2), (1, 3)))
@@ -292,7 +292,7 @@ def gathered(maker: Maker, schema: OperationSchema) -> list[int]:
 
 
 def gathered_elements(maker: Maker, schema: OperationSchema) -> list[int]:
-    """Choose an input, and indices of its rank valid for every axis."""
+    """Choose an input, and indices of the same rank within its smallest axis."""
     first = operands_of(maker, schema)[0]
     dimensions = maker.type_of(first).dimensions
     shape = tuple(maker.random.randint(1, max(size, 1)) for size in dimensions)
@@ -300,7 +300,7 @@ def gathered_elements(maker: Maker, schema: OperationSchema) -> list[int]:
 
 
 def scattered(maker: Maker, schema: OperationSchema) -> list[int]:
-    """Choose an input, unique positions, and updates."""
+    """Choose an input, distinct positions, and updates for them."""
     first = operands_of(maker, schema)[0]
     type_, random = maker.type_of(first), maker.random
     if type_.rank == 0:
@@ -315,7 +315,7 @@ def scattered(maker: Maker, schema: OperationSchema) -> list[int]:
 
 
 def unpooled(maker: Maker, schema: OperationSchema) -> list[int]:
-    """Choose an image, and unique positions in a larger one; see `attributes.twice`."""
+    """Choose an image, and distinct positions in one of twice the height and width."""
     first = operands_of(maker, schema)[0]
     type_ = maker.type_of(first)
     places = maker.random.sample(range(4 * type_.size), type_.size)
@@ -367,7 +367,7 @@ def recurrent(maker: Maker, schema: OperationSchema) -> list[int]:
 
 
 def recurrent_attributes(type_: str) -> Attributes:
-    """Choose functions without parameters, per direction of the weights."""
+    """Return a function that chooses direction, clip, and activations without parameters."""
 
     def choose(random: Random, types: Types) -> Chosen:
         directions = input_type(types, 1).dimensions[0]
@@ -392,7 +392,7 @@ def linear_attention(maker: Maker, schema: OperationSchema) -> list[int]:
 
 
 def linear_attention_attributes(random: Random, types: Types) -> Chosen:
-    """Choose two query heads with shared keys, and the rule without other inputs."""
+    """Choose two query heads that share keys, and the update rule without other inputs."""
     return {"query_heads": 2, "key_value_heads": 1, "scale": random.choice((0.5, 1.0)), "update_rule": "linear"}
 
 
@@ -461,7 +461,7 @@ def deformable_attributes(random: Random, types: Types) -> Chosen:
 
 
 def columns(maker: Maker, schema: OperationSchema) -> list[int]:
-    """Choose columns of four blocks."""
+    """Choose columns (unfolded image blocks) that match `columns_attributes`."""
     batch, channels = maker.random.choice((1, 2)), maker.random.choice((1, 2, 3))
     return [maker.fresh_of(maker.dtype(schema.inputs[0].dtypes), (batch, channels * 4, 4), 0.1)]
 
@@ -496,24 +496,24 @@ def quantized_type(random: Random) -> QuantizedType:
 
 
 def said_to_be(random: Random, types: Types) -> list[QuantizedType]:
-    """Choose a quantization of the same integers."""
+    """Choose a quantization to reinterpret the input's integers with."""
     dtype = input_type(types).dtype
     return [QuantizedType(dtype, Quantization(scale=(random.choice((0.05, 0.5)),), zero_point=(0,)))]
 
 
 def quantized_result(random: Random, types: Types) -> list[QuantizedType]:
-    """Choose an 8-bit quantization."""
+    """Choose an 8-bit quantization for the result."""
     return [quantized_type(random)]
 
 
 def not_quantized(random: Random, types: Types) -> list[QuantizedType]:
-    """Leave the result's type to the operation."""
+    """Return no quantization: results have their inferred types."""
     return []
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """Functions that choose inputs and attributes of one operation."""
+    """Functions that choose a random operation's inputs, attributes and quantization, and check its input values."""
 
     operands: Operands = operands_of
     attributes: attributes.Attributes = attributes.none
