@@ -110,7 +110,6 @@ class _FileError(NNAdapterError):
         self.entry = entry
         """Entry in the file, counted from 1: `pin 2`."""
         self.key = key
-        """Key in the entry."""
 
 
 class CompiledModelError(_FileError, InvalidModelError):

@@ -1,9 +1,9 @@
 """Data classes that are fast to define: `dataclass` and `replace` in place of those of `dataclasses`.
 
 The standard library compiles up to six functions per class, which takes about a millisecond, and a session needs some
-170 classes before it reads a model. Here only `__init__` is compiled, at the first instance; the other methods are
-closures. Type checkers see the standard library's decorator, whose `fields`, `asdict`, `replace` and `is_dataclass`
-accept these classes. A class with either decorator may inherit from one with the other.
+170 classes. Here only `__init__` is compiled, at the first instance; the other methods are closures. `fields`,
+`asdict`, `replace` and `is_dataclass` of the standard library accept these classes. A class with either decorator may
+inherit from one with the other.
 """
 
 from __future__ import annotations
@@ -149,8 +149,6 @@ def _comparison(names: tuple[str, ...], frozen: bool) -> dict[str, object]:
 
 
 def _protection(cls: Any, fields: _Fields) -> dict[str, object]:
-    """Return the methods that refuse to set and delete attributes of a frozen class."""
-
     def set_attribute(self: Any, name: str, value: object) -> None:
         if type(self) is cls or name in fields:
             raise FrozenInstanceError(f"cannot assign to field {name!r}")

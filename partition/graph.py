@@ -149,7 +149,6 @@ class Value:
 
     @property
     def static_shape(self) -> tuple[int, ...] | None:
-        """The shape, or None if a dimension is unknown."""
         if self.shape is None:
             return None
         if _STATIC_DIMENSION_TYPES.issuperset(map(type, self.shape)):  # nearly always, and a hot path
@@ -159,7 +158,6 @@ class Value:
 
     @property
     def nbytes(self) -> int | None:
-        """Bytes of the tensor, or None if a dimension is unknown."""
         shape = self.static_shape
         return None if shape is None else ceil(prod(shape) * self.itemsize)
 

@@ -18,7 +18,7 @@ _WIDEST = 128
 
 @dataclass(slots=True)
 class _State:
-    """Atoms that wait for others, and ready ones; `run` changes both."""
+    """State of a schedule: atoms that wait for others, and ready ones."""
 
     placement: Sequence[str]
     successors: Sequence[Sequence[int]]
@@ -312,7 +312,6 @@ class Plan:
     devices: tuple[str, ...]
     """Device labels in the user's order of preference."""
     verdicts: Mapping[str, tuple[Verdict, ...]]
-    """Verdicts on every atom by device."""
     placement: tuple[str, ...]
     steps: tuple[Step, ...]
     exact: bool

@@ -225,7 +225,7 @@ class SessionChecks:
         return self._withdraw_device(step, check.largest, past.drift.checks)
 
     def _compared(self, step: PlannedStep) -> StepCheck | None:
-        """Compare a step with the CPU; if that is impossible, record a note and return None."""
+        """Compare a step; if that is impossible, add a note and return None."""
         past, bound, values, partitioning = self._past_of(step), step.bound, step.values, step.partitioning
         if partitioning not in self._quantized:
             self._quantized[partitioning] = tolerances.quantized_values(partitioning.plan.graph)

@@ -473,7 +473,6 @@ def _device_words(requests: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
 
 
 _MOST_TRIED = 8
-"""Maximum number of nodes to confirm individually."""
 _GROSS = 10.0
 """Multiple of the tolerance that rounding in fused nodes cannot explain."""
 
@@ -553,7 +552,7 @@ def _located(blame: ErrorCause, cutting: Cutting, stretches: Sequence[Stretch]) 
 
 
 def _at(model: onnx.ModelProto, inputs: Mapping[str, Any]) -> onnx.ModelProto:
-    """Return the model with fixed input shapes and without other shape information."""
+    """Return the model with fixed input shapes and no other shapes."""
     sized = type(model)()
     sized.CopyFrom(model)
     del sized.graph.value_info[:]

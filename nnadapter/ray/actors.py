@@ -130,7 +130,6 @@ class Mapped:
     columns: Mapping[str, str]
     outputs: tuple[str, ...]
     passthrough_columns: tuple[str, ...]
-    """Columns that are copied unchanged."""
     batch_size: int
     """Rows per run, if the model takes any number."""
 

@@ -184,7 +184,6 @@ def _shapes(
     batch_size: int,
     input_shapes: Any,
 ) -> tuple[Mapping[str, tuple[int, ...]], ...]:
-    """Return the shapes to compile for; empty if sizes are unknown."""
     if input_shapes is not None:
         return tuple(read_shapes(input_shapes))
     sets = [
@@ -228,7 +227,6 @@ def _warn_of_processors(dataset: Any, concurrency: int | tuple[int, int], num_cp
 
 
 def _placing(dataset: Any, request: cluster.Request, num_cpus: float, share: float) -> dict[str, Any]:
-    """Return Ray's arguments of actors: processors, and devices if machines declare them."""
     import ray
 
     needs, available = cluster.needed(request.accelerators, share), ray.cluster_resources()

@@ -78,7 +78,7 @@ def resources() -> dict[str, float]:
 
 
 def needed(names: Iterable[str], share: float) -> dict[str, float]:
-    """Return the Ray resources that a session on these devices reserves: `share` of each except the host."""
+    """Return the Ray resources that a session reserves: `share` of each device except hosts."""
     return {f"{PREFIX}{name}": share for name in names if name not in HOSTS}
 
 

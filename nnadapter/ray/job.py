@@ -273,7 +273,7 @@ def file_name(kind: Kind, request: Request) -> str:
 def written(contents: Array, name: str, folder: str | os.PathLike[str]) -> Path:
     """Write a compiled file into a folder of this machine, unless it exists; return its path. Raises StoredFileError.
 
-    Sessions map it, so a machine has the weights in memory once.
+    Sessions memory-map it, so a machine has the weights in memory once.
     """
     user_folder = Path(folder, f"{_FOLDER}-{os.getuid() if hasattr(os, 'getuid') else 'files'}")
     user_folder.mkdir(mode=0o700, exist_ok=True)

@@ -4,7 +4,7 @@
 2. If that axis is static, the last feed is padded, and its results are truncated.
 3. If a row is an entire input, or an output has no axis of rows, the model runs row by row.
 
-Ray tasks have a fixed cost, so small rows come by the thousand, limited by memory and by the number of actors.
+An actor call has a fixed cost, so it gets thousands of small rows.
 """
 
 from __future__ import annotations

@@ -130,7 +130,6 @@ class AppliedRules:
     """Restricted verdicts, and the rules for devices that are asked later."""
 
     verdicts: Mapping[str, tuple[Verdict, ...]]
-    """Verdicts on every atom by device."""
     effects: tuple[RuleEffect, ...]
     pinned: Mapping[int, tuple[str, str]]
     banned: Mapping[str, Mapping[int, str]]
@@ -410,7 +409,6 @@ class _Limiter:
         return self._given_up("whole_graph", "whole_graph = true", drop, "requires one segment on one device, or none")
 
     def minima(self) -> SegmentsDroppedByLimits:
-        """Return the segments to drop because they are below a minimum."""
         segments: dict[int, Unsupported] = {}
         effects: list[RuleEffect] = []
         for name, rule, below in self._below():

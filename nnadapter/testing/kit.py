@@ -203,8 +203,7 @@ def run_conformance(
     """Open a device, run its conformance cases, and close it.
 
     Raises:
-        DeviceNotFoundError, DeviceUnavailableError: the device does not exist or cannot be used.
-        InvalidOptionError: an option is unknown or invalid.
+        DeviceNotFoundError, DeviceUnavailableError, InvalidOptionError: the device cannot be opened.
     """
     bench = Bench(settings)
     try:
@@ -259,8 +258,7 @@ def conformance_cases(
         settings: other fields of `Settings`, such as `short=True`.
 
     Raises:
-        DeviceNotFoundError, DeviceUnavailableError: the device does not exist or cannot be used.
-        InvalidOptionError: an option is unknown or invalid.
+        DeviceNotFoundError, DeviceUnavailableError, InvalidOptionError: the device cannot be opened.
     """
     bench = Bench(Settings(device=device, options=dict(options or {}), **settings))
     atexit.register(bench.close)

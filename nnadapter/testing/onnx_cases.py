@@ -149,7 +149,7 @@ class DynamicOnnxModel:
 
 
 def of_one_node(bench: Bench, dimensions: tuple[int, ...]) -> Subject | None:
-    """Return a subject with one node of the first supported op, or None if no op is supported."""
+    """Return a subject with one node of the first supported op, or None if impossible."""
     op_types = ops_taken(bench)
     return of_op(bench, Random(0), op_types[0], dimensions) if op_types else None
 
@@ -233,7 +233,6 @@ def _grown(
 
 
 def _of_model(precision: Precision, model: onnx.ModelProto, feeds: Sequence[Array]) -> Subject:
-    """Return a subject that expects ONNX Runtime's results. Raises ValueError if their shapes contradict ONNX."""
     with InferenceSession(model, devices="cpu") as session:
         expected = session.run(None, {"x": feeds[0]})
     for value, result in zip(model.graph.output, expected, strict=True):

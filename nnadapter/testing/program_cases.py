@@ -301,7 +301,6 @@ def _bound(bench: Bench, subject: Subject) -> Outcome:
 
 
 def _damaged(bench: Bench, subject: Subject) -> Outcome:
-    """Check that damaged bytes are refused, or harmless."""
     blob = _serialized(bench, subject)
     if blob is None:
         return _NOT_SERIALIZABLE

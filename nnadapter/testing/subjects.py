@@ -118,7 +118,6 @@ class Subject:
 
     model: SegmentModel
     operations: tuple[str, ...]
-    """Operation or op type per node."""
     feeds: tuple[Array, ...]
     expected: tuple[Array, ...]
     differ: Differ
@@ -283,7 +282,6 @@ class Bench:
         self._context: Context | None = None
         self.capability: Capability = self.device.capability
         self.notes: dict[str, Any] = {}
-        """Facts that cases share, by name."""
 
     @property
     def device(self) -> IsolatedDevice:
@@ -299,7 +297,6 @@ class Bench:
 
     @property
     def context(self) -> Context:
-        """Shared context that accepts adapter IR."""
         _ = self.device
         assert self._context is not None
         return self._context

@@ -106,7 +106,7 @@ def _acting_as_edges(groups: list[EliminatedGroup], count: int) -> Iterator[Elim
 
 
 def turns(groups: list[EliminatedGroup] | tuple[EliminatedGroup, ...], count: int) -> Indices:
-    """Return the group that eliminates each vertex, or `len(groups)` if it remains."""
+    """Return the index of the group that eliminates each vertex, or `len(groups)` if it remains."""
     turn = np.full(count, len(groups), np.int64)
     for at, group in enumerate(groups):
         turn[group.vertices] = at
@@ -114,7 +114,7 @@ def turns(groups: list[EliminatedGroup] | tuple[EliminatedGroup, ...], count: in
 
 
 def next_neighbors(group: EliminatedGroup, turn: Indices) -> Indices:
-    """Return the neighbor of each vertex that is eliminated first; all must have neighbors."""
+    """Return each vertex's first eliminated neighbor; all must have neighbors."""
     nearest = turn[group.neighbors].argmin(axis=1)
     heir: Indices = np.take_along_axis(group.neighbors, nearest[:, None], axis=1)[:, 0]
     return heir
@@ -122,7 +122,7 @@ def next_neighbors(group: EliminatedGroup, turn: Indices) -> Indices:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PairwiseCosts:
-    """Finite costs of binary vertices, and of edges between different values."""
+    """Finite costs of the values of binary vertices, and of edges between vertices with different values."""
 
     vertex: Seconds
     first: Indices
@@ -134,7 +134,7 @@ class PairwiseCosts:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Elimination:
-    """Elimination of a group. In entry s of a table, bit 0 is the vertex's value, bit i + 1 its neighbor i's."""
+    """Elimination of a group. In the index of a table entry, bit 0 is the vertex's value, bit i + 1 its neighbor i's."""
 
     group: EliminatedGroup
     edge: Indices
@@ -151,7 +151,7 @@ class _Elimination:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Elimination:
-    """Elimination plan of a graph for any costs."""
+    """Plan to eliminate vertices of a graph, for any costs."""
 
     count: int
     steps: tuple[_Elimination, ...]
@@ -318,11 +318,11 @@ def _table(step: _Elimination, costs: PairwiseCosts, tables: Seconds) -> Seconds
 
 
 def _remaining_costs(plan: Elimination, costs: PairwiseCosts, tables: Seconds) -> PairwiseCosts:
-    """Return the remaining costs, unclaimed tables included.
+    """Return the remaining costs, with the unclaimed tables as costs of vertices and edges.
 
-    A table m of two neighbors a and b is m(0, 0) + (m(1, 1) - m(0, 0)) a + (m(1, 0) - m(1, 1)) [a = 1, b = 0] + (m(0,
-    1) - m(0, 0)) [a = 0, b = 1]. One of the last two factors may be negative; as [a = 1, b = 0] is a - b + [a = 0, b =
-    1], it moves to the other. Their sum is non-negative, because m is submodular if all edge costs are non-negative.
+    A table of two neighbors a and b is a sum of vertex costs and of multiples of [a = 1, b = 0] and [a = 0, b = 1].
+    A negative multiple moves to the other, as [a = 1, b = 0] is a - b + [a = 0, b = 1]. Their sum is non-negative,
+    because tables are submodular if all edge costs are non-negative.
     """
     name = np.full(plan.count, -1, np.int64)
     name[plan.remaining_vertices] = np.arange(len(plan.remaining_vertices))
@@ -351,7 +351,7 @@ def _remaining_costs(plan: Elimination, costs: PairwiseCosts, tables: Seconds) -
 
 
 def values(plan: Elimination, reduced: Reduced, remaining_values: Flags) -> Flags:
-    """Return the values of all vertices in a minimum."""
+    """Return the values of all vertices, from those of the remaining ones."""
     vertex_values = np.zeros(plan.count, np.bool_)
     vertex_values[plan.remaining_vertices] = remaining_values
     for step, choices in zip(reversed(plan.steps), reversed(reduced.choices), strict=True):

@@ -122,7 +122,7 @@ def _useful(prices: Prices) -> Prices:
 
 
 def _baselines(prices: Prices) -> tuple[search.Named, ...]:
-    """Return all on the host, if feasible, and each atom on the first other device that takes it."""
+    """Return the placement of all atoms on the host, if feasible, and of each on the first other device taking it."""
     takes = np.isfinite(prices.run)
     host = prices.host_row
     order = np.array(sorted(range(len(prices.devices)), key=lambda row: row == host))
@@ -265,8 +265,6 @@ def place_by_throughput(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Stages:
-    """Pipeline stages: devices, with processor-sharing ones as one."""
-
     rows: Sequence[Sequence[int]]
     stage_of: Indices
     run: Seconds
@@ -299,7 +297,6 @@ class _Loads:
         self._known: dict[bytes, Seconds] = {}
 
     def of(self, rows: Indices) -> Seconds:
-        """Return the seconds per stage of a placement [atoms]."""
         key = rows.tobytes()
         if key not in self._known:
             labels = [self.prices.devices[row] for row in rows.tolist()]

@@ -412,7 +412,7 @@ def _solve(network: Network, unary: Seconds, side: NDArray[np.int8], active: Fla
 
 
 def costliest_path(graph: Graph, rows: Rows, launch: Seconds) -> Indices:
-    """Return the path with most launch seconds in a placement, a long one among equals."""
+    """Return the path of atoms with most launch seconds in a placement, a long one among equals."""
     labels, price = rows.tolist(), launch.tolist()
     seconds: list[float] = []
     lengths: list[int] = []
@@ -435,7 +435,7 @@ def costliest_path(graph: Graph, rows: Rows, launch: Seconds) -> Indices:
 
 
 def along_paths(paths: Sequence[Indices], launch: Seconds, atoms: int) -> Surcharge:
-    """Return a surcharge for launches, averaged over `paths`; `launch` is [2] seconds per device."""
+    """Return a surcharge for the launches along `paths`, averaged over them; `launch` is [2] seconds per device."""
     share = launch / len(paths)
     predecessors = np.concatenate([path[:-1] for path in paths])
     successors = np.concatenate([path[1:] for path in paths])
@@ -445,6 +445,6 @@ def along_paths(paths: Sequence[Indices], launch: Seconds, atoms: int) -> Surcha
 
 
 def everywhere(share: Seconds, atoms: int) -> Surcharge:
-    """Return a surcharge of `share` [2] on every crossing value, without a lower bound."""
+    """Return a surcharge of `share` [2] on every crossing value; its cuts give no lower bound."""
     none = np.zeros(0, np.int64)
     return Surcharge(share, none, none, np.zeros((2, 0)), np.zeros((2, atoms)))

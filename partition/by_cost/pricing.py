@@ -106,7 +106,6 @@ class Origin:
     base: Origin | None = None
 
     def __post_init__(self) -> None:
-        """Check that the parameters fit the kind, or raise ValueError."""
         try:
             str(self)
         except (IndexError, ValueError) as error:
@@ -196,7 +195,6 @@ class Prices:
         )
 
     def of_columns(self, columns: Sequence[int], values: tuple[str, ...]) -> Prices:
-        """Return prices of `values` only, in these `columns`."""
         return replace(
             self,
             transfer_in=self.transfer_in[:, columns],
@@ -393,7 +391,7 @@ def _better_start(graph: Graph, prices: Prices, rows: Rows) -> tuple[Levels, Sec
 
 
 def _levels(graph: Graph, rows: Rows) -> Levels:
-    """Return levels [atoms, 2 * placements] for starts with row 0, then 1; parity is the row."""
+    """Return levels (see `cut`) [atoms, 2 * placements] for starts with row 0, then 1; a level's parity is the row."""
     levels: Levels = np.concatenate([rows, 1 - rows], axis=1).astype(np.int32)
     parity = levels.copy()
     for atom, predecessors in enumerate(graph.atom_predecessors):
@@ -446,7 +444,7 @@ def _by_row(part: Seconds, values: Indices, on_second: Flags) -> Seconds:
 
 
 def _already_brought(crosses: Flags, on_second: Flags) -> Flags:
-    """Return True [values, readers, placements] where an earlier reader brought the value to the device."""
+    """Return True [values, readers, placements] if an earlier reader brought the value to the reader's device."""
     has_earlier = np.zeros_like(crosses)
     for row in (on_second, ~on_second):
         brought = np.cumsum(crosses & row, axis=1) - (crosses & row) > 0

@@ -36,7 +36,7 @@ _GOLDEN = (5**0.5 - 1) / 2
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """Adjacent repeats with equal wiring."""
+    """Run of adjacent, equally connected repeats of one block."""
 
     starts: tuple[int, ...]
     """First node of every repeat, ascending; at least two."""
@@ -68,7 +68,6 @@ def find_blocks(graph: Graph, hashes: Sequence[Hashable], least: int = 0) -> tup
 
 
 def _reads(graph: Graph) -> tuple[Indices, Indices]:
-    """Return the producers of all inputs (-1 for none), and the offset of each node's."""
     producers = [graph.producer.get(name, -1) for node in graph.nodes for name in node.reads]
     counts = [len(node.reads) for node in graph.nodes]
     return np.array(producers, np.int64), np.cumsum([0, *counts])
@@ -165,7 +164,6 @@ class FoldedGraph:
     representative_atom: Indices
     """[atoms of the long graph] Representative in the short one."""
     repeats: tuple[int, ...]
-    """Number of repeats per run."""
 
     def spread(self, rows: Rows) -> Rows:
         long_rows: Rows = rows[self.representative_atom]
@@ -181,8 +179,6 @@ class FoldedGraph:
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """Equal repeats except the first and the last."""
-
     start: int
     length: int
     between: int
@@ -256,7 +252,7 @@ def _spans(graph_facts: _GraphFacts, run: Blocks, representative_count: int) -> 
 
 
 def _repeat_start_with_fewest_cuts(graph_facts: _GraphFacts, run: Blocks) -> int | None:
-    """Return the offset of repeats in a run that cuts the fewest atoms.
+    """Return the offset in a run at which repeats should begin to cut the fewest atoms.
 
     None if reads always reach back over more than one repeat.
     """
@@ -293,7 +289,6 @@ def _mark(crossing: Indices, first: int, end: int, length: int, weight: int) -> 
 
 
 def _equal_at_distance(graph_facts: _GraphFacts, start: int, length: int, count: int) -> Flags:
-    """Return whether each repeat has the atoms and prices of the one before it."""
     nodes = np.arange(start, start + length * count)
     ends = graph_facts.ends[graph_facts.atom_of[nodes]]
     within = (ends - (nodes - (nodes - start) % length)[:, None]).reshape(count, length, 2)
@@ -305,7 +300,6 @@ def _equal_at_distance(graph_facts: _GraphFacts, start: int, length: int, count:
 
 
 def _node_prices(graph_facts: _GraphFacts, start: int, count: int) -> Seconds:
-    """Return [prices, count] costs of nodes and their values, and numbers of outputs."""
     graph, prices, column = graph_facts.graph, graph_facts.prices, graph_facts.column
     nodes = graph.nodes[start : start + count]
     node_indices: list[int] = []
@@ -370,8 +364,8 @@ def place_repeats(
 ) -> search.PlacedOnTwo | None:
     """Return placements and a lower bound; None if too little repeats or no placement is found.
 
-    Cuts of the entire graph give the bound. The folded graph is placed as usual, and its placements are spread. On two
-    devices, local search moves an atom of the short graph with all atoms that it represents.
+    Cuts of the entire graph give the bound. The folded graph is placed as usual, and its placements are unfolded.
+    On two devices, local search moves an atom of the short graph with all atoms that it represents.
     """
     folded = fold(graph, prices, blocks)
     if folded is None or _SMALLER * len(folded.graph.atoms) > len(graph.atoms):

@@ -80,7 +80,7 @@ class PlacementCosts:
 
 
 def enumerable(graph: Graph, movable: Indices) -> bool:
-    """Return True if all placements of `movable` atoms can be priced."""
+    """Return True if the placements of `movable` atoms are few enough to price all."""
     return (
         len(movable) < 63
         and 2 ** len(movable) * min(len(graph.atoms), _TOUCHED) <= _TOUCHED
@@ -409,7 +409,7 @@ def bound_on_several(graph: Graph, prices: Prices, best: Rows, cost: float) -> f
 
 
 def searching_cost(graph: Graph, prices: Prices, rows: Rows) -> float:
-    """Return the seconds of a placement; large graphs use greedy segments, slightly too many."""
+    """Return the seconds of a placement. Large graphs use greedy segments, which may be too many."""
     placement = [prices.devices[row] for row in rows.tolist()]
     if topology_of(graph).atoms <= _EXACT:
         return price(graph, prices, placement)

@@ -152,7 +152,7 @@ def check(
 def _widen(
     model: Model, feeds: Sequence[Array], expected: Sequence[Array], spread: list[Array], perturb: Perturb
 ) -> bool:
-    """Raise `spread` to the deviations of a noisy run; return False if its result is undefined."""
+    """Increase `spread` to the deviations of a noisy run; return False if its result is undefined."""
     try:
         values = evaluate(model, feeds, perturb)
     except (IndexError, ValueError):

@@ -101,7 +101,7 @@ def in_range(input_arrays: InputArrays, attributes: AttributeValues) -> bool:
 
 
 def of_the_batch(input_arrays: InputArrays, attributes: AttributeValues) -> bool:
-    """Accept batch indices of regions that exist."""
+    """Accept regions if their batch indices are valid."""
     pictures, regions = _pair(input_arrays)
     indices = input_arrays[2] if len(input_arrays) > 2 else regions[:, 0]
     return indices is None or bool(((indices >= 0) & (indices < pictures.shape[0])).all())
