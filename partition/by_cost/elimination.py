@@ -134,7 +134,7 @@ class PairwiseCosts:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Elimination:
-    """Elimination of a group. In the index of a table entry, bit 0 is the vertex's value, bit i + 1 its neighbor i's."""
+    """Elimination of a group. In a table's index, bit 0 is the vertex's value, bit i + 1 its neighbor i's."""
 
     group: EliminatedGroup
     edge: Indices
