@@ -27,11 +27,11 @@ def read_equation(text: str, ranks: Sequence[int]) -> Equation:
     """Parse an equation for inputs of these ranks. Source: ONNX Einsum-28.
 
     1. Terms consist of letters and at most one ellipsis; spaces are ignored.
-    2. All ellipses cover equally many axes. An explicit result needs one if a term has one.
+    2. All ellipses cover equally many axes. An explicit result needs an ellipsis if a term has one.
     3. Without `->`, the result is the ellipsis and the letters that occur once, in ASCII order.
 
     Raises:
-        InvalidModelError: malformed, or it does not fit.
+        InvalidModelError: malformed, or it does not fit the ranks.
     """
     parts, result = terms_of(text)
     if len(parts) != len(ranks):

@@ -22,7 +22,7 @@ from nnadapter.records import replace
 
 
 def checked_row(value: object, plug_in: PlugIn) -> OperationSchema:
-    """Return the row of a distribution, with checks around its functions.
+    """Return the row of an external operation, with checks around its functions.
 
     1. Errors in functions become DriverErrors that name the distribution. A shape rule may raise InvalidModelError, a
        definition IndexError, ValueError and MemoryError.
@@ -170,7 +170,7 @@ GROUP = "nnadapter.operations"
 
 
 def brought_operations(reserved: frozenset[str]) -> PlugIns[OperationSchema]:
-    """Return the operations of distributions, which cannot redefine the types in `reserved`."""
+    """Return the operations of installed packages, which cannot redefine the types in `reserved`."""
 
     def problem(name: str) -> str:
         if name in reserved:

@@ -270,7 +270,7 @@ def check_axes(axes: Sequence[int], rank: int) -> None:
 
 
 def check_vector(name: str, type_: OperandType | None, length: int) -> None:
-    """Raise InvalidModelError if an operand is present without dimensions [length]."""
+    """Raise InvalidModelError unless an operand is absent or has dimensions [length]."""
     if type_ is not None and type_.dimensions != (length,):
         raise InvalidModelError(f"{name} has dimensions {list(type_.dimensions)}, expected [{length}]")
 
@@ -291,7 +291,7 @@ def check_length(length: int, **lists: Sequence[object]) -> None:
 
 
 def check_dimensions(name: str, type_: OperandType | None, expected: Dimensions) -> None:
-    """Raise InvalidModelError if an operand is present with other dimensions than `expected`."""
+    """Raise InvalidModelError unless an operand is absent or has dimensions `expected`."""
     if type_ is not None and type_.dimensions != expected:
         raise InvalidModelError(f"{name} has dimensions {list(type_.dimensions)}, expected {list(expected)}")
 
@@ -303,7 +303,7 @@ def check_onnx_order(type_: OperandType) -> None:
 
 
 def check_indices(indices: OperandType, first: OperandType, axis: int) -> None:
-    """Raise InvalidModelError if the rank of `indices` is not the input's, or a size is larger except along `axis`."""
+    """Raise InvalidModelError if `indices` has another rank than `first`, or is larger along an axis besides `axis`."""
     if indices.rank != first.rank:
         raise InvalidModelError(f"indices has rank {indices.rank}, expected {first.rank} as input")
     for other, (size, limit) in enumerate(zip(indices.dimensions, first.dimensions, strict=True)):

@@ -45,7 +45,7 @@ def around(dimensions: Axes, axis: int) -> Axes:
 
 
 def raised(dimensions: Axes, rank: int) -> Axes:
-    """Return the dimensions with leading axes of size 1, to this rank."""
+    """Prepend axes of size 1, up to this rank."""
     return (*[1] * (rank - len(dimensions)), *dimensions)
 
 

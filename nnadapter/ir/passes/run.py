@@ -157,7 +157,7 @@ _LARGEST_INDEX = 4
 def sample_inputs(model: Model, seed: int = 0) -> list[Array]:
     """Return an array per model input, deterministic for a seed.
 
-    Floats are normal, other numbers of up to 8 bits arbitrary. Wider integers are valid indices below 4.
+    Floats are normally distributed. Integers of up to 8 bits take any value; wider ones are valid indices below 4.
     """
     generator = np.random.default_rng(seed)
     return [_sample(generator, model.operands[index].type, _limit(model, index)) for index in model.inputs]

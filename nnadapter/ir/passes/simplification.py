@@ -68,7 +68,7 @@ def fold_constants(
 
     1. `evaluate` runs operations with constant inputs only. By default it only moves elements: ASSIGN, CONCAT, EXPAND,
        RESHAPE, SLICE, SPLIT, TILE and TRANSPOSE. A driver passes its own, for the rounding of the device.
-    2. Results are memoized by `evaluate` (`ir.derived`), unless attributes contain sizes.
+    2. Results are memoized (see `ir.derived`), unless attributes contain sizes.
     3. Refused: model outputs; operations without inputs, which may be random; quantized or NHWC operands; results that
        exceed `most_bytes` in total; with `sizes=False`, for drivers that lower once for many shapes, attributes with
        sizes.
