@@ -145,7 +145,7 @@ class RunCosts:
 
 
 def run_costs(report: PartitionReport, best_seconds: float | None = None) -> RunCosts:
-    """Return the costs of a session's report."""
+    """Return the costs in a report; `best_seconds` replaces the last run's time."""
     if HOSTS.issuperset(report.devices):
         return RunCosts()
     cost, simulated = report.cost, _simulated(report)

@@ -337,7 +337,7 @@ CHOICES_FORMAT_VERSION = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredDevice:
-    """Device at the time of a measurement."""
+    """Measured device with its version and options."""
 
     name: str
     version: str

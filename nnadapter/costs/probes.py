@@ -160,8 +160,6 @@ def _sizes(kind: Kind, link: Link, sizes: tuple[tuple[int, ...], ...]) -> tuple[
 
 
 class _Builder(ModelBuilder):
-    """Builder of float32 programs that chooses the names of constants and results."""
-
     def dimensions(self, operand: int) -> tuple[int, ...]:
         return self.type_of(operand).dimensions
 

@@ -341,7 +341,7 @@ class GraphWork:
 
     @cached_property
     def dtypes(self) -> tuple[str, ...]:
-        """Distinct data types of first inputs; empty for unknown."""
+        """Distinct data types of nodes' first inputs; empty if unknown."""
         return tuple(dict.fromkeys(("", *self._first_dtypes)))
 
     @cached_property

@@ -75,7 +75,7 @@ class Placement:
     """Reason for not being the cheapest found."""
 
     def candidates(self) -> tuple[Candidate, ...]:
-        """Return the priced placements in terms of `labels`, cheapest first."""
+        """Return the priced placements, with a device for each unfused atom, cheapest first."""
         if self.placed is None or self.graph is None:
             return ()
         return tuple(

@@ -353,7 +353,7 @@ HEADS = ("segment", "device", "nodes", "FLOPs", "weights", "in", "out", "predict
 
 
 def segment_cells(segment: SegmentFacts, unknown: str, guessed: bool) -> tuple[str, ...]:
-    """Return the cells under `HEADS` and the measured time."""
+    """Return a segment's cells for the columns `HEADS`, and its measured time."""
     predicted = segment.predicted_seconds
     return (
         str(segment.index),

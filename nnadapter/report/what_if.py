@@ -100,7 +100,7 @@ Order = Callable[[Gain], tuple[float, ...]]
 
 
 def by_time(gain: Gain) -> tuple[float, ...]:
-    """Rank by seconds saved, then by segments and FLOPs."""
+    """Return the sort key: seconds saved, then segments and FLOPs."""
     return _rounded(gain.seconds), gain.segments, gain.flops
 
 

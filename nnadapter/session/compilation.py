@@ -35,7 +35,7 @@ class ProgramSignature:
 
 
 def seal(signature: ProgramSignature, contents: bytes) -> bytes:
-    """Return a driver's bytes after the program's signature."""
+    """Return the signature followed by the driver's bytes."""
     from nnadapter.ir.protobuf.serialization import new, write_operand
 
     message = new("Signature")
