@@ -24,7 +24,7 @@ def is_special(path: Path) -> bool:
 
 
 def check_writable(path: Path, advice: str = "give another path", *, folder: bool = False) -> None:
-    """Raise InvalidOptionError unless the file `path` is writable; with `folder`, unless files in it are."""
+    """Raise InvalidOptionError unless file `path` can be written; with `folder`, unless files in this folder can be."""
     if not folder and is_special(path):
         return
     parents = path.absolute().parents
@@ -82,7 +82,7 @@ def _with_permissions_of(target: Path, write: Callable[[BinaryIO], object]) -> C
 
 
 def _wrote_nameless(path: Path, write: Callable[[BinaryIO], object]) -> bool:
-    """Write a file, named when complete; return False if unsupported."""
+    """Write a file, linked to `path` when complete; return False if unsupported."""
     if not hasattr(os, "O_TMPFILE") or not _OPEN_FILES.is_dir():
         return False
     try:
@@ -123,7 +123,7 @@ def calibrations_of(device: str) -> Sequence[Path]:
 
 
 def calibrations_of_driver(device: str) -> Sequence[Path]:
-    """Return calibration files of a driver, and of drivers with that prefix."""
+    """Return calibration files of a device's driver, and of drivers with that prefix."""
     return _list_files(f"{_written(device.partition(':')[0])}-")
 
 

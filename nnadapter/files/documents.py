@@ -39,7 +39,7 @@ class Twice:
 
 
 def explained(document: object, kind: Any) -> Fault:
-    """Return the first error of a document that msgspec rejects."""
+    """Return place and text of the first error in a document that msgspec cannot convert to `kind`."""
     return next(_faults(document, inspect.type_info(kind)), ((), f"expected something else, got {brief(document)}"))
 
 
@@ -180,7 +180,7 @@ def parse_json(text: str) -> object:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileKind(Generic[Contents]):
-    """Format of a kind of files."""
+    """Format of one kind of file: its header, contents and errors."""
 
     name: str
     """Such as `rules file`."""
@@ -198,7 +198,7 @@ class FileKind(Generic[Contents]):
     """Top-level key -> advice for values of the wrong type."""
 
     def read(self, path: str | os.PathLike[str]) -> Contents:
-        """Read a file; CRLF and a byte order mark are accepted. Raises `error`."""
+        """Read a file and convert it to `contents`; CRLF and a byte order mark are accepted. Raises `error`."""
         file = os.fsdecode(path)
         try:
             with Path(file).open("rb") as opened:
@@ -214,7 +214,7 @@ class FileKind(Generic[Contents]):
         return self.parsed(text, file)
 
     def parsed(self, text: str, file: str) -> Contents:
-        """Read a text; errors call it `file`. Raises `error`."""
+        """Parse a text as `read` does; errors name `file`. Raises `error`."""
         try:
             document = self.parse(text)
         except (ValueError, RecursionError) as error:
@@ -223,7 +223,7 @@ class FileKind(Generic[Contents]):
         return self.converted(document, file)
 
     def converted(self, document: object, file: str = "") -> Contents:
-        """Convert a parsed document to `contents`. Raises `error`."""
+        """Check a parsed document, and convert it to `contents`. Raises `error`."""
         if isinstance(document, Twice):
             self.refuse(f"{document}; {self.advice}", file, (document.key,))
         if self.upgrade is not None:
@@ -288,7 +288,6 @@ def _finite(text: str) -> float:
 
 
 def _entry_and_key(place: Place) -> tuple[str, str]:
-    """`("pin", 1, "name")` -> `pin 2`, `name`."""
     *outer, last = place or ("",)
     key, entry = (last, "") if isinstance(last, str) else ("", f" {last + 1}")
     names = (step if isinstance(step, int) or step.isprintable() else repr(step) for step in outer)

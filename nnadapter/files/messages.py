@@ -19,7 +19,7 @@ Message = Any
 
 
 class Messages(NamedTuple):
-    """Messages of one .proto."""
+    """Parser and serializer of the messages of one .proto."""
 
     descriptor: bytes
     package: str
@@ -35,7 +35,7 @@ class Messages(NamedTuple):
         return _class(self.descriptor, f"{self.package}.{name}")()
 
     def parse(self, name: str, contents: bytes | memoryview) -> Message:
-        """Parse a message; unknown fields are allowed. Raises `error`."""
+        """Parse a message of type `name`; unknown fields are allowed. Raises `error`."""
         self._refuse_large(name, len(contents))
         message = self.new(name)
         try:
@@ -59,7 +59,7 @@ class Messages(NamedTuple):
             )
 
     def parse_whole(self, name: str, contents: bytes | memoryview) -> Message:
-        """Parse, but reject unknown and duplicate fields."""
+        """Parse like `parse`, but also raise `error` for unknown and duplicate fields."""
         message = self.parse(name, contents)
         self.refuse_unknown(message)
         if message.ByteSize() != len(contents):  # protobuf keeps the last of duplicate fields

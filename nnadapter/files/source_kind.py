@@ -43,7 +43,7 @@ def kind_of(source: object) -> SourceKind:
 
 
 def _looked_at(path: str) -> tuple[bool, bytes]:
-    """Return whether a path is a folder, and a file's first bytes; pipes can be read only once."""
+    """Return whether a path is a folder, and a regular file's first bytes; pipes can be read only once."""
     try:
         if not os.path.isfile(path):
             return os.path.isdir(path), b""

@@ -138,7 +138,7 @@ def own_seconds() -> float:
 
 
 def computes_for_this(process_id: int) -> None:
-    """Add a worker's processor time to this process's from now on."""
+    """Count a worker's processor time in `own_seconds` from now on."""
     _WORKERS.begin(process_id)
 
 

@@ -34,7 +34,7 @@ _forget = _locks.discard
 
 
 class Threads:
-    """Threads of a library, which are gone in a forked process."""
+    """Record of whether a library's threads are gone, because this process was forked."""
 
     def __init__(self) -> None:
         self.are_gone = False
@@ -282,7 +282,7 @@ Item = TypeVar("Item")
 class ObjectPool(Generic[Item]):
     """Pool of reusable objects, each for one user at a time. Thread-safe; small, since plans may have thousands.
 
-    A user is a new `object()`. A `finally` around `acquire` and the use ends it, first of all by `users.pop(user,
+    A user is a new `object()`. Callers put `acquire` and the use into `try`, and start `finally` with `users.pop(user,
     None)`: a single C call that no interrupt can split, without a lock.
     """
 

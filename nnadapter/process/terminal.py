@@ -26,7 +26,7 @@ _STDOUT, _STDERR = 1, 2
 def native_prints_to_stderr() -> Iterator[None]:
     """Redirect native code's standard output to standard error, in the whole process.
 
-    No effect without these files.
+    No effect if these are closed.
     """
     with _lock:
         try:
@@ -86,7 +86,7 @@ _received = _Received()
 def raise_on_signals() -> None:
     """Raise `StopRequested` in the main thread on a stop signal, unless it was ignored at process start.
 
-    A second signal, or `GRACE_S` without an end, ends the process with the exit code of the signal.
+    A second signal, or `GRACE_S` seconds without exit, end the process with the exit code of the signal.
     """
     for number in STOP_SIGNALS:
         if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
@@ -110,7 +110,7 @@ def reset_signals() -> None:
 
 
 def stop_in(error: BaseException) -> KeyboardInterrupt | None:
-    """Return the stop signal that `error` is, comes from or follows."""
+    """Return the stop signal that `error` is, or that came before it, if any."""
     if _received.first is not None:
         return StopRequested(_received.first)
     causes = (error.__cause__, error.__context__) if isinstance(error, ImportError) else ()
