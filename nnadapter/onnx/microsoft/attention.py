@@ -109,7 +109,6 @@ def _repeated(body: BodyBuilder, x: str, heads: int, groups: int, head_size: int
 
 
 def _causal_mask(body: BodyBuilder, query: str, key: str, scores: Scores, past: str) -> str:
-    """Return an additive mask `[S, T]` that hides later keys."""
     count, total, past_length = scores.sizes
     queries, keys = (
         body.unsqueeze(steps_along(body, query, 2, count), 1),
@@ -132,7 +131,7 @@ def filtered(body: BodyBuilder, allowed: str, value: float, dtype: str) -> str:
 
 
 def lowest(dtype: str) -> float:
-    """Return the least number to add to scores of hidden keys."""
+    """Return the mask value of hidden keys: the lowest float16 or float32."""
     return float(np.finfo(np.float16).min) if dtype == "float16" else float(np.finfo(np.float32).min)
 
 
@@ -147,10 +146,10 @@ _NUMBERS = "float32"
 
 
 def score_mask(body: BodyBuilder, position: int, bias: int, places: Callable[[], str], rows: int | None) -> str:
-    """Return the additive mask `[B or 1, N or 1, S or 1, T]`, or an empty name, or raise Refusal.
+    """Return the additive mask `[B or 1, N or 1, S or 1, T]`, an empty name if there is none, or raise Refusal.
 
-    1. Rank 1 holds key counts per sequence, optionally first keys, or offsets of packed sequences, which ONNX Runtime
-       ignores. In ranks 2 and 3, 0 hides a key. A single column is ignored.
+    1. A mask at `position` of rank 1 holds key counts per sequence, optionally first keys, or offsets of packed
+       sequences, which are ignored. In ranks 2 and 3, 0 hides a key. A matrix of one column is ignored.
     2. Hidden keys get `mask_filter_value`, so a query with all keys hidden sees all of them.
     3. The input at position `bias` is added.
 
@@ -208,7 +207,7 @@ _ROTARY = {"interleaved": int, "is_packed_batching": int, "num_heads": int, "rot
 
 
 def turned(body: BodyBuilder, x: str, tables: tuple[str, str], pairs: int, head_size: int, *, interleaved: bool) -> str:
-    """Rotate `[B, N, S, H]` by cosines and sines `[B or 1, S, pairs]`; other features are unchanged."""
+    """Rotate the first 2 * `pairs` features of `[B, N, S, H]` by cosines and sines `[B or 1, S, pairs]`."""
     part = 2 * pairs
     if body.opset >= _ROTARY_EMBEDDING_SINCE:
         return body.RotaryEmbedding(
@@ -242,7 +241,7 @@ def _alternating(body: BodyBuilder, x: str, cosine: str, sine: str, pairs: int) 
 
 
 def _in_halves(body: BodyBuilder, x: str, cosine: str, sine: str, pairs: int) -> str:
-    """Rotate features stored as halves, by tables of full width.
+    """Rotate feature `i` with feature `i + pairs`, by tables of full width.
 
     Engines recognize this form. OpenVINO recognizes one with narrow tables too, but computes it wrongly.
     """
@@ -377,9 +376,9 @@ def attention_body(body: BodyBuilder) -> tuple[str, ...]:
 
 
 def attended(body: BodyBuilder, product: str, *, mask: int, past: int, bias: int) -> tuple[str, str]:
-    """Add attention over packed values `[B, S, 3 * N * H]`. Return output and present cache, or raise Refusal.
+    """Add attention over QKV in `product` `[B, S, 3 * N * H]`. Return output and present cache, or raise Refusal.
 
-    `mask`, `past` and `bias` are input positions; the past is `[2, B, N, P, H]`. Inputs 0 and 1 give S and the width.
+    `mask`, `past` and `bias` are input positions; the past is `[2, B, N, P, H]`. Inputs 0 and 1 determine S and width.
     """
     for name in ("do_rotary", "past_present_share_buffer"):
         if body.node.integer(name, 0):
@@ -430,7 +429,7 @@ def _widths(body: BodyBuilder) -> Sequence[int]:
     required=("num_heads",),
 )
 def multi_head_attention_body(body: BodyBuilder) -> tuple[str, ...]:
-    """Expand com.microsoft MultiHeadAttention-1, for its four packings.
+    """Expand com.microsoft MultiHeadAttention-1: separate inputs, keys and values of rank 4, packed QKV or packed KV.
 
     Refused: buffers shared by past and present, beams, score output.
     """
@@ -469,7 +468,6 @@ def _places(
 
 
 def _enough_queries(body: BodyBuilder, axis: int) -> bool:
-    """Return whether there are provably at least as many queries as new keys."""
     queries, keys = (body.value(0).shape or ())[1], (body.value(1).shape or ())[axis]
     if queries is not None and queries == keys:
         return True
@@ -478,7 +476,7 @@ def _enough_queries(body: BodyBuilder, axis: int) -> bool:
 
 
 def _packed(body: BodyBuilder) -> tuple[str, str, str, tuple[str, int, int | None]]:
-    """Return queries, keys and values `[B, N, S or T, H]`, and a (value, axis, size) that counts new keys."""
+    """Return queries, keys and values `[B, N, S or T, H]`, and (name, axis, static size) of new keys."""
     heads = body.node.integer("num_heads")
     if heads < 1:
         raise body.invalid(f"has attribute 'num_heads' {heads}; expected 1 or more")
@@ -511,7 +509,6 @@ def _unpacked(body: BodyBuilder, x: str, count: int) -> list[str]:
 
 
 def _biases(body: BodyBuilder) -> tuple[str, ...]:
-    """Split the bias; parts for queries and keys are as wide as the queries."""
     total, width = body.width(3, 0), body.width(0)
     if total is None:
         raise body.invalid("has a bias of unknown width")

@@ -65,7 +65,7 @@ def _refuse_bits(body: BodyBuilder, bits: int) -> None:
 
 
 def _integers(body: BodyBuilder, packed: str, bits: int) -> str:
-    """Unpack bytes, lowest bits first, into a new axis."""
+    """Unpack integers of `bits` bits from bytes, lowest first, along a new axis."""
     if bits == 8:
         return packed
     parts = []
@@ -121,7 +121,7 @@ def mat_mul_bnb4(body: BodyBuilder) -> Sequence[str]:
 
 
 def _bnb4_weight(packed: Array, most: Array, *, units: int, depth: int, block_size: int, kind: int) -> Array:
-    """Return the real weight `[K, N]`; blocks run over all rows of its transpose."""
+    """Dequantize a weight `[K, N]` by `most`, the scales of blocks of consecutive elements of its transpose."""
     count = units * depth
     codes = np.stack((packed.reshape(-1) >> 4, packed.reshape(-1) & 15), axis=-1).reshape(-1)[:count]
     scales = np.repeat(most.reshape(-1).astype(np.float32), block_size)[:count]
@@ -163,7 +163,6 @@ class _Table:
 
     @classmethod
     def of(cls, body: BodyBuilder) -> _Table:
-        """Read the sizes of the table, or raise Refusal."""
         node, rank, dtype = body.node, body.rank(0), body.dtype(0)
         axes = [node.integer(name) for name in ("gather_axis", "quantize_axis")]
         if axes[1] not in (-1, rank - 1) or axes[0] in (-1, rank - 1):
@@ -190,7 +189,7 @@ class _Table:
         return self.body.Gather(table, self.body.input(1), axis=self.axis)
 
     def reals(self, position: int) -> str:
-        """Look up rows of an input, as one real per integer."""
+        """Gather the rows of input `position` that the indices select, unpacked to one float per quantized integer."""
         body, dtype = self.body, self.body.dtype(position)
         if dtype in _IN_BYTES:  # Gather supports bytes at any opset
             byte_table = derived(_as_bytes, body.contents(position), dtype=_IN_BYTES[dtype])

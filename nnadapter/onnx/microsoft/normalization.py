@@ -11,7 +11,7 @@ _LAYER_NORMALIZATION_SINCE, _AXES_ARE_INPUT_SINCE, _RMS_NORMALIZATION_SINCE = 17
 
 
 def mean_of(body: BodyBuilder, x: str, axes: Sequence[int]) -> str:
-    """Add a ReduceMean; axes are an attribute or an input by opset."""
+    """Add a ReduceMean; `axes` are an attribute or an input, depending on the opset."""
     if body.opset >= _AXES_ARE_INPUT_SINCE:
         return body.ReduceMean(x, body.constant(tuple(axes)), keepdims=1)
     return body.ReduceMean(x, axes=list(axes), keepdims=1)
@@ -20,7 +20,7 @@ def mean_of(body: BodyBuilder, x: str, axes: Sequence[int]) -> str:
 def layer_normalization(
     body: BodyBuilder, x: str, scale: str, bias: str, axes: Sequence[int], dtype: str, outputs: int = 1
 ) -> tuple[str, ...]:
-    """Add LayerNormalization. Return the result, and for 3 outputs also mean and inverse deviation.
+    """Add LayerNormalization. Return the result, and for 3 outputs also mean and inverse standard deviation.
 
     `axes` are the last ones, negative; `bias` may be empty.
     """
@@ -40,7 +40,7 @@ def layer_normalization(
 def rms_normalization(
     body: BodyBuilder, x: str, scale: str, axes: Sequence[int], dtype: str, outputs: int = 1
 ) -> tuple[str, ...]:
-    """Add RMSNormalization. Return the result, and for 2 outputs the inverse root."""
+    """Add RMSNormalization. Return the result, and for 2 outputs the inverse root mean square."""
     epsilon = body.node.number("epsilon")
     if body.opset >= _RMS_NORMALIZATION_SINCE and outputs == 1:
         return (body.RMSNormalization(x, scale, axis=axes[0], epsilon=epsilon),)
@@ -154,13 +154,13 @@ def embed_layer_normalization_body(body: BodyBuilder) -> tuple[str, ...]:
 
 
 def first_rows(body: BodyBuilder, table: str) -> str:
-    """Return as many rows of the position table as the first input is long."""
+    """Return the first S rows of the position table; S is axis 1 of the first input."""
     size = body.size(0, 1)
     return sliced(body, table, 0, 0, length_of(body, body.input(0), 1) if size is None else size)
 
 
 def lengths(body: BodyBuilder, mask: str, ids: str) -> str:
-    """Return the length of each sequence, counted in the mask; 0 for all if there is no mask."""
+    """Return the number of ones in the mask per sequence; 0 for all without a mask."""
     counted = body.cast(body.Equal(mask or ids, body.constant(1, "int32")), "int32")
     if not mask:
         counted = body.Sub(counted, counted)

@@ -28,7 +28,7 @@ def _product(body: BodyBuilder, *, trans_batch: bool) -> str:
 
 
 def _side(body: BodyBuilder, position: int, letter: str, *, trans_batch: bool) -> str:
-    """Return input A or B, with its axes in product order.
+    """Return input A or B, transposed as attributes state.
 
     `transBatch` moves the first batch axis after the others; then `trans` swaps the last two axes.
     """

@@ -24,13 +24,13 @@ _TWO_INPUTS = "A A_scale A_zero_point? B B_scale B_zero_point? C_scale C_zero_po
 
 
 def dequantized(body: BodyBuilder, position: int, x: str = "", *, axis: int | None = None) -> str:
-    """Dequantize an input, or `x`, by the scale and zero point after that input."""
+    """Dequantize the input at `position`, or `x` instead, by scale and zero point in the next two inputs."""
     inputs = (x or body.input(position), body.input(position + 1), body.input(position + 2))
     return body.DequantizeLinear(*inputs, axis=axis)
 
 
 def quantized(body: BodyBuilder, real: str, position: int, like: int = 0) -> str:
-    """Quantize by the scale and zero point at a position; by default 0 of the type of input `like`."""
+    """Quantize by the scale at `position` and the zero point after it, by default 0 of input `like`'s type."""
     zero_point = body.input(position + 1) or body.constant(0, body.dtype(like))
     return body.QuantizeLinear(real, body.input(position), zero_point)
 
@@ -74,7 +74,7 @@ def qlinear_leaky_relu(body: BodyBuilder) -> Sequence[str]:
 
 @function_op("QLinearSoftmax", _ONE_INPUT.removesuffix("?"), "Y", {"axis": -1, "opset": int}, required=["opset"])
 def qlinear_softmax(body: BodyBuilder) -> Sequence[str]:
-    """Expand com.microsoft QLinearSoftmax-1, with the stated opset's meaning.
+    """Expand com.microsoft QLinearSoftmax-1, with the meaning of Softmax in the opset of attribute `opset`.
 
     Before opset 13 that is over all axes from `axis` on together.
     """
@@ -182,7 +182,7 @@ def mat_mul_integer_to_float(body: BodyBuilder) -> Sequence[str]:
 def product_of_integers(
     body: BodyBuilder, a: str, b: str, a_scale: str, b_scale: str, a_zero_point: str, b_zero_point: str, bias: str
 ) -> str:
-    """Add MatMulInteger and scale its sums to reals; zero points and bias may be empty."""
+    """Add MatMulInteger, scale its sums to floats, and add the bias; zero points and bias may be empty."""
     return _scaled(body, body.MatMulInteger(a, b, a_zero_point, b_zero_point), (a_scale, b_scale), bias)
 
 
@@ -195,7 +195,6 @@ def dynamic_quantize_mat_mul(body: BodyBuilder) -> Sequence[str]:
 
 
 def _scaled(body: BodyBuilder, sums: str, scales: tuple[str, str], bias: str) -> str:
-    """Scale int32 sums in ONNX Runtime's order, and add the bias."""
     factor = body.Mul(*scales)
     product = body.Mul(body.Cast(sums, to=onnx.TensorProto.FLOAT), factor)
     return body.plus(product, bias)
@@ -244,7 +243,7 @@ def _scaled_by(body: BodyBuilder, position: int, factor: str) -> str:
 
 
 def _addend(body: BodyBuilder, scale: str) -> str:
-    """Dequantize C; a constant row becomes a vector, like a bias."""
+    """Dequantize C by `scale`; a constant row or scalar becomes a vector, like a bias."""
     if body.knows(3) and body.knows(6) and body.contents(6).shape[:-1] in ((), (1,)):
         units = body.width(3, 0 if body.node.integer("transB") else 1) or 0
         if body.contents(6).size not in (1, units):

@@ -177,7 +177,6 @@ def _counted(body: BodyBuilder, x: str) -> str:
 
 
 def _scattered(body: BodyBuilder, cached: str, added: str, first: str, cache: _Cache) -> str:
-    """Return all keys, with new ones scattered into the cache after each sequence's cached keys."""
     if body.opset < _SCATTER_SINCE or cache.steps is None:
         return _gathered(body, cached, added, first, cache)
     missing = cache.total - cache.size
@@ -187,7 +186,6 @@ def _scattered(body: BodyBuilder, cached: str, added: str, first: str, cache: _C
 
 
 def _gathered(body: BodyBuilder, cached: str, fresh: str, first: str, cache: _Cache) -> str:
-    """Return all keys, each gathered from the cache or the new keys."""
     begin = body.unsqueeze(first if cache.steps is None else body.cast(first, _COUNTS), 1)
     room, added, unit = _counted(body, cached), _counted(body, fresh), body.constant((1,), _COUNTS)
     most = body.Add(room, added)
@@ -210,7 +208,7 @@ def _gathered(body: BodyBuilder, cached: str, fresh: str, first: str, cache: _Ca
 
 
 def _within_rows(body: BodyBuilder, indices: str, table: str, rows: int | None = None) -> str:
-    """Clamp int32 indices to the table's rows, which proves their range."""
+    """Clamp int32 indices to the rows of `table`, which proves their range to devices."""
     if rows is not None:
         return _within(body, indices, body.constant(rows - 1, "int32"), "int32")
     last = body.Sub(body.cast(length_of(body, table, 0), "int32"), body.constant((1,), "int32"))
@@ -240,7 +238,7 @@ def _turned(body: BodyBuilder, parts: tuple[str, str], head_size: int, cache: _C
 
 
 def _positions(body: BodyBuilder, query: str, cache: _Cache, first: str) -> str:
-    """Return positions of new keys `[B or 1, S]`; empty if they count from 0.
+    """Return positions of new keys `[B or 1, S]`; an empty name if they count from 0.
 
     A prompt counts from its first explicit position, for every sequence.
     """
@@ -268,7 +266,7 @@ def _counted_positions(body: BodyBuilder, query: str, cache: _Cache, first: str)
 
 
 def _read_positions(body: BodyBuilder, stated: str) -> str:
-    """Return explicit positions as floats from a table: few devices cast int64."""
+    """Convert explicit positions to floats by lookup in a table: few devices cast int64."""
     rows = body.width(7, 0)
     if rows is None:
         return body.cast(stated, _COUNTS)
@@ -276,7 +274,6 @@ def _read_positions(body: BodyBuilder, stated: str) -> str:
 
 
 def _scores(body: BodyBuilder, cache: _Cache, names: tuple[str, str, str], head_size: int) -> Scores:
-    """Return score parameters for names of queries, keys and first positions."""
     first = names[2]
     dtype, causal = body.dtype(), body.node.integer("causal") != 0
     window = body.node.integer("local_window_size")
@@ -301,7 +298,7 @@ def _scores(body: BodyBuilder, cache: _Cache, names: tuple[str, str, str], head_
 
 
 def _mask(body: BodyBuilder, cache: _Cache, names: tuple[str, str, str], window: int, *, causal: bool) -> str:
-    """Return an additive mask `[B or 1, 1, S or 1, T]` by causality or sequence ends, and window."""
+    """Return the additive mask `[B or 1, 1, S or 1, T]` for keys after the query or sequence, or before the window."""
     query, key, first = names
     columns = _steps(body, key, None if cache.steps is None else _columns(cache, first), cache)
     if not causal:
@@ -464,7 +461,7 @@ def _channels_first(body: BodyBuilder, position: int) -> str:
 
 
 def _as_given(body: BodyBuilder, x: str) -> str:
-    """Transpose [B, C, S] to [B, S, C], with C divided into the last axes of the first input."""
+    """Transpose [B, C, S] to [B, S, C], and split C into the first input's axes from 2 on."""
     turned, rank = body.Transpose(x, perm=(0, 2, 1)), body.rank(0)
     if rank == 3:
         return turned

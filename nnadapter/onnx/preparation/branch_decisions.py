@@ -13,7 +13,7 @@ THEN, ELSE = "then_branch", "else_branch"
 
 
 class BranchDecision(NamedTuple):
-    """Condition that inputs decided, with its value."""
+    """Condition of `If` nodes that inputs decided, with its value."""
 
     condition: str
     value: bool

@@ -39,7 +39,7 @@ _REAL = frozenset(("float16", "float32", "float64"))
 
 @dataclass(frozen=True, eq=False)
 class DecidingConditions:
-    """Conditions that inputs decide."""
+    """Conditions of `If` nodes that a model's inputs decide before a run."""
 
     prepared: Prepared
     conditions: Conditions
@@ -50,7 +50,7 @@ class DecidingConditions:
 
 
 def decision_of(prepared: Prepared) -> DecidingConditions | None:
-    """Return the conditions that inputs decide."""
+    """Return the computable conditions of a model, or None if they are too costly."""
     value_facts, root_conditions = _decidable_ifs(prepared)
     if value_facts is None or not root_conditions:
         return None
@@ -67,7 +67,7 @@ def decision_of(prepared: Prepared) -> DecidingConditions | None:
 
 @paused_collection
 def decided(decision: DecidingConditions, truths: Sequence[bool]) -> Prepared:
-    """Return the model with branches inlined for these values. Raises InvalidModelError."""
+    """Return the model with `If` branches inlined for these values of conditions. Raises InvalidModelError."""
     prepared = decision.prepared
     takes_then = {index: truths[number] == is_same for index, (number, is_same) in decision.branches.items()}
     names: list[list[str]] = [[] for _ in truths]
@@ -87,7 +87,7 @@ def decided(decision: DecidingConditions, truths: Sequence[bool]) -> Prepared:
 
 
 def _decidable_ifs(prepared: Prepared) -> tuple[_PrecomputableValues | None, dict[int, tuple[str, bool]]]:
-    """Return `If` position -> root condition, and whether it is not negated."""
+    """Return the computable values, and `If` position -> root condition, and whether not negated."""
     condition_names = {
         index: node.inputs[0] for index, node in enumerate(prepared.nodes) if _is_undecided(node, prepared)
     }
@@ -102,7 +102,7 @@ def _decidable_ifs(prepared: Prepared) -> tuple[_PrecomputableValues | None, dic
 
 
 def _decided_before(prepared: Prepared) -> dict[int, bool]:
-    """Return nested `If` nodes with conditions already decided, and the values."""
+    """Return `If` position -> condition value, as in the model's branch decisions."""
     value_facts, root_conditions = _decidable_ifs(prepared)
     if value_facts is None:
         return {}
@@ -125,8 +125,6 @@ def _is_undecided(node: OnnxNode, prepared: Prepared) -> bool:
 
 @dataclass(eq=False)
 class _PrecomputableValues:
-    """Values computable from inputs before the model runs."""
-
     prepared: Prepared
     keys: dict[str, bytes] = field(default_factory=dict)
     """Hashes of values, equal for equal computations on the same inputs."""
@@ -152,7 +150,7 @@ class _PrecomputableValues:
         return shape is not None and prod(shape) == 1
 
     def plain(self, name: str) -> tuple[str, bool]:
-        """Return the value that a condition copies or negates, and whether it copies."""
+        """Return the value that a condition copies or negates through nodes, and whether it copies."""
         graph, is_same = self.prepared.graph, True
         while (index := graph.producer.get(name)) is not None:
             node = self.prepared.nodes[index]
@@ -165,7 +163,7 @@ class _PrecomputableValues:
         return name, is_same
 
     def texts(self, names: Sequence[str]) -> tuple[str, ...]:
-        """Return readable expressions; names if too long."""
+        """Return a readable expression per value; its name if too long."""
         text_by_name: dict[str, str] = {}
         for index in self._cone(names)[0]:  # in topological order, so that shared values are formatted once
             text = self._text_of(index, text_by_name)
@@ -175,7 +173,6 @@ class _PrecomputableValues:
         return tuple(text if len(text) <= _LONGEST_TEXT else repr(name) for name, text in texts.items())
 
     def conditions(self, roots: Sequence[str]) -> Conditions | None:
-        """Return the model that computes the conditions `roots`, unless too costly."""
         prepared = self.prepared
         positions, inputs, shapes = self._cone(roots)
         if len(positions) > _MOST_NODES:
@@ -192,7 +189,7 @@ class _PrecomputableValues:
         return Conditions(in_order, tuple(shapes), tuple(roots), contents)
 
     def _cone(self, roots: Sequence[str]) -> tuple[list[int], set[str], list[str]]:
-        """Return the needed nodes, the inputs that they read, and the inputs whose shapes they read."""
+        """Return the nodes that compute `roots`, the inputs that they read, and the inputs whose shapes they read."""
         graph, constants = self.prepared.graph, self.prepared.constants
         positions, inputs, shapes, waiting = set[int](), set[str](), dict[str, None](), list(roots)
         while waiting:
@@ -303,7 +300,6 @@ def _decides(value: Value) -> bool:
 
 
 def _measured_input(node: OnnxNode, prepared: Prepared) -> str:
-    """Return the model input that a Shape or Size node measures, or an empty name."""
     if node.op_type not in ("Shape", "Size") or not node.is_standard:
         return ""
     name = node.input(0)

@@ -43,7 +43,7 @@ _TAKES_ROOM = frozenset([(MICROSOFT, "GroupQueryAttention")])
 
 
 def takes_room(nodes: Iterable[OnnxNode]) -> bool:
-    """Return whether a node may write into free cache space."""
+    """Return whether a node may write into unused space of its cache input."""
     return any((node.domain, node.op_type) in _TAKES_ROOM for node in nodes)
 
 
@@ -54,7 +54,7 @@ def counts_all(node: OnnxNode, name: str, rank: int) -> bool:
 
 
 def joined_along(node: OnnxNode, name: str, rank: int) -> int | None:
-    """Return the axis along which a node appends to a value."""
+    """Return the axis along which a node appends to a value; None if it does not."""
     if node.op_type == "Concat" and not plain_domain(node.domain):
         return node.integer("axis", 0) % rank if rank else None
     caches = _CACHE_INPUTS.get((plain_domain(node.domain), node.op_type), {})
@@ -76,7 +76,7 @@ _ALL = re.compile(r"(?<![a-z])total(?![a-z])|past.*\+", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class CacheDimensions:
-    """Roles of dynamic dimensions. There is no cache without past lengths."""
+    """Dynamic dimensions by role. Without `past_lengths`, the model has no key-value cache."""
 
     batch: frozenset[Dimension]
     past_lengths: frozenset[Dimension]
@@ -88,7 +88,7 @@ class CacheDimensions:
 
 
 def dimension_at(value: Value, axis: int) -> Dimension:
-    """Return the key of a dynamic dimension."""
+    """Return a dynamic dimension's name, otherwise value name and axis."""
     name = (value.shape or ())[axis]
     return name if isinstance(name, str) else (value.name, axis)
 
@@ -96,7 +96,7 @@ def dimension_at(value: Value, axis: int) -> Dimension:
 def cache_sizes(
     graph: Graph, nodes: Sequence[OnnxNode], inputs: Sequence[Value], stated: Mapping[Dimension, int]
 ) -> dict[Dimension, int]:
-    """Return a size for every dynamic input dimension that agrees with the `stated` ones; empty without a cache."""
+    """Return a size for every dynamic input dimension, including the `stated` ones; empty without a cache."""
     roles = cache_roles(graph, nodes, inputs)
     if not roles.past_lengths:
         return {}
@@ -107,7 +107,7 @@ def cache_sizes(
 
 
 def cache_roles(graph: Graph, nodes: Sequence[OnnxNode], inputs: Sequence[Value]) -> CacheDimensions:
-    """Return the roles of dynamic input dimensions, by names and readers."""
+    """Return the roles of dynamic input dimensions, guessed from names and readers."""
     open_axes = [
         (value, axis)
         for value in inputs
@@ -143,7 +143,7 @@ def cache_roles(graph: Graph, nodes: Sequence[OnnxNode], inputs: Sequence[Value]
 def sizes_of(
     roles: CacheDimensions, rows: int, cached: int, appended: int, encoded: int = DEFAULT_ENCODER_LENGTH
 ) -> dict[Dimension, int]:
-    """Return a size for every dynamic dimension by its role."""
+    """Return a size for every dynamic dimension by its role; `rows` is the batch size."""
     groups = (
         (roles.batch, rows),
         (roles.past_lengths, cached),
@@ -252,7 +252,7 @@ def fits_windows(node: OnnxNode, inputs: Sequence[_Shape]) -> bool:
 
 
 def wide_windows(specialized: Specialized) -> str:
-    """Return the first node with a window wider than its input, or an empty name."""
+    """Return the name of the first node with a window wider than its input; empty if none."""
     return next((node.name for node in specialized.nodes if moves_windows(node) and not _fits(specialized, node)), "")
 
 
@@ -279,7 +279,7 @@ _WEIGHT_AXES: Mapping[str, tuple[int, Callable[[OnnxNode, Array], tuple[int, int
 def sizes_of_weights(
     graph: Graph, nodes: tuple[OnnxNode, ...], constants: Mapping[str, Array], inputs: Mapping[str, Value]
 ) -> dict[Dimension, int]:
-    """Return sizes of dynamic dimensions of `inputs` that weights determine."""
+    """Return sizes of dynamic dimensions of `inputs` that follow from weights of consumers."""
     sizes: dict[Dimension, int] = {}
     for name, value in inputs.items():
         for index in graph.consumers.get(name, ()):
@@ -304,8 +304,6 @@ _IMAGE_RANK = 4
 
 
 class _Sizes(NamedTuple):
-    """Default sizes for the dynamic dimensions of one input, in order."""
-
     of_images: tuple[int, ...]
     of_others: tuple[int, ...]
 
@@ -388,7 +386,7 @@ def check_known_rank(value: Value, shape: tuple[int, ...] | None) -> None:
 
 
 def assumed_inputs(graph: Graph, requested_shapes: Shapes) -> tuple[str, ...]:
-    """Return dynamic inputs that were not requested."""
+    """Return names of inputs with dynamic dimensions and no requested shape."""
     values = (graph.value(name) for name in graph.inputs if name not in requested_shapes)
     return tuple(value.name for value in values if value.shape is not None and value.static_shape is None)
 
@@ -431,7 +429,7 @@ def _all_filled(inputs: Mapping[str, Value], sizes: _Sizes, bound_sizes: Mapping
 
 
 def _with_sizes(value: Value, all_sizes: _Sizes, bound_sizes: Mapping[Dimension, int]) -> tuple[int, ...]:
-    """Return the value's shape. Dynamic sizes come from `bound_sizes`, others are 1, then `all_sizes`."""
+    """Return the value's shape, with sizes from `bound_sizes`; other dynamic ones are 1 on axis 0, then `all_sizes`."""
     shape: list[int] = []
     size_index, sizes = 0, all_sizes.of_images if len(value.shape or ()) >= _IMAGE_RANK else all_sizes.of_others
     for position, dimension in enumerate(value.shape or ()):
@@ -473,7 +471,7 @@ _LARGEST, _MOST_ELEMENTS = 1024, 1 << 24
 
 
 def further_shapes(prepared: Prepared, usual: Shapes) -> Iterator[Shapes]:
-    """Yield other consistent input shapes, without duplicates."""
+    """Yield other input shapes that the model accepts, without duplicates."""
     inputs = {name: prepared.graph.value(name) for name in usual}
     visited_shapes = [usual]
     for sizes in _further_sizes(prepared, list(inputs.values()), _named(inputs, usual)):

@@ -22,7 +22,7 @@ from partition.graph import Value
 
 
 def function_body(prepared: Prepared, position: int) -> onnx.FunctionProto | None:
-    """Return the body of the node at `position` for its input types."""
+    """Return the body of the node at `position` for its input types, or None."""
     node = prepared.nodes[position]
     if not node.since_version:
         return None
@@ -37,7 +37,7 @@ def function_body(prepared: Prepared, position: int) -> onnx.FunctionProto | Non
 
 
 def _further_body(prepared: Prepared, node: OnnxNode) -> onnx.FunctionProto | None:
-    """Return the body with its own ops expanded: a device that refused the node lacks them."""
+    """Return the body with its own ops expanded too: a device that refused the node lacks them."""
     values, constants, opset = _node_facts(prepared, node)
     try:
         body = body_of(node, values, constants, opset)
@@ -62,7 +62,7 @@ def _type(prepared: Prepared, name: str) -> onnx.TypeProto:
 
 
 def expanded(prepared: Prepared, bodies: Bodies) -> tuple[Prepared, tuple[str, ...]] | None:
-    """Return the model with nodes expanded, and their original names, or None if none can be."""
+    """Return the model with the nodes in `bodies` expanded, and each node's original name; None if none can be."""
     model, names = expand_functions(prepared.model, prepared.operators, bodies)
     if model is prepared.model:
         return None
@@ -76,7 +76,7 @@ def expanded(prepared: Prepared, bodies: Bodies) -> tuple[Prepared, tuple[str, .
 
 
 def with_dequantized(prepared: Prepared, positions: Collection[int]) -> Prepared:
-    """Return the model with DequantizeLinear at `positions` folded, up to `limits.FOLDED_BYTES`, and its dependents."""
+    """Fold DequantizeLinear at `positions` and constant nodes after it, up to `limits.FOLDED_BYTES`."""
     folding = Folding(prepared, prepared.constants, limits.FOLDED_BYTES, frozenset(positions))
     for index in prepared.remaining:
         folding.await_evaluation(index, prepared.values)

@@ -29,7 +29,7 @@ _Compute = Callable[[OnnxNode, Sequence[Array]], Any]
 
 
 def plain_result(node: OnnxNode, constants: Mapping[str, Array]) -> Array | None:
-    """Return the result of a node that numpy computes exactly."""
+    """Return a node's result if all inputs are known and numpy computes it exactly, otherwise None."""
     make = _MAKES.get(node.op_type)
     if make is None or len(node.outputs) != 1 or not all(name in constants for name in node.inputs):
         return None
@@ -68,7 +68,6 @@ def _unsqueeze(node: OnnxNode, arrays: Sequence[Array]) -> Array:
 
 
 def _axes(node: OnnxNode, arrays: Sequence[Array]) -> tuple[int, ...]:
-    """Return the axes, an attribute until opset 12, then an input."""
     axes = tuple(arrays[1].tolist()) if len(arrays) > 1 else node.integers("axes")
     if not axes:
         raise ValueError("none may stand for all")
@@ -318,7 +317,7 @@ _STEP = 3
 
 
 def measured(node: OnnxNode, values: Mapping[str, Value], constants: Mapping[str, Array]) -> Array | None:
-    """Return the result of Shape or Size for a known shape."""
+    """Return the result of Shape or Size for known sizes, otherwise None."""
     if not node.is_standard:
         return None
     if node.op_type == "Shape":
@@ -412,7 +411,7 @@ def is_known(graph: Graph, index: int, values: Mapping[str, Value]) -> bool:
 
 
 def may_fold(read: OnnxModel, index: int, dequantizing: Collection[int] = ()) -> bool:
-    """Return whether a node is deterministic on every device; DequantizeLinear only if in `dequantizing`."""
+    """Return whether a node is standard, deterministic, without subgraphs; DequantizeLinear only in `dequantizing`."""
     node = read.nodes[index]
     return (
         node.is_standard
@@ -424,7 +423,7 @@ def may_fold(read: OnnxModel, index: int, dequantizing: Collection[int] = ()) ->
 
 
 def result_bytes(node: OnnxNode, values: Mapping[str, Value], constants: Mapping[str, Array]) -> float:
-    """Return the bytes of a node's results, infinite if unknown."""
+    """Return the bytes of a node's results, possibly estimated, infinite if unknown."""
     sizes = [values[name].nbytes if name in values else None for name in node.outputs if name]
     if all(size is not None for size in sizes):
         return sum(size for size in sizes if size is not None)
@@ -477,7 +476,7 @@ class Folding:
             self._promised.update(filter(None, node.outputs))
 
     def can_evaluate(self, index: int) -> bool:
-        """Return whether a node could be evaluated and was not."""
+        """Return whether a node can be folded from known or queued inputs, and is neither folded nor queued."""
         is_new = index not in self.evaluated and self._promised.isdisjoint(self._read.nodes[index].outputs)
         return is_new and self._reads_known(index) and may_fold(self._read, index, self._dequantizing)
 
@@ -492,7 +491,7 @@ class Folding:
         return not self._promised.isdisjoint(self._read.graph.nodes[index].reads)
 
     def evaluate(self) -> None:
-        """Evaluate the queue; results used only inside it are dropped."""
+        """Evaluate all queued nodes; results that only these read are dropped."""
         graph, inside = self._read.graph, frozenset(self._waiting)
         outputs = frozenset(graph.outputs)
         result_names = [

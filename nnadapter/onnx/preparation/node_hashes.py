@@ -38,7 +38,6 @@ def tensor_bytes(array: Array) -> bytes:
 
 
 def _joined(parts: Iterable[bytes]) -> bytes:
-    """Join length-prefixed parts, so that different lists never collide."""
     return b"".join(b"%d:%b" % (len(part), part) for part in parts)
 
 
@@ -146,7 +145,6 @@ def _input_bytes(graph: Graph, name: str, constants: Mapping[str, Array]) -> byt
 
 
 def _wired(graph: Graph, node_digests: Sequence[bytes]) -> Sequence[bytes]:
-    """Return ancestry hashes; each round covers one more level of producers."""
     sources = [tuple(_sources(graph, node)) for node in range(len(graph.nodes))]
     hashes = list(node_digests)
     for _ in range(DEPTH):

@@ -67,12 +67,12 @@ class Prepared(OnnxModel):
 
     @cached_property
     def types(self) -> Mapping[str, onnx.ValueInfoProto]:
-        """Types that onnx infers at any input shapes."""
+        """Types of all values, as onnx infers them for any input shapes."""
         return self.inference.types(InitialFacts({}, self.constants, range(len(self.nodes)), self.stated))
 
     @cached_property
     def inferred_ranks(self) -> Mapping[str, Value]:
-        """Ranks of values that have none in `values`."""
+        """Values that have no rank in `values`, with inferred ranks."""
         facts = InitialFacts({}, self.constants, range(len(self.nodes)), self.stated)
         return infer_ranks(self.inference, self.nodes, facts, self.values)
 
@@ -120,7 +120,7 @@ def prepare(model: onnx.ModelProto, operators: Operators) -> Prepared:
 
 
 def without_empty_parts(prepared: Prepared) -> Prepared:
-    """Remove Concat inputs that are empty at all sizes."""
+    """Return the model without Concat inputs that are empty at all input shapes."""
     parts = empty_parts(prepared.nodes, prepared.values, prepared.constants)
     if not parts:
         return prepared
@@ -146,7 +146,7 @@ def inline_constant_branches(prepared: Prepared) -> Prepared:
 
 
 def inline_decided_branches(prepared: Prepared, conditions: Mapping[int, bool]) -> Prepared:
-    """Inline branches of `If` nodes by position; their nodes have the `If` as origin. Raises InvalidModelError."""
+    """Inline branches of the `If` nodes in `conditions`, the origins of the new nodes. Raises InvalidModelError."""
     inlined, stands_for = inline_branches(prepared.model, conditions)
     origin = {name: prepared.graph.nodes[position].origins[0] for name, position in stands_for}
     expanded, names = expand_functions(inlined, prepared.operators)
@@ -243,7 +243,6 @@ def specialize(prepared: Prepared, shapes: Shapes) -> Specialized:
 
 
 def _is_as_prepared(prepared: Prepared, shapes: Shapes, remaining_nodes: Sequence[int]) -> bool:
-    """Return whether `prepared.values` still hold: no new facts, all nodes remain."""
     return len(remaining_nodes) == len(prepared.graph.nodes) and prepared.inference.states_already(shapes)
 
 
@@ -283,7 +282,6 @@ def _check_elements(graph: Graph, positions: Sequence[int], values: Mapping[str,
 def _remaining_graph(
     graph: Graph, positions: Sequence[int], constants: frozenset[str], values: Mapping[str, Value]
 ) -> Graph:
-    """Return the remaining graph; derived data is shared if all nodes remain."""
     if len(positions) == len(graph.nodes) and constants == graph.constants:
         return graph.revalued(values)
     return Graph(
@@ -315,7 +313,7 @@ def _contents(tensor: onnx.TensorProto) -> Array:
 
 
 def _reached(graph: Graph, constants: Mapping[str, Array]) -> list[int]:
-    """Return nodes that outputs need, ascending."""
+    """Return ascending positions of nodes that outputs need and `constants` lack."""
     folded = frozenset(name for name in constants if name in graph.producer)
     needed_names = set(filter(None, graph.outputs))
     positions = []
@@ -341,7 +339,7 @@ def _fold(read: OnnxModel, facts: InitialFacts, values: Mapping[str, Value], bud
 def _fold_further(
     read: OnnxModel, folding: Folding, inference: Inference, facts: InitialFacts, values: dict[str, Value]
 ) -> dict[str, Value]:
-    """Fold sizes of partially known shapes and their dependents; return updated facts.
+    """Fold sizes of partially known shapes and their dependents; return updated `values`.
 
     Nodes such as Range are then inferred one by one.
     """

@@ -79,7 +79,7 @@ _SHAPED_BY_DATA = frozenset(
 
 
 def marked(graph: Graph, positions: Sequence[int], values: Mapping[str, Value]) -> Mapping[str, Value]:
-    """Mark shapeless results of nodes with known input shapes as data-dependent."""
+    """Mark values as data-dependent if contents of inputs, not their shapes, determine the shape."""
     if all(Value("", shape=shape).static_shape is not None for shape in {value.shape for value in values.values()}):
         return values
     marked_values = dict(values)
@@ -118,7 +118,7 @@ def empty_parts(
 
 
 def without_parts(model: onnx.ModelProto, parts: Mapping[int, frozenset[int]]) -> onnx.ModelProto:
-    """Return a model without these inputs, by node position."""
+    """Return a model without these inputs; `parts` maps node to input positions."""
     nodes = [copied(node) if position in parts else node for position, node in enumerate(model.graph.node)]
     for position, left_out in parts.items():
         read = [name for index, name in enumerate(nodes[position].input) if index not in left_out]
@@ -128,8 +128,6 @@ def without_parts(model: onnx.ModelProto, parts: Mapping[int, frozenset[int]]) -
 
 
 class _Sizes:
-    """Sizes of Concat inputs that hold at all input shapes."""
-
     def __init__(self, nodes: Sequence[OnnxNode], values: Mapping[str, Value], constants: Mapping[str, Array]) -> None:
         self._values, self._constants = values, constants
         self._makers = {name: node for node in nodes for name in node.outputs if name}
@@ -170,7 +168,7 @@ _Rank = Callable[[Sequence[Value | None]], int | None]
 def infer_ranks(
     inference: Inference, nodes: Sequence[OnnxNode], facts: InitialFacts, values: Mapping[str, Value]
 ) -> Mapping[str, Value]:
-    """Return values with ranks that follow from shape lengths, by name."""
+    """Return the values without rank in `values`, by name, with ranks that follow from shape lengths."""
     rankless = {name for name, value in values.items() if value.shape is None}
     stated, inferred_values = dict(facts.stated), values
     while fresh := {info.name: info for info in _ranked_types(nodes, inferred_values, rankless)}:
@@ -216,7 +214,7 @@ _RULES: Mapping[str, _Rank] = MappingProxyType({"Reshape": _reshaped, "ConstantO
 
 
 class Forward:
-    """Forward pass over a graph. `budget` limits folded bytes; with `dynamic_shapes`, ranks suffice.
+    """Forward inference over a graph, with folding. `budget` limits folded bytes; with `dynamic_shapes`, ranks suffice.
 
     1. `Shape` and `Size` of known shapes are constants.
     2. Unknown results are inferred from their node's inputs alone.
@@ -237,7 +235,7 @@ class Forward:
         """Types for later inference over the entire graph."""
 
     def propagate(self) -> Folding:
-        """Return the folding of all that becomes known, or raise InvalidModelError."""
+        """Visit all nodes; return the folding of what becomes known, or raise InvalidModelError."""
         for index in self._nodes:
             self._visit(index)
         self._folding.evaluate()
