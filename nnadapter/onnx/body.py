@@ -44,7 +44,7 @@ class Body:
     opset: int
 
     def function(self, node: OnnxNode) -> onnx.FunctionProto:
-        """Return an ONNX function, with constants as nodes."""
+        """Return the body as a function for `node`'s op, with constants as nodes."""
         constants = [
             helper.make_node("Constant", [], [name], value=initializer_of(name, array))
             for name, array in self.plain_constants().items()
@@ -160,12 +160,12 @@ class BodyBuilder:
         return None if size is None or isinstance(size, str) else size
 
     def width(self, position: int, axis: int = -1) -> int | None:
-        """Return a static dimension of an input."""
+        """Return a dimension of an input, None if not static."""
         size = self.size(position, axis)
         return size if type(size) is int else None
 
     def integers(self, position: int) -> tuple[int, ...]:
-        """Return the integers in an input, possibly symbolic, or raise Refusal."""
+        """Return the integers in an input, possibly symbolic; raise Refusal if unknown."""
         items = self._integers(position)
         return tuple(self.contents(position).reshape(-1).tolist()) if items is None else items
 
@@ -173,7 +173,7 @@ class BodyBuilder:
         return len(self.shape(position))
 
     def dtype(self, position: int | None = None) -> str:
-        """Return the data type of an input, by default of the first real-valued one."""
+        """Return the data type of an input, by default the first floating-point one, otherwise input 0."""
         if position is not None:
             return str(self.value(position).dtype)
         names = (str(value.dtype) for value in self._values if value is not None)
@@ -196,16 +196,16 @@ class BodyBuilder:
         return bool(self.node.output(position))
 
     def constant_of(self, name: str) -> Array | None:
-        """Return the contents of a body constant."""
+        """Return the contents of a body constant; None if symbolic or unknown."""
         contents = self._constants.get(name)
         return contents.plain() if isinstance(contents, SymbolicArray) else contents
 
     def invalid(self, problem: str) -> Refusal:
-        """Return a refusal as "OP_TYPE problem"."""
+        """Return a refusal with the message "OP_TYPE problem"."""
         return Refusal(Reason.INVALID_NODE, f"{self.node.op_type} {problem}")
 
     def unsupported(self, name: str, problem: str, kind: str = "attribute") -> Refusal:
-        """Return a refusal as "KIND 'NAME' of OP_TYPE problem"."""
+        """Return a refusal with the message "KIND 'NAME' of OP_TYPE problem"."""
         return Refusal(Reason.UNSUPPORTED_ATTRIBUTE, f"{kind} {name!r} of {self.node.op_type} {problem}")
 
     def constant(self, contents: Any, dtype: str = "int64") -> str:
@@ -253,7 +253,7 @@ class BodyBuilder:
         return self.Reshape(x, self.constant(sizes))
 
     def finish(self, outputs: Sequence[str]) -> Body:
-        """Return the body; copies outputs that no inner node produces."""
+        """Return the body; outputs that no inner node computes, or that repeat, are copied by Identity."""
         output_names = [name if self.wants(position) else "" for position, name in enumerate(outputs)]
         defined_names: set[str] = set(self._names) | self._constants.keys()
         for position, name in enumerate(output_names):
@@ -283,17 +283,17 @@ def sliced(body: BodyBuilder, x: str, axis: int, begin: int, end: int | str) -> 
 
 
 def parts_along(body: BodyBuilder, x: str, axis: int, sizes: Sequence[int]) -> tuple[str, ...]:
-    """Add a Split into parts of these sizes."""
+    """Add a Split along `axis` into parts of these sizes."""
     return body.add_several("Split", (x, body.constant(tuple(sizes))), len(sizes), axis=axis)
 
 
 def length_of(body: BodyBuilder, x: str, axis: int) -> str:
-    """Add one dimension of a value, as a one-element vector."""
+    """Add the size of `x` along `axis`, as a one-element vector."""
     return body.Gather(body.Shape(x), body.constant((axis,)))
 
 
 def steps_along(body: BodyBuilder, x: str, axis: int, size: int | None) -> str:
-    """Add the integers 0 to size - 1 along an axis of `x`, as a constant if size is static."""
+    """Add the integers from 0 to `size` - 1; if None, `size` is that of `x` along `axis`."""
     if type(size) is int:
         return body.constant(np.arange(size))
     scalar = body.Squeeze(length_of(body, x, axis)) if size is None else body.constant(size)
@@ -322,7 +322,7 @@ def function_op(
     domain: str = MICROSOFT,
     newest: int = NEWEST_OPSET,
 ) -> Callable[[BodyRule], BodyRule]:
-    """Return a decorator that registers a body rule, up to opset `newest`, and its op's schema."""
+    """Return a decorator that registers a rule for an op's body, up to opset `newest`, and its schema."""
 
     def register(rule: BodyRule) -> BodyRule:
         add_schema(op_type, inputs, outputs, attributes, required=required, domain=domain)

@@ -42,7 +42,7 @@ class SeparateTensor(NamedTuple):
 
 
 def separated(model: onnx.ModelProto) -> tuple[bytes, list[SeparateTensor]]:
-    """Take large constants out of `model`; return its bytes and the constants."""
+    """Remove the contents of large constants from `model`, in place; return its bytes and the constants."""
     from nnadapter.onnx.references import array_of, set_place, with_contents, without_contents
 
     separate_tensors: list[SeparateTensor] = []
@@ -118,7 +118,7 @@ _ELSEWHERE = frozenset({"EPContext"})
 
 
 def canonical(model: onnx.ModelProto) -> Canonical:
-    """Return the canonical form of an ONNX model.
+    """Return the canonical form of an ONNX model, independent of value names.
 
     Raises:
         NotCanonicalError: a field or op has unknown effects.
@@ -139,8 +139,6 @@ def canonical(model: onnx.ModelProto) -> Canonical:
 
 
 class _Scope:
-    """Numbering of a graph's value names; absent values are -1."""
-
     def __init__(self, graph: onnx.GraphProto, around: _Scope | None) -> None:
         node_outputs = (name for node in graph.node for name in node.output)
         listed = (row.name for rows in (graph.input, graph.initializer) for row in rows)
@@ -161,8 +159,6 @@ class _Scope:
 
 
 class _Writer:
-    """Writer of graphs as plain data, with shapes and constants."""
-
     def __init__(self) -> None:
         self.shapes: list[Any] = []
         self.constants: list[Contents] = []

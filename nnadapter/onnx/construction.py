@@ -131,7 +131,7 @@ def with_nodes(model: onnx.ModelProto, nodes: Iterable[onnx.NodeProto]) -> onnx.
 
 
 def with_inputs_for(model: onnx.ModelProto, names: Collection[str]) -> onnx.ModelProto:
-    """Return the model with these initializers as inputs without contents."""
+    """Return the model with these initializers as inputs instead."""
     if not names:
         return model
     input_names = {value.name for value in model.graph.input}
@@ -192,7 +192,7 @@ def add_constants(graph: GraphProto, constants: Mapping[str, Array]) -> None:
 
 
 def untyped(names: Iterable[str]) -> list[onnx.ValueInfoProto]:
-    """Return infos with names only, skipping absent ones."""
+    """Return a ValueInfoProto without type for each nonempty name."""
     return [onnx.ValueInfoProto(name=name) for name in names if name]
 
 
@@ -335,7 +335,7 @@ def types_of(op_type: str, opset: int) -> Types:
 
 @memoize(1024)
 def first_opset(op_type: str, at_least: int) -> int:
-    """Return the oldest opset, at least `at_least`, with an ONNX op."""
+    """Return the oldest opset, at least `at_least`, with an ONNX op; one after the newest if none."""
     newest = onnx.defs.onnx_opset_version()
     opsets = (opset for opset in range(at_least, newest + 1) if since_version("", op_type, opset) is not None)
     return next(opsets, newest + 1)

@@ -31,7 +31,7 @@ from partition.graph import DTYPE_OF_ELEMENT_TYPE
 
 @dataclass(slots=True)
 class Overrides:
-    """Copy of the overrides that ONNX Runtime's `SessionOptions` holds but does not return."""
+    """Replacements that ONNX Runtime's `SessionOptions` holds for parts of a model but does not return."""
 
     initializers: dict[str, Any] = field(default_factory=dict)
     """Initializer name -> replacement, an object with a method `numpy()`."""
@@ -108,13 +108,10 @@ def _dimensions(values: Iterable[onnx.ValueInfoProto]) -> Iterable[Any]:
 def refer_to_files(
     model: onnx.ModelProto, path: str | None, label: str, in_memory: Mapping[str, memoryview] | None = None
 ) -> None:
-    """Replace external data by references if large, and by contents if small.
+    """Replace external data in `model` by references if large, and by contents if small.
 
-    Args:
-        model: changed in place; references to the file at `path` itself stay.
-        path: if None, files are searched in the working directory, as in ONNX Runtime.
-        label: the model's name in messages.
-        in_memory: file name -> contents.
+    References to the file at `path` itself stay. If `path` is None, files are searched in the working directory, as in
+    ONNX Runtime. `in_memory` maps file names to contents.
 
     Raises:
         ModelFileError: a file is missing, too short, or outside of the model's folder.
@@ -158,7 +155,7 @@ class _Files:
             ) from error
 
     def _resolve(self, location: str) -> tuple[Path, os.stat_result]:
-        """Return path and status of a regular file in the model's folder."""
+        """Return path and status of a regular file in the model's folder, or raise ValueError."""
         model = Path(self._path or "model")
         path = (model.parent / location).resolve()
         folders = (model.parent.resolve(), model.resolve().parent)
@@ -209,7 +206,7 @@ def _within(part: onnx.GraphProto | onnx.FunctionProto) -> Iterator[TensorProto]
 
 
 def skeleton_of(file: BinaryIO, path: Path) -> bytes | None:
-    """Return a serialized model whose large initializers refer to its file, if it has any."""
+    """Return a model's contents with references instead of large initializers; None if there are none."""
     status = os.fstat(file.fileno())
     if status.st_size < references.REFERRED_BYTES:
         return None
@@ -222,8 +219,6 @@ def skeleton_of(file: BinaryIO, path: Path) -> bytes | None:
 
 @dataclass(slots=True)
 class _Writer:
-    """Rewriter that replaces large raw data by references."""
-
     contents: Contents
     path: Path
     stamp: str
@@ -264,11 +259,8 @@ def load_model(
 ) -> onnx.ModelProto:
     """Load a model, with large weights as references (`references`).
 
-    Args:
-        source: path, contents, or model.
-        external_data: resolve external data files.
-        folder: folder of external data if `source` is no path; default: working directory.
-        overrides: replacements for initializers, dynamic dimensions and files.
+    With `external_data`, external data files are resolved: in `folder` if `source` is no path, by default the working
+    directory.
 
     Raises:
         ModelFileError: a file is missing or cannot be read.
@@ -383,7 +375,7 @@ def _parse(contents: bytes, label: str) -> onnx.ModelProto:
 
 
 def _unreadable(contents: bytes, size: int, label: str) -> InvalidModelError:
-    """Return the error for contents that protobuf cannot parse, of which the first eight bytes suffice."""
+    """Return the error for an unparsable file of `size` bytes; the first eight bytes of `contents` suffice."""
     if contents[4:8] == b"ORTM":
         return InvalidModelError(
             f"{label} is in ONNX Runtime's own format, expected ONNX; give the ONNX file it was made from"

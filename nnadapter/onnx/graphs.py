@@ -124,7 +124,7 @@ def constant_value(name: str, array: Array) -> Value:
 
 
 def operand_type(value: Value) -> OperandType | None:
-    """Return the operand type of a value; None for other kinds and dynamic shapes."""
+    """Return the operand type of a value; None for dynamic shapes and types that the adapter IR lacks."""
     dimensions, dtype = value.static_shape, value.dtype or ""
     return OperandType(DataType(dtype), dimensions) if dimensions is not None and dtype in _OPERAND_TYPES else None
 
@@ -211,7 +211,7 @@ OLDEST_IR = 4
 
 
 def node_names(model: ModelProto) -> tuple[str, ...]:
-    """Return a stable, unique name per node: its own, or op type and position."""
+    """Return a stable, unique name per node: its own, or op type and position if that is missing or repeated."""
     names = [node.name for node in model.graph.node]
     name_counts = Counter(names)
     existing_names = set(name_counts)
@@ -222,7 +222,7 @@ def node_names(model: ModelProto) -> tuple[str, ...]:
 
 
 def free_name(base: str, existing_names: set[str]) -> str:
-    """Return `base`, with a number if the name exists, and add the result to `existing_names`."""
+    """Return `base`, with a number appended if the name exists, and add the result to `existing_names`."""
     name, number = base, 1
     while name in existing_names:
         name, number = f"{base}_{number}", number + 1
@@ -231,7 +231,7 @@ def free_name(base: str, existing_names: set[str]) -> str:
 
 
 def read_nodes(model: ModelProto, origins: Sequence[tuple[str, ...]] | None = None) -> tuple[Node, ...]:
-    """Return the unchecked nodes of a model's graph; by default, each is its own origin."""
+    """Return the nodes of a model's graph, without checks; by default, each is its own origin."""
     return tuple(
         node_of(node, name, None if origins is None else origins[index])
         for index, (name, node) in enumerate(zip(node_names(model), model.graph.node, strict=True))
@@ -239,7 +239,7 @@ def read_nodes(model: ModelProto, origins: Sequence[tuple[str, ...]] | None = No
 
 
 def node_of(proto: NodeProto, name: str, origins: tuple[str, ...] | None = None) -> Node:
-    """Return a node; its origin defaults to itself."""
+    """Convert a NodeProto to a node called `name`, by default its own origin."""
     return Node(
         name,
         proto.op_type,

@@ -31,13 +31,13 @@ from partition.graph import ELEMENT_TYPE_OF_DTYPE, Value
 
 
 class DeclaredTypes:
-    """Declared types of values, read lazily, for ops of other domains."""
+    """Types that a model declares for its values and outputs, read lazily."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
         self._graph = model.graph
 
     def types(self, names: Sequence[str], values: Mapping[str, Value]) -> dict[str, onnx.ValueInfoProto]:
-        """Return the declared types of these values, or none unless all are static."""
+        """Return the declared types of `names`, with input sizes from `values`; none unless all become static."""
         types_by_name = {
             name: self._with_static_sizes(self._by_name[name], values) for name in names if name in self._by_name
         }
@@ -77,7 +77,7 @@ _Rule = Callable[[OnnxNode, Sequence[Shape]], Shape | None]
 
 
 def has_rule(node: OnnxNode) -> bool:
-    """Return whether onnx may infer wrong result shapes for a node."""
+    """Return whether a rule corrects a node's result shapes, which onnx may infer wrongly."""
     if (node.op_type not in _RULES and node.op_type != "Attention") or node.domain:
         return False
     if not node.since_version or node.contradiction:
@@ -95,7 +95,7 @@ def has_rule(node: OnnxNode) -> bool:
 def true_shapes(
     node: OnnxNode, inputs: Sequence[OpenShape | None], inferred: Mapping[str, OpenShape | None]
 ) -> Mapping[str, OpenShape]:
-    """Return corrected result shapes by name; `inferred` are onnx's."""
+    """Return correct result shapes of a node that has a rule, by name; `inferred` are onnx's."""
     if node.op_type == "Attention":
         products = _attended(node, inputs, inferred.get(node.output(_PRODUCTS)))
         return {node.output(_PRODUCTS): products} if products else {}
@@ -105,7 +105,7 @@ def true_shapes(
 
 
 def _attended(node: OnnxNode, inputs: Sequence[OpenShape | None], products: OpenShape | None) -> OpenShape | None:
-    """Return the shape of the query-key products with an unknown number of keys; None if that number is static."""
+    """Return the shape of query-key products with an unknown number of keys; None if that number is static."""
     key, past = inputs[1], inputs[4] if node.input(4) else (0, 0, 0)
     counts = (shape and shape[-2] for shape in (key, past))
     return (*products[:-1], None) if products and not all(isinstance(count, int) for count in counts) else None
@@ -200,7 +200,7 @@ def _contradictions_told() -> Iterator[None]:
 
 
 class Inference:
-    """Inference over one model, for various input shapes and constants."""
+    """Type and shape inference over one model, for various input shapes and constants."""
 
     def __init__(self, read: OnnxModel) -> None:
         self._read = read
@@ -216,13 +216,13 @@ class Inference:
 
     @cached_property
     def has_rules(self) -> bool:
-        """True if an op needs a type rule or a schema that onnx lacks."""
+        """True if an op has a type rule, or `has_further` is true."""
         kinds = {(node.domain, node.op_type) for node in self._read.nodes}
         return self.has_further or any(kind in self._rules for kind in kinds)
 
     @cached_property
     def has_further(self) -> bool:
-        """True if onnx lacks the schema of an op."""
+        """True if nnadapter adds the schema of an op."""
         kinds = {(node.domain, node.op_type, node.since_version) for node in self._read.nodes}
         return any(is_further(*kind) for kind in kinds)
 
@@ -232,7 +232,7 @@ class Inference:
 
     @_contradictions_told()
     def values(self, facts: InitialFacts) -> dict[str, Value]:
-        """Return type and shape of the remaining nodes' values, or raise InvalidModelError."""
+        """Return type and shape of values of the nodes in `facts`, or raise InvalidModelError."""
         skeleton, types = self._infer_corrected(facts)
         values_by_name = values_of(types.values())
         read = (tensor.name for tensor in skeleton.graph.initializer)
@@ -322,7 +322,7 @@ class Inference:
         }
 
     def agrees(self, facts: InitialFacts) -> bool:
-        """Return whether inference accepts the model with these facts."""
+        """Return whether strict inference finds no conflict in the model with these facts."""
         try:
             self._infer_corrected(facts, strict=True)
         except FAILURES as error:
@@ -332,7 +332,7 @@ class Inference:
     def _infer_corrected(
         self, facts: InitialFacts, *, strict: bool = False
     ) -> tuple[onnx.ModelProto, dict[str, onnx.ValueInfoProto]]:
-        """Return the skeleton and its inferred types, in which corrected results replace wrong ones."""
+        """Infer types, with corrected results instead of wrong ones. Return the inferred model and the types."""
         corrected: dict[int, Types] = {}
         while True:
             remaining_nodes = [index for index in facts.nodes if index not in corrected] if corrected else facts.nodes
@@ -349,7 +349,7 @@ class Inference:
             corrected.update(fresh)
 
     def _corrections(self, index: int, types: Types, constants: Mapping[str, Array]) -> Types:
-        """Return corrected result types, none if inference is right."""
+        """Return a node's result types, corrected; none if inference is right."""
         node = self._read.nodes[index]
         input_infos = [
             array_info(name, constants[name]) if name in constants else types.get(name) for name in node.inputs

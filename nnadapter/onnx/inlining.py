@@ -39,7 +39,7 @@ def schema_body(op_type: str, version: int, domain: str) -> onnx.FunctionProto |
 def typed_body(
     node: onnx.NodeProto, version: int, domain: str, opset: int, types: Sequence[onnx.TypeProto]
 ) -> onnx.FunctionProto | None:
-    """Return the body of a function node for these input types, or None.
+    """Return the body that onnx defines for a node with these input types, or None.
 
     CastLike to a known type becomes Cast, so that constants can be folded.
     """
@@ -107,10 +107,11 @@ def expand_functions(
     bodies: Bodies = {},  # noqa: B006
     nodes: Sequence[Node] | None = None,
 ) -> tuple[onnx.ModelProto, tuple[str, ...]]:
-    """Expand functions in the main graph. Return the model (the same if nothing is expanded), and origin names.
+    """Expand functions in the main graph; return the model (the same if there are none), and each node's original name.
 
     A body is used only if its ops mean the same under the model's opsets. Inner values are prefixed with the node's
-    first output, inner nodes with its name; other nodes keep the names of `node_names`. `bodies` forces expansion.
+    first output, inner nodes with its name; other nodes keep the names of `node_names`. `bodies`, by node name, are
+    always used.
     """
     library = _Library.of(model, operators, bodies)
     names = node_names(model) if nodes is None else tuple(node.name for node in nodes)
@@ -148,7 +149,7 @@ class _Library:
         return cls(functions, opsets_of(model.opset_import), operators, bodies)
 
     def body(self, node: onnx.NodeProto, name: str) -> onnx.FunctionProto | None:
-        """Return the function that replaces the node."""
+        """Return the function that replaces a node, if any."""
         if name in self.needed_names:
             return self._usable(self.needed_names[name])
         domain = plain_domain(node.domain)
@@ -181,7 +182,7 @@ class _Library:
     def expanded(
         self, node: onnx.NodeProto, name: str, existing_names: set[str], depth: int = _DEEPEST
     ) -> Iterator[onnx.NodeProto]:
-        """Yield the expansion of a node; adds new names to `existing_names`."""
+        """Yield the nodes that replace a node, or itself; adds to `existing_names`."""
         body = self.body(node, name) if depth else None
         if body is None:
             yield node
@@ -215,10 +216,7 @@ class _Library:
 def _instance(
     body: onnx.FunctionProto, node: onnx.NodeProto, name: str, existing_names: set[str]
 ) -> list[onnx.NodeProto]:
-    """Return the body's nodes with names and attributes of a call.
-
-    Outputs that are also inputs or other outputs are copied by Identity.
-    """
+    """Return copies of the body's nodes for the call `node`, with unique names."""
     call = _FunctionCall(
         next(filter(None, node.output), name),
         existing_names,
@@ -264,7 +262,6 @@ class _FunctionCall:
         return self.names[inner] if inner else ""
 
     def _attributes(self, stated: Iterable[onnx.AttributeProto]) -> Iterator[onnx.AttributeProto]:
-        """Yield attributes with references resolved; unresolved ones are dropped."""
         for attribute in stated:
             referred = attribute.ref_attr_name
             source = self.attributes.get(referred) if referred else attribute
@@ -287,7 +284,7 @@ class _FunctionCall:
 def inline_branches(
     model: onnx.ModelProto, conditions: Mapping[int, bool]
 ) -> tuple[onnx.ModelProto, Sequence[tuple[str, int]]]:
-    """Replace `If` nodes by a branch. Also return, per node, its name and its position, or its `If`'s, in `model`.
+    """Replace `If` nodes by a branch. Also return each new node's name, and the position in `model` that it comes from.
 
     1. Inner nodes and values are prefixed, as in `If_3/Add_1`; names local to nested graphs stay.
     2. Branch outputs take the names of the `If` node's outputs; captured or repeated ones are copied by `Identity`.

@@ -98,7 +98,6 @@ class _NodeForm(NamedTuple):
 def _contradiction(
     op_type: str, since_version: int, domain: str, form: tuple[tuple[tuple[str, int], ...], int, int, tuple[int, ...]]
 ) -> str:
-    """Memoized by a plain tuple of `_NodeForm`'s fields, which is cheaper to build and hash."""
     rules = _rules(op_type, since_version, domain)
     return next(_contradictions(_NodeForm(*form), rules), "") if rules else ""
 
@@ -193,7 +192,7 @@ class OnnxNode:
 
     @property
     def bodies(self) -> tuple[tuple[str, Counter[str]], ...]:
-        """Subgraph attributes, with counts of op types at any depth."""
+        """Names of subgraph attributes, with counts of op types at any depth."""
         if not self.attributes:
             return ()
         graphs = ((name, value) for name, value in self.attributes.items() if hasattr(value, "node"))
@@ -260,10 +259,9 @@ def _op_types(graph: Any) -> Counter[str]:
 
 
 def read_node(proto: onnx.NodeProto, name: str, since_version: int, node: Node | None = None) -> OnnxNode:
-    """Return a node without its protobuf.
+    """Convert a NodeProto.
 
-    `name` is unique in the graph, `since_version` is 0 without schema, and `node` is the same node as already read,
-    without attributes.
+    `name` is unique in the graph, `since_version` is 0 without schema, and `node` is the same node as already read.
     """
     node = node_of(proto, name) if node is None else node
     stated = proto.attribute  # most nodes state none
@@ -304,7 +302,7 @@ class Operators:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class OnnxModel:
-    """Model with its nodes read; `nodes[i]` is node i of `graph` and of the message."""
+    """Model with its nodes read; `nodes[i]` is node i of `graph` and of `model.graph`."""
 
     model: onnx.ModelProto
     graph: Graph

@@ -37,9 +37,9 @@ def check_versions(model: ModelProto) -> None:
 
 
 def with_imports(model: ModelProto, domains: Iterable[str]) -> ModelProto:
-    """Add missing imports of com.microsoft among `domains`.
+    """Add the import of com.microsoft if `domains` contains it and the model lacks it.
 
-    ONNX Runtime's tools omit them; it loads such models, but onnx rejects them.
+    ONNX Runtime's tools omit it; it loads such models, but onnx rejects them.
     """
     missing = {MICROSOFT}.intersection(domains) - {entry.domain for entry in model.opset_import}
     if not missing:
@@ -185,7 +185,7 @@ def _makes_sparse(node: NodeProto) -> bool:
 
 
 def _dense(sparse: SparseTensorProto, name: str, room: int) -> Array:
-    """Return the dense array. Source: onnx.proto, `SparseTensorProto`: indices are linear, or coordinates."""
+    """Return the dense array; raise InvalidModelError beyond `room` bytes."""
     dimensions = tuple(sparse.dims)
     try:
         values, indices = numpy_helper.to_array(sparse.values), numpy_helper.to_array(sparse.indices)

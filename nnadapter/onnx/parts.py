@@ -65,7 +65,7 @@ def check_equations_in(source: str | os.PathLike[str] | bytes) -> None:
 
 
 def _places(nodes_by_function: dict[FunctionKey, list[onnx.NodeProto]]) -> set[_Place]:
-    """Return the places of all equations: Einsum's, and function attributes that are passed on to one."""
+    """Return op and attribute of all equations: Einsum's, and function attributes passed on to one."""
     handed_on: dict[_Place, list[_Place]] = {}
     for function, inside in nodes_by_function.items():
         for place, attribute_name in _references(inside):
@@ -125,7 +125,7 @@ class SizedCase(NamedTuple):
 
     @property
     def rough(self) -> object:
-        """Coarser key: no per-channel reals, and only equality of sizes above 1."""
+        """Coarser key without per-channel reals, in which sizes above 1 count only by equality."""
         numbers: dict[int | str | None, str] = {}
         shapes = (
             shape
@@ -139,7 +139,7 @@ class SizedCase(NamedTuple):
 
 
 class Parts:
-    """Extractor of nodes as models with typed inputs."""
+    """Extractor of a model's nodes as models with typed inputs."""
 
     def __init__(
         self,
@@ -200,7 +200,7 @@ class Parts:
         return self._values.get(name)
 
     def cases(self, positions: Collection[int] | None = None) -> dict[object, list[int]]:
-        """Group nodes by op, attributes and data types, so that only sizes and constants differ in a group."""
+        """Group positions of nodes by op, attributes and data types, without nodes with untyped inputs."""
         positions_by_case: dict[object, list[int]] = {}
         for position in range(len(self._model.graph.node)) if positions is None else positions:
             node = self._model.graph.node[position]
@@ -209,7 +209,7 @@ class Parts:
         return positions_by_case
 
     def sized_cases(self, positions: Sequence[int]) -> dict[SizedCase, list[int]]:
-        """Group nodes by the same facts, sizes and constants. Dynamic sizes count only by equality."""
+        """Group positions by `cases`, sizes and constants. Dynamic sizes count only by equality."""
         positions_by_case: dict[SizedCase, list[int]] = {}
         for position in positions:
             positions_by_case.setdefault(self._sized_case(self._model.graph.node[position]), []).append(position)
@@ -236,7 +236,7 @@ class Parts:
         return SizedCase(self._case(node), tuple(shapes) if holds_graph(node) else _nameless(shapes), digests, few)
 
     def part(self, positions: Sequence[int]) -> onnx.ModelProto:
-        """Return the nodes at `positions`, ascending, as a model."""
+        """Return the nodes at ascending `positions` as a model."""
         nodes = [self._model.graph.node[position] for position in positions]
         produced_names = dict.fromkeys(name for node in nodes for name in node.output)
         read = dict.fromkeys(name for node in nodes for name in _reads(node) if name not in produced_names)

@@ -46,7 +46,7 @@ _HAS_INFERENCE: Mapping[str, float] = {"LayerNormalization": 17, "ThresholdedRel
 
 
 def is_like_input(domain: str, op_type: str, version: int) -> bool:
-    """Return whether onnx does not infer an op that keeps its input's type."""
+    """Return whether an op keeps its input's type, which onnx does not infer."""
     if plain_domain(domain):
         return domain == MICROSOFT and op_type in _OF_MICROSOFT
     return op_type in _LIKE_FIRST_INPUT and version < _HAS_INFERENCE.get(op_type, inf)
@@ -58,7 +58,7 @@ def stand_in(node: onnx.NodeProto) -> onnx.NodeProto:
 
 
 def with_stand_ins(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Replace nodes by `stand_in` as needed; returns the same object if there are none."""
+    """Replace nodes by `stand_in` if `is_like_input`; returns the same object if there are none."""
     nodes = model.graph.node
     if all(node.op_type not in LIKE_INPUT for node in nodes):
         return model
@@ -185,7 +185,7 @@ def _types(graph: onnx.GraphProto) -> Types:
 
 @dataclass(slots=True)
 class _Followed:
-    """Values that data propagation follows in a model."""
+    """Values of a model with contents that onnx's data propagation computes."""
 
     names: set[str]
     functions: frozenset[FunctionKey]
@@ -247,7 +247,7 @@ class _Followed:
         return len(shape) == 1 and isinstance(shape[0], int) and shape[0] > _LONGEST_SHAPE
 
     def _alike(self, node: onnx.NodeProto) -> onnx.NodeProto | None:
-        """Return a node that replaces `node`; None if its results become inputs instead."""
+        """Return a similar node that does not propagate; None if its results become inputs instead."""
         if node.op_type not in _ALIKE or plain_domain(node.domain):
             return None
         return helper.make_node("Max", node.input, node.output, node.name) if self.opset >= _ALIKE_SINCE else node

@@ -84,7 +84,7 @@ def place_of(tensor: TensorProto) -> dict[str, str]:
 
 
 def is_read(tensor: TensorProto) -> bool:
-    """Return whether a tensor's contents are in the model's own file."""
+    """Return whether a tensor refers to bytes of a file that are read, not mapped."""
     return is_reference(tensor) and place_of(tensor).get(_KIND) == READ
 
 
@@ -133,7 +133,7 @@ def fits(tensor: TensorProto, length: int) -> bool:
 def refer(tensor: TensorProto, path: Path, stamp: str, offset: int, length: int, *, is_own: bool) -> None:
     """Make a tensor refer to a file, with `stamp` from `stamp_of`, and offset and length in bytes.
 
-    `is_own` marks the model's own file, which is read instead of mapped.
+    The model's own file (`is_own`), and unaligned bytes, are read instead of mapped.
     """
     aligned = offset % helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize == 0
     kind = MAPPED if aligned and not is_own else READ
@@ -218,7 +218,7 @@ def _copy_without(message: Message, copy: Message, left_out: str) -> None:
 
 
 def stamp_of(status: os.stat_result) -> str:
-    """Return a text that changes with the file."""
+    """Return a text that identifies a file's version by inode, size and times."""
     return f"{status.st_dev}:{status.st_ino}:{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}"
 
 
@@ -237,7 +237,6 @@ def identity_of(tensor: TensorProto) -> Hashable:
 
 
 def _looked_up(tensor: TensorProto) -> Array:
-    """Return the contents at a place, which identifies the array's contents."""
     place = place_of(tensor)
     contents = _PLACES[place[_KIND]](place)
     contents.flags.writeable = False
@@ -295,7 +294,6 @@ _PLACES: Mapping[str, Callable[[Mapping[str, str]], Array]] = {
 
 @contextmanager
 def _opened(place: Mapping[str, str]) -> Iterator[Any]:
-    """Open the file of a place, or raise if it changed."""
     try:
         file = Path(place["location"]).open("rb", buffering=0)  # noqa: SIM115  closed below
     except OSError as error:
@@ -333,7 +331,7 @@ _MOST_THREADS = 4
 
 
 class ReadingAhead:
-    """Prefetcher of tensors in the model's own file, if large enough.
+    """Prefetcher of tensors for which `is_read`, if 16 MiB or more in all are not in memory.
 
     While the arrays live, `array_of` returns them. It also reports errors of unreadable tensors, skipped here.
     """
@@ -357,7 +355,7 @@ class ReadingAhead:
             raise
 
     def finish(self) -> list[Array]:
-        """Return all arrays, when complete."""
+        """Wait for all reads, and return the arrays."""
         try:
             _read_pending(self._left, self._arrays)
         finally:
@@ -371,7 +369,7 @@ class ReadingAhead:
 
 
 def read_ahead(tensors: Iterable[TensorProto]) -> list[Array]:
-    """Read tensors in the model's own file in threads."""
+    """Read tensors like `ReadingAhead`; return arrays, which `array_of` finds while they live."""
     return ReadingAhead(tensors).finish()
 
 

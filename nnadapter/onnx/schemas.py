@@ -34,7 +34,7 @@ ExternalConverter = Callable[[Any, Any], None]
 
 
 def external_name(domain: str, op_type: str, since_version: int) -> str:
-    """Return the entry point name of a converter."""
+    """Return the entry point name of an external converter."""
     return f"{domain}.{op_type}-{since_version}"
 
 
@@ -77,7 +77,7 @@ def provider_text(
 
 
 def key_of(name: str) -> tuple[str, str, int] | None:
-    """Parse an entry point name, or return None."""
+    """Return domain, op type and version in a converter's entry point name; None if malformed."""
     path, _, version = name.rpartition("-")
     domain, _, op_type = path.rpartition(".")
     if not (domain and op_type and version.isascii() and version.isdecimal() and version[0] != "0"):
@@ -204,7 +204,7 @@ def _is_type(value: object) -> bool:
 
 
 def further_schema(domain: str, op_type: str) -> FurtherSchema | None:
-    """Return the schema of an op that onnx lacks."""
+    """Return the schema that nnadapter adds for an op, or None."""
     family = _FAMILIES.get(domain)
     if family is not None:
         import_module(family)

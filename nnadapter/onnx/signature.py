@@ -96,7 +96,6 @@ class Signature:
 
     @cached_property
     def _forms(self) -> Mapping[str, tuple[np.dtype[Any], int, Sequence[tuple[int, int]]]]:
-        """Data type, rank and static (axis, size) pairs, for arrays of declared rank."""
         return {
             name: (dtype, len(shape), [(axis, size) for axis, size in enumerate(shape) if type(size) is int])
             for name, dtype in self.dtypes.items()
@@ -105,7 +104,7 @@ class Signature:
 
     @cached_property
     def _declared(self) -> tuple[Sequence[int], Sequence[int], Sequence[int]] | None:
-        """Ranks, and positions and values of static sizes; None if a rank is not declared."""
+        """Ranks, positions of static sizes in concatenated shapes, and these sizes; None if a rank is not declared."""
         shapes = [value.shape for value in self.by_name.values()]
         declared_shapes = [shape for shape in shapes if shape is not None]
         if len(declared_shapes) < len(shapes):
@@ -152,7 +151,6 @@ class Signature:
         return dict.fromkeys(self._optional) | checked if self._optional else checked
 
     def _fits(self, name: str, fed_value: Any) -> bool:
-        """Return whether it is an array as declared: fast path for most feeds."""
         form = self._forms.get(name)
         if form is None or not (type(fed_value) is np.ndarray or isinstance(fed_value, FedTensor)):
             return False
@@ -310,7 +308,7 @@ def _names(declared: Sequence[int | str | None]) -> str:
 
 
 def read_shapes(input_shapes: object) -> list[dict[str, tuple[int, ...]]]:
-    """Return input shapes as a list of sets, or raise InvalidInputError."""
+    """Return one or several sets of input shapes as a list, or raise InvalidInputError."""
     several = [input_shapes] if isinstance(input_shapes, Mapping) else input_shapes
     try:
         return [{name: tuple(map(index, shape)) for name, shape in shapes.items()} for shapes in several]  # type: ignore[attr-defined]

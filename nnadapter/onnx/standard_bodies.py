@@ -73,7 +73,7 @@ def mat_mul_integer_body(body: BodyBuilder) -> Sequence[str]:
 
 
 def _is_quantized(body: BodyBuilder) -> bool:
-    """Return whether it is a Linear by quantize_dynamic: a constant int8 matrix with zero point 0."""
+    """Return whether the node is a Linear from quantize_dynamic: a constant int8 matrix with zero point 0."""
     if body.opset < _OLDEST_QUANTIZED or not _is_known(body) or (body.input(3) and body.contents(3).any()):
         return False
     is_one = not body.input(2) or body.rank(2) == 0 or (body.rank(2) == 1 and body.width(2) == 1)
@@ -113,7 +113,7 @@ def conv_integer_body(body: BodyBuilder) -> Sequence[str]:
 
 
 def _centered(body: BodyBuilder, position: int, along: tuple[int, ...]) -> str:
-    """Subtract the zero point, reshaped to `along` if per channel."""
+    """Subtract an input's zero point from it, reshaped to `along` if per channel."""
     numbers, point = body.cast(body.input(position), "float32"), position + 2
     if not body.input(point) or (body.knows(point) and not body.contents(point).any()):
         return numbers
@@ -142,7 +142,7 @@ def _unknown(body: BodyBuilder, summed: int | None, window: int | None) -> Array
 
 
 def _parts(body: BodyBuilder, weights: Array) -> list[int]:
-    """Split the first axis of `weights` so that sums are exact."""
+    """Return sizes of parts along the first axis of `weights` with exact float sums."""
     for count in range(1, len(weights) + 1):
         parts = np.array_split(weights, count)
         if all(part.sum(axis=0, dtype=np.int64).max(initial=0) * _LARGEST <= _EXACT for part in parts):
@@ -183,7 +183,6 @@ def qlinear_mat_mul_body(body: BodyBuilder) -> Sequence[str]:
 
 
 def _dequantized(body: BodyBuilder, position: int, axis: int | None = None) -> str:
-    """Dequantize an input by the scale and zero point after it."""
     if axis is None:
         return body.DequantizeLinear(body.input(position), *_numbers(body, position + 1))
     steps = (_scale(body, position + 1), _scale(body, position + 2))
@@ -311,7 +310,6 @@ def _heads(body: BodyBuilder) -> _Heads:
 
 
 def _weighted_values(body: BodyBuilder, parts: tuple[str, str, str], bias: str, heads: _Heads) -> str:
-    """Return output `[B, N, S, H]`; query heads that share keys are grouped."""
     query, key, value = parts
     share = heads.queries // heads.keys
     if share > 1:
@@ -448,7 +446,7 @@ def has_standard_body(node: OnnxNode) -> bool:
 def standard_body(
     node: OnnxNode, values: Sequence[Value | None], constants: Mapping[int, Array], opset: int
 ) -> Body | None:
-    """Return the body of a node of ONNX's domain, if a rule takes it."""
+    """Return the body of a node of ONNX's domain; None without a rule that accepts it."""
     if not has_standard_body(node):
         return None
     rule, oldest = _RULES[node.op_type]

@@ -239,7 +239,7 @@ class _Walk:
     pending_messages: list[tuple[str, int, int]] = field(default_factory=list)
 
     def through(self, kind: str, start: int, end: int) -> None:
-        """Visit submessages iteratively, since deep nesting could overflow the stack."""
+        """Visit submessages iteratively: deep nesting could overflow the stack."""
         self.pending_messages.append((kind, start, end))
         while self.pending_messages:
             self._look(*self.pending_messages.pop())
@@ -265,7 +265,6 @@ class _Walk:
         self.has_functions = self.has_functions or (kind == "ModelProto" and _FUNCTIONS in counts)
 
     def _beside_numbers(self, start: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-        """Yield fields, skipping runs of numbers."""
         while start < end:
             numbers = _NUMBERS.match(self.contents, start, end)
             if numbers:
@@ -289,7 +288,6 @@ class _Walk:
                     raise self._beyond(f"more than {limits.MESSAGES:,} messages of a few bytes", limits.MESSAGES)
 
     def _enqueue_large(self, kind: str, number: int, begin: int, stop: int) -> None:
-        """Queue a large submessage, or check a large name or dimension list."""
         message = _INNER.get(kind, {}).get(number)
         if message is not None:
             self.pending_messages.append((message, begin, stop))
@@ -541,7 +539,6 @@ def _read(contents: Contents) -> tuple[list[WireGraph], _Functions]:
 
 
 def _inlined(graph: WireGraph, functions: _Functions, branch: str) -> WireGraph:
-    """Inline functions and one branch of each If, up to `_MOST_NODES` nodes."""
     flat = WireGraph(graph.contents)
     flat.ranks, flat.producers = graph.ranks, dict(graph.producers)
     flat._initializers.update(graph._initializers)
@@ -588,7 +585,6 @@ def _identity(source: str, result: str) -> WireNode:
 def _read_graph(
     contents: Contents, start: int, end: int, outer: WireGraph | None, graphs: list[WireGraph]
 ) -> WireGraph:
-    """Return a graph; append it and its subgraphs to `graphs`."""
     graph = WireGraph(contents)
     if outer is not None:  # subgraphs see outer values
         graph._initializers.update(outer._initializers)
