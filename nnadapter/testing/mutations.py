@@ -33,19 +33,19 @@ Mutation = Callable[[Random, Model], Mutated]
 
 
 def with_operand(model: Model, index: int, **changes: Any) -> Model:
-    """Change one operand."""
+    """Return the model with changes to one operand."""
     operands = list(model.operands)
     operands[index] = replace(operands[index], **changes)
     return replace(model, operands=tuple(operands))
 
 
 def with_type(model: Model, index: int, **changes: Any) -> Model:
-    """Change an operand's type."""
+    """Return the model with changes to an operand's type."""
     return with_operand(model, index, type=replace(model.operands[index].type, **changes))
 
 
 def with_operation(model: Model, position: int, **changes: Any) -> Model:
-    """Change one operation."""
+    """Return the model with changes to one operation."""
     operations = list(model.operations)
     operations[position] = replace(operations[position], **changes)
     return replace(model, operations=tuple(operations))

@@ -336,7 +336,7 @@ def search_from_cheapest(
     kind: OriginKind,
     work: int,
 ) -> Iterator[Named]:
-    """Improve the cheapest feasible `placements`, which cost `seconds`, by local search."""
+    """Yield the cheapest feasible `placements`, which cost `seconds`, improved by local search."""
     movable = np.flatnonzero(np.isfinite(prices.run).all(axis=0))
     feasible = [placements[at] for at in np.argsort(seconds, kind="stable") if np.isfinite(seconds[at])]
     for origin, rows in distinct(feasible)[:_STARTS]:

@@ -102,7 +102,7 @@ def outputs_of(model: Model, feeds: Sequence[Array]) -> list[Array]:
 
 
 def noise(generator: np.random.Generator, precision: DataType) -> Perturb:
-    """Return a function that adds noise of a precision."""
+    """Return a function that adds rounding noise of a data type."""
 
     def perturb(value: Array, size: Array | None) -> Array:
         dtype = DataType(value.dtype.name)
