@@ -102,8 +102,6 @@ class InvalidOptionError(NNAdapterError):
 
 
 class _FileError(NNAdapterError):
-    """Error about a file in a format of nnadapter."""
-
     def __init__(self, message: str, *, file: str = "", entry: str = "", key: str = "") -> None:
         super().__init__(message)
         self.file = file
