@@ -505,7 +505,7 @@ def number_of(source: str) -> bool | int | float | None:
 
 
 def values_of(sources: Mapping[str, str]) -> dict[str, Any]:
-    """Return the contents of inputs from files and numbers, without random ones. Raises InvalidInputError."""
+    """Read the inputs given as files or numbers, and leave out random ones. Raises InvalidInputError."""
     values: dict[str, Any] = {}
     for name, source in sources.items():
         value = _load(name, source) if Path(source).suffix == ".npy" else number_of(source)

@@ -104,7 +104,10 @@ class CachedPlanSource(FilePlanSource):
             super().close()
 
     def successor(self, error: Exception) -> ModelPlanSource:
-        """Return a source that plans the model; raise `error` if the CPU failed, since it would fail again."""
+        """Return a source that plans the model, after a cached plan failed with `error`.
+
+        If the CPU failed, raise `error`, since a new plan would fail, too.
+        """
         if isinstance(error, errors.ExecutionError) and error.device in selection.HOSTS:
             raise error
         return self._plan_model(f"cached plans are no longer used: {error}")

@@ -149,7 +149,7 @@ def _axis(view: View, name: str, reader: Reader, default: int = 0) -> int | None
 
 
 def _below_size(position: int, size: Bound, offset: int = 0, *, is_memory: bool = True) -> Use:
-    """Return the use of the input at `position`, with allowed values from 0 to `size` + `offset` - 1."""
+    """Return the use of input `position`, with values from 0 to `size` + `offset` - 1. See `Use`."""
     return Use(position, (IndexRange(_plus(size, offset), counts_back=False),), is_memory)
 
 

@@ -310,7 +310,7 @@ def _hardtanh(writer: _Writer) -> bool:
 
 
 def _softplus(writer: _Writer) -> bool:
-    """Expand log(1 + exp(beta x)) / beta, and x if beta x is above the threshold."""
+    """Expand Paddle's softplus: log(1 + exp(beta x)) / beta, or x if beta x is above the threshold."""
     beta, threshold = writer.attributes["beta"], writer.attributes["threshold"]
     if beta == 0 or (beta, threshold) == (1.0, _LINEAR) or writer.dtype is None:
         return False

@@ -45,7 +45,7 @@ class Kind:
 
 
 def local_kind(requested_devices: Mapping[str, Mapping[str, Any]], *, allows_cpu: bool, threads: int) -> Kind:
-    """Return the kind of this machine; `threads` is the default of devices that have such an option.
+    """Return the kind of this machine; `threads` sets that option of devices that have it.
 
     Raises:
         DeviceUnavailableError: a device is missing, and not `allows_cpu`.

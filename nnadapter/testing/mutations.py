@@ -319,7 +319,7 @@ def reads_beyond_the_model(random: Random, model: Model) -> Mutated:
 
 
 def reads_no_number(random: Random, model: Model) -> Mutated:
-    """Read an operand index that is not an integer."""
+    """Make an operation read an operand by an index that is not an integer."""
     position, operation = _reading(random, model)
     changed = with_operation(model, position, inputs=(random.choice((None, "x")), *operation.inputs[1:]))
     return changed, f"{at(model, position)}reads operand .*expected an integer"

@@ -222,7 +222,7 @@ def _is_kept(scale: float | None, size: Any, length: Any) -> bool:
 
 
 def _may_keep_length(node: torch.fx.Node) -> bool:
-    """Return True for scales that may leave a length unchanged: only ONNX resamples then."""
+    """Return True if a scale other than 1 may leave a length unchanged: then ONNX resamples, but PyTorch does not."""
     if node.target not in BY_SCALES or not node.args[-1]:
         return False
     sized = zip(node.args[-1], _lengths(node.args[0]), _lengths(node), strict=True)

@@ -133,7 +133,7 @@ def _equal_nodes(codes: Indices, producers: Indices, first: Indices, distance: i
 
 
 def uniform_placements(graph: Graph, rows: Rows, blocks: Sequence[Blocks]) -> Iterator[Rows]:
-    """Yield `rows` with the placement of one repeat copied to all, and to all except the first and the last."""
+    """Yield variants of `rows` that place all repeats of a block, or all except the first and last, like one."""
     atom_of = np.array(graph.atom_of, np.int64)
     for run in blocks:
         atoms = atom_of[np.array(run.starts)[:, None] + np.arange(run.length)]

@@ -429,7 +429,7 @@ class Asker:
         return answer
 
     def admit(self, model: onnx.ModelProto) -> Admission:
-        """Compile a segment with dynamic shapes and check its assignment; accept all others."""
+        """Accept static shapes; compile dynamic ones, and refuse them if nodes go to the CPU."""
         if not has_open_inputs(model):
             return Admission()
         try:

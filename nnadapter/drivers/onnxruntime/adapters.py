@@ -62,7 +62,7 @@ def adapter_parameters(options: onnxruntime.RunOptions, inputs: Iterable[NodeArg
 
 
 def warn_of_adapters(options: onnxruntime.RunOptions) -> None:
-    """Warn, if run options activate adapters, that runs on bound values ignore them."""
+    """Warn if run options activate LoRA adapters, which runs on bound values ignore."""
     if has_adapters(options):
         warnings.warn(
             "the run options activate adapters, which have no effect on run_with_iobinding; use run or "
