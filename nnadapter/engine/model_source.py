@@ -1,4 +1,8 @@
-"""Plan source that plans a model on the devices of a session, and the choice of the engine for a model."""
+"""Plan source that plans a model on the devices of a session, and the choice of the engine for a model.
+
+A `ModelPlanSource` has one `ModelPlans` for its model and one per model with branches selected; these share the
+`SessionPlans`.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Planner of one prepared model for one session: judge it at given input shapes, then partition it.
+"""Planner of one prepared model for one session: collect verdicts at the input shapes, expand function ops, partition.
 
 Function ops that every device refuses are expanded if devices take their entire bodies; each set of expanded nodes is a
-variant. The variant depends only on the verdicts for the requested shapes. Caches save work and never change the
-outcome.
+variant. `settling` then places and cuts the variant's nodes. The variant depends only on the verdicts for the requested
+shapes. Caches save work and never change the outcome.
 """
 
 from __future__ import annotations
