@@ -22,6 +22,7 @@ class Operation:
     Args:
         type: a row of the schema table; `nnadapter ops --describe CONV_2D` documents one.
         inputs: indices into `Model.operands` by role; `ABSENT` (-1) or, at the end, omitted if absent.
+        outputs: indices of the results.
         attributes: all attributes of the row, in order, with defaults.
         origins: names of the implemented ONNX nodes; the first one determined its position.
 

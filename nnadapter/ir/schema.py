@@ -43,7 +43,9 @@ class Role:
     """One input position of an operation.
 
     Args:
+        name: such as "filter".
         dtypes: data types that the operation is defined for.
+        optional: may be absent.
         variadic: the last role may take several operands.
         same_dtype_as: role with the same data type.
     """
