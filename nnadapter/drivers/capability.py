@@ -252,6 +252,10 @@ class Capability:
     """Static description of a device.
 
     Args:
+        form: form of segments.
+        threading: allowed concurrency.
+        role: role in a session. External drivers are accelerators.
+        dynamic_shapes: support for dynamic shapes.
         dimension_bounds: supported sizes, for `DynamicShapes.BOUNDED`.
         checks_indices: the device raises for an index or length out of range before it accesses memory. Other devices
             get no node with a computed index that may be out of range.
@@ -259,6 +263,7 @@ class Capability:
         domains: for `ModelForm.IR`: ONNX domains from which ops without a converter become operations CUSTOM.
         memory_bytes: size of device memory; None for no limit. `Context.admit` judges segments one by one, so a device
             that holds all programs of a plan at once must leave space for the others.
+        options: options of a context.
         operations: rows for `nnadapter ops DEVICE`; empty if only `supported` can judge operations.
         limits: limits of all operations, as text.
         profile: speed; None if undeclared. `Context.profile` takes precedence.

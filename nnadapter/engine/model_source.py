@@ -1,7 +1,6 @@
 """Plan source that plans a model on the devices of a session, and the choice of the engine for a model.
 
-A `ModelPlanSource` has one `ModelPlans` for its model and one per model with branches selected; these share the
-`SessionPlans`.
+A `ModelPlanSource` has a `ModelPlans` for its model, and one per selection of branches.
 """
 
 from __future__ import annotations

@@ -62,6 +62,7 @@ class Attribute:
     """One named attribute of an operation.
 
     Args:
+        name: such as "strides".
         kind: type of the value; lists are tuples.
         default: None if required.
         choices: allowed strings; () for any.
@@ -110,6 +111,8 @@ class OperationSchema:
     Args:
         type: NNAPI's or NNAdapter's name if there is one.
         inputs: roles, in order.
+        attributes: in order.
+        outputs: names.
         variadic_outputs: the only output name covers several operands.
         ranks: smallest and largest rank of the first input.
         infer: shape rule; raises InvalidModelError for inputs that do not fit.
@@ -120,6 +123,7 @@ class OperationSchema:
             floating-point ones in float64), attributes as keywords -> output array or list. It must not modify inputs.
         always_quantized: every result is quantized.
         source: specification: an NNAPI or NNAdapter code, an ONNX op, a paper.
+        doc: documentation of an external operation.
     """
 
     type: str
