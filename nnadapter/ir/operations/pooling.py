@@ -113,7 +113,7 @@ _POOLS = (
     ("MAX_POOL_2D_WITH_INDICES", "number", _pool_with_indices, _INDICES, _STORED),
     ("MAX_POOL_3D_WITH_INDICES", "number", _pool_with_indices, _INDICES, _STORED),
 )
-"""Per row: type, data types, shape rule, source, further attributes."""
+"""Rows of type, data types, shape rule, source, further attributes."""
 
 
 def _row(rank: int, type_: str, dtypes: str, rule: Rule, source: str, more: str) -> Row:
