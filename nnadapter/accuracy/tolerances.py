@@ -46,7 +46,7 @@ class Deviation:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Distances:
+class Differences:
     """Differences of each element of two arrays: absolute, relative, and as multiples of the tolerance."""
 
     absolute: Array
@@ -74,7 +74,7 @@ def deviation(value: str, got: Any, expected: Any, tolerance: Tolerance) -> Devi
     texts = {actual.dtype.kind, reference.dtype.kind} <= _TEXTS
     if actual.shape != reference.shape or (actual.dtype != reference.dtype and not texts):
         return _unlike(value, max(1, actual.size, reference.size))
-    differences = distances(actual, reference, tolerance)
+    differences = element_differences(actual, reference, tolerance)
     return Deviation(
         value=value,
         tolerances=float(differences.tolerances.max(initial=0.0)),
@@ -84,7 +84,7 @@ def deviation(value: str, got: Any, expected: Any, tolerance: Tolerance) -> Devi
     )
 
 
-def distances(got: Array, expected: Array, tolerance: Tolerance) -> Distances:
+def element_differences(got: Array, expected: Array, tolerance: Tolerance) -> Differences:
     """Compare two arrays of the same shape and type per element."""
     with np.errstate(all="ignore"):
         if _is_integer(expected.dtype):
@@ -97,7 +97,7 @@ def distances(got: Array, expected: Array, tolerance: Tolerance) -> Distances:
             off, size = _between_numbers(got, expected)
             scale = max(1.0, float(size[np.isfinite(size)].max(initial=0.0))) if tolerance.scaled else 1.0
             allowed = tolerance.absolute * scale + tolerance.relative * size
-        return Distances(
+        return Differences(
             absolute=off,
             relative=np.where(size > 0, _over(off, size), 0.0),
             tolerances=_over(off, allowed),

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from nnadapter.accuracy.tolerances import distances, tolerance_of
+from nnadapter.accuracy.tolerances import element_differences, tolerance_of
 from nnadapter.drivers import Admission, Capability, Context, Execution, Program, SegmentModel, Supported, Unsupported
 from nnadapter.drivers.isolation.isolated_device import TIME_LIMIT_S, IsolatedDevice
 from nnadapter.errors import DeviceLostError, DeviceTimeoutError, NNAdapterError
@@ -105,7 +105,7 @@ def first_difference(got: Array, expected: Array, precision: Precision, *, steps
 def _wrong(got: Array, expected: Array, precision: Precision, steps: int) -> Array:
     name = expected.dtype.name
     allowed = steps if name in _EIGHT_BITS else 0
-    return distances(got, expected, tolerance_of(name, DataType(precision.value), allowed)).tolerances > 1
+    return element_differences(got, expected, tolerance_of(name, DataType(precision.value), allowed)).tolerances > 1
 
 
 Differ = Callable[[Sequence[Array]], str]
