@@ -73,11 +73,15 @@ class Cutting:
 
     def model_node_names(self, atoms: Sequence[int], *, unshared: bool = False) -> tuple[str, ...]:
         """Return the names of the original nodes of these atoms; `unshared` omits nodes that several atoms share."""
+        return tuple(node.name for node in self.model_nodes(atoms, unshared=unshared))
+
+    def model_nodes(self, atoms: Sequence[int], *, unshared: bool = False) -> tuple[Node, ...]:
+        """Return the original nodes of these atoms, as `model_node_names` does."""
         specialized = self.parts.specialized
         positions = [specialized.positions[node] for node in self._positions(atoms)]
         if unshared:
             positions = [position for position in positions if specialized.positions.count(position) == 1]
-        return tuple(dict.fromkeys(specialized.model_nodes.nodes[position].name for position in positions))
+        return tuple(specialized.model_nodes.nodes[position] for position in dict.fromkeys(positions))
 
     @cached_property
     def accelerated(self) -> tuple[int, ...]:
@@ -98,6 +102,19 @@ class Cutting:
         later_nodes = self.nodes(range(border, len(self.devices)))
         needed = {*self.graph.outputs, *(name for node in later_nodes for name in node.reads)}
         return frozenset(needed & {*self.graph.inputs, *self._produced_values(range(border))})
+
+    def dequantized(self, name: str, value: Any) -> Any:
+        """Return the real numbers of a quantized tensor, if its scale and zero point are constant scalars."""
+        nodes, producer = self.graph.nodes, self.graph.producer.get(name)
+        sources = [nodes[producer]] if producer is not None and nodes[producer].op_type == "QuantizeLinear" else []
+        readers = (nodes[at] for at in self.graph.consumers.get(name, ()))
+        sources += (node for node in readers if node.op_type == "DequantizeLinear" and node.inputs[0] == name)
+        names = filter(None, sources[0].inputs[1:3] if sources else ())
+        constants = [self.parts.specialized.constants.get(each, np.empty(0)) for each in names]
+        if not constants or any(each.size != 1 for each in constants):
+            return value
+        scale, *zero_points = (float(each.reshape(())) for each in constants)
+        return scale * (value.astype(np.float64) - sum(zero_points))
 
     def between(self, atoms: Sequence[int], values: Values, *, all_visible: bool = False) -> Excerpt:
         """Return consecutive atoms as an excerpt; `values` define input types.
@@ -338,6 +355,16 @@ class Stretch:
     deviation: Deviation
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class Piece:
+    """Values of consecutive atoms on the CPU, and outputs of each atom that its device ran on them."""
+
+    first: int
+    last: int
+    expected: Values
+    alone: Mapping[int, Values]
+
+
 @dataclass(frozen=True, eq=False)
 class Search:
     """Search for wrong parts of a model by comparison with the CPU."""
@@ -347,15 +374,23 @@ class Search:
     trials: Trials
     host: HostValues
 
-    def local_errors(self) -> tuple[Mapping[int, Deviation], tuple[int, ...]]:
-        """Return the deviation of each atom for inputs from the CPU, and atoms that could not run individually."""
+    def local_errors(
+        self, observe: Callable[[Piece], None] = lambda piece: None
+    ) -> tuple[Mapping[int, Deviation], tuple[int, ...]]:
+        """Return the deviation of each atom for inputs from the CPU, and atoms that could not run individually.
+
+        Call `observe` with the values of each piece.
+        """
         deviations: dict[int, Deviation] = {}
         unchecked_atoms: list[int] = []
         for first, last in pieces(self.cutting, _PIECE_BYTES):
             atoms = [atom for atom in self.cutting.accelerated if first <= atom < last]
-            if atoms:
-                values = self.host.inside(first, last)
-                unchecked_atoms += self._side_by_side(atoms, values, deviations)
+            values = self.host.inside(first, last) if atoms else {}
+            alone = dict(self._side_by_side(atoms, values)) if atoms else {}
+            unchecked_atoms += [atom for atom in atoms if atom not in alone]
+            for atom, got in alone.items():
+                deviations[atom] = self._largest(got, {n: values[n] for n in self.cutting.visible(atom)})
+            observe(Piece(first, last, values, alone))
         return deviations, tuple(unchecked_atoms)
 
     def accumulated(self) -> Stretch:
@@ -391,10 +426,10 @@ class Search:
         feed = {name: start_values[name] for name in excerpt.inputs}
         return Stretch(start, end, excerpt, feed, got, expected, self._largest(got, expected))
 
-    def _side_by_side(self, atoms: Sequence[int], values: Values, deviations: dict[int, Deviation]) -> Iterator[int]:
-        """Run unconnected atoms in one model and store their deviations.
+    def _side_by_side(self, atoms: Sequence[int], values: Values) -> Iterator[tuple[int, Values]]:
+        """Run unconnected atoms in one model, and yield each with the outputs.
 
-        Atoms that ran on another device are retried in halves; yield those that did so even alone.
+        Atoms that ran on another device are retried in halves, and left out if they did so even alone.
         """
         excerpt = self.cutting.side_by_side(atoms, values)
         outcome = self.trials.run(excerpt, values)
@@ -403,14 +438,12 @@ class Search:
             if {node.name for node in self.cutting.nodes([atom])} & outcome.elsewhere:
                 missed.append(atom)
             else:
-                deviations[atom] = self._largest(outcome.values, {n: values[n] for n in self.cutting.visible(atom)})
-        if len(atoms) == 1:
-            yield from missed
-        elif missed:
+                yield atom, outcome.values
+        if missed and len(atoms) > 1:
             half = (len(missed) + 1) // 2
             for part in (missed[:half], missed[half:]):
                 if part:
-                    yield from self._side_by_side(part, values, deviations)
+                    yield from self._side_by_side(part, values)
 
     def _largest(self, got: Values, expected: Values) -> Deviation:
         compared = [

@@ -11,11 +11,12 @@ import click
 import nnadapter
 from nnadapter.cli import parameters
 from nnadapter.cli.command import NO, Failure, ModelCommand
-from nnadapter.drivers.selection import DeviceRequest
+from nnadapter.drivers.selection import CPU, DeviceRequest
 from nnadapter.errors import NNAdapterError
 from nnadapter.optional_parts import optional_part
 from nnadapter.options import Options
 from nnadapter.process.terminal import prints_to_stderr
+from nnadapter.records import replace
 from nnadapter.report.report import FORMATS, Gates, broken_gates, compare_reports, formats_of, read_report
 from nnadapter.report.what_if import model_sources
 from nnadapter.report.what_if_facts import RENDERERS
@@ -225,6 +226,12 @@ def _write(text: str, output: str | None) -> None:
         parameters.write_output(output, lambda file: file.write(f"{text}\n".encode()))
 
 
+def _picture(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    if value is not None and not value.lower().endswith((".svg", ".html", ".htm")):
+        raise click.BadParameter(f"{value!r} ends neither in .svg nor in .html")
+    return value
+
+
 @click.command(cls=ModelCommand)
 @parameters.takes_model
 @parameters.takes_placing
@@ -238,10 +245,24 @@ def _write(text: str, output: str | None) -> None:
     help="Allowed absolute difference, in addition to --rtol.",
 )  # fmt: skip
 @click.option(
+    "--reference",
+    metavar="MODEL",
+    help="Other model for the CPU, such as the float model of a quantized one. The default device is then cpu.",
+)
+@click.option(
     "--layers",
     is_flag=True,
-    help="Find the nodes that compute wrong values on a device, and save the first as a small model with its tensors.",
-)
+    help=("Measure the distance of each layer. Without --reference, also find the nodes that compute wrong values on a "
+"device, and save the first as a small model with its tensors."),
+)  # fmt: skip
+@click.option(
+    "--order", type=parameters.OneOf(("worst", "graph")), default="worst", show_default=True,
+    help="With --layers, the order of layers.",
+)  # fmt: skip
+@click.option(
+    "--picture", metavar="FILE.svg|FILE.html", callback=_picture,
+    help="With --layers, write a chart of the SQNR of each layer, or a page with the chart and a table.",
+)  # fmt: skip
 @click.option(
     "--save",
     metavar="DIR",
@@ -262,7 +283,10 @@ def compare(
     sources: Mapping[str, str],
     rtol: float,
     atol: float,
+    reference: str | None,
     layers: bool,
+    order: str,
+    picture: str | None,
     save: str | None,
     rules_out: str | None,
     as_json: bool,
@@ -271,19 +295,29 @@ def compare(
 
     The exit code is 1 if outputs differ, if no node ran on the devices, or if a device fell back to the CPU.
     """
+    if picture is not None and not layers:
+        raise click.UsageError("--picture requires --layers")
     source = parameters.converted(model, settings)
+    named = (CPU,) if reference is not None and not devices else devices
     with prints_to_stderr(), parameters.progress("comparing"):
         result = nnadapter.compare(
             source,
-            parameters.requests(devices, options),
+            parameters.requests(named, options),
             parameters.feed_of(source, shapes, sources).arrays,
+            reference=reference,
             options=settings,
             relative_tolerance=rtol,
             absolute_tolerance=atol,
             layers=layers,
-            save=save if save or not layers else f"{Path(model).stem}-layers",
+            save=save if save or not layers or reference is not None else f"{Path(model).stem}-layers",
             rules_out=rules_out,
         )
+    if order == "graph" and result.layer_distances is not None:
+        in_order = sorted(result.layer_distances, key=lambda layer: layer.position)
+        result = replace(result, layer_distances=tuple(in_order))
+    if picture is not None:
+        text = (result.to_svg if picture.lower().endswith(".svg") else result.to_html)(PurePath(model).name)
+        parameters.write_output(picture, lambda file: file.write(text.encode()))
     click.echo(parameters.to_json(result.to_dict()) if as_json else str(result))
     if result.layers is not None and result.layers.unwritten:
         raise Failure(f"not all results could be written: {result.layers.unwritten}; give another path")

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nnadapter.accuracy import localization
+from nnadapter.accuracy.layers import LayerDistance, LayerMeasurement, distance_of_values, layer_lines, worst_first
 from nnadapter.accuracy.tolerances import Deviation, Tolerance, Tolerances, deviation, quantized_values, shapes_of
 from nnadapter.candidates.conversions import prepare
 from nnadapter.candidates.random_feeds import random_feed
@@ -31,10 +32,13 @@ from nnadapter.ir.operand import Array
 from nnadapter.onnx.files import load_model
 from nnadapter.onnx.preparation.default_sizes import default_shapes
 from nnadapter.onnx.preparation.prepare import specialize
+from nnadapter.onnx.quantized_layers import QuantizedLayers, with_outputs
+from nnadapter.onnx.references import inlined
 from nnadapter.optional_parts import optional_part
 from nnadapter.options import Options, options_from
 from nnadapter.planning.setting import Setting, open_setting
 from nnadapter.records import dataclass, replace
+from nnadapter.report.layer_chart import to_page, to_svg
 from nnadapter.report.report import PartitionReport
 from nnadapter.report.sections import count, first_of
 from nnadapter.rules import Pin, Rules, read_rules
@@ -61,6 +65,7 @@ class ComparedRun:
 
 
 _LISTED = 10
+_MOST_ROWS = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,8 +260,8 @@ _MOST_VERIFIED = 4
 
 def search_layers(
     compared: ComparedRun, save: str | os.PathLike[str] | None = None, rules_out: str | os.PathLike[str] | None = None
-) -> LayerReport:
-    """Find the nodes that compute wrong values; for `save` and `rules_out` see `compare`."""
+) -> tuple[LayerReport, Sequence[LayerDistance]]:
+    """Find the nodes that compute wrong values, and measure all; for `save` and `rules_out` see `compare`."""
     with closing(open_setting(compared.requests, compared.options)) as setting:
         return _look(compared, _search(compared, setting), save, rules_out)
 
@@ -266,9 +271,9 @@ def _look(
     search: localization.Search,
     save: str | os.PathLike[str] | None,
     rules_out: str | os.PathLike[str] | None,
-) -> LayerReport:
-    cutting = search.cutting
-    errors, unchecked = search.local_errors()
+) -> tuple[LayerReport, Sequence[LayerDistance]]:
+    cutting, measurement = search.cutting, LayerMeasurement(search)
+    errors, unchecked = search.local_errors(measurement.add)
     wrong, shown = _verified(search, [atom for atom, error in sorted(errors.items()) if error.beyond])
     stretch = search.accumulated() if errors and not compared.agrees else None
     explained = stretch is None or any(atom < stretch.end for atom in wrong)
@@ -300,8 +305,8 @@ def _look(
         if rules_out is not None:
             report = replace(report, ruled_out=rule_out(Path(rules_out), compared, _pins(cutting, [*suspects])))
     except (OSError, ValueError) as error:  # ValueError: a sequence of different shapes is not an array
-        return replace(report, unwritten=str(error))
-    return report
+        report = replace(report, unwritten=str(error))
+    return report, measurement.layers
 
 
 def _search(compared: ComparedRun, setting: Setting) -> localization.Search:
@@ -385,6 +390,10 @@ class CompareReport:
     """Fallbacks from devices that had accepted the work."""
     layers: LayerReport | None = None
     """Search for wrong nodes, if requested."""
+    layer_distances: tuple[LayerDistance, ...] | None = None
+    """Distance of each layer, worst first, if requested."""
+    reference: str = CPU
+    """Source of the expected values."""
 
     @property
     def compared(self) -> int:
@@ -409,16 +418,27 @@ class CompareReport:
             "agrees": self.agrees,
             "nodes": [dict(counts) for counts in self.nodes],
             "failures": list(self.failures),
+            "reference": self.reference,
             **({} if self.layers is None else {"layers": self.layers.to_dict()}),
+            **({} if self.layer_distances is None else {"layer_distances": [*map(asdict, self.layer_distances)]}),
             "outputs": [asdict(difference) for difference in self.differences],
         }
 
     def __str__(self) -> str:
         tolerance = f"{self.relative_tolerance:g} relative + {self.absolute_tolerance:g}"
-        head = f"{', '.join(self.devices)} against cpu, tolerance {tolerance}"
+        head = f"{', '.join(self.devices)} against {self.reference}, tolerance {tolerance}"
         failures = (f"  fell back: {failure}" for failure in self.failures)
         layers = [] if self.layers is None else [str(self.layers)]
-        return "\n".join([self._where(), head, *failures, *map(_line, self.differences), *layers])
+        table = layer_lines(self.layer_distances or (), _MOST_ROWS)
+        return "\n".join([self._where(), head, *failures, *map(_line, self.differences), *layers, *table])
+
+    def to_svg(self, title: str = "model") -> str:
+        """Return a chart of the SQNR of each layer."""
+        return to_svg(self.layer_distances or (), title)
+
+    def to_html(self, title: str = "model") -> str:
+        """Return a page with the chart and a table of all layers."""
+        return to_page(self.layer_distances or (), title, f"{', '.join(self.devices)} against {self.reference}")
 
     def _where(self) -> str:
         devices = self._compared_devices
@@ -435,9 +455,10 @@ class CompareReport:
 
 def compare(
     model: str | os.PathLike[str] | bytes | onnx.ModelProto,
-    devices: DeviceRequest | Sequence[DeviceRequest],
+    devices: DeviceRequest | Sequence[DeviceRequest] = CPU,
     feeds: Mapping[str, Array] | Iterable[Mapping[str, Array]] | None = None,
     *,
+    reference: str | os.PathLike[str] | bytes | onnx.ModelProto | None = None,
     input_shapes: Mapping[str, Sequence[int]] | None = None,
     options: Options | Mapping[str, Any] | None = None,
     relative_tolerance: float = RELATIVE_TOLERANCE,
@@ -452,40 +473,50 @@ def compare(
         model: path, bytes, or `onnx.ModelProto`.
         devices: as in `InferenceSession`.
         feeds: one feed or several; None for seeded random numbers.
+        reference: another model to run on the CPU instead, such as the float model of a quantized one.
         input_shapes: shapes of dynamic inputs for random feeds.
         options: options of the session on the devices.
         relative_tolerance: allowed difference relative to the CPU's value.
         absolute_tolerance: allowed difference in addition to it.
-        layers: also find the nodes that are wrong, by running parts of the model.
+        layers: also measure the distance of each layer, and without `reference` find the nodes that are wrong, by
+            running parts of the model.
         save: with `layers`: folder for a small model that reproduces the result.
         rules_out: with `layers`: rules file for few pins that make the outputs agree.
 
     Raises:
         NNAdapterError: a model, device, feed or file cannot be used.
-        InvalidOptionError: a tolerance is negative, or `save` or `rules_out` lacks `layers`.
+        InvalidOptionError: a tolerance is negative, or `save` or `rules_out` lacks `layers` or has a `reference`.
     """
     _check_tolerances(relative=relative_tolerance, absolute=absolute_tolerance)
-    _check_paths(layers, save, rules_out)
+    _check_paths(layers and reference is None, save, rules_out)
     # no checks and no background planning: errors must stay visible, and on the device
     chosen = replace(options_from(options), verify=None, shadow=None, background=False)
     of_parts = replace(chosen, trace=None, cache_dir=False)
     model = optional_part("paddle_model_as_onnx")(model, chosen)
+    expected_model = model if reference is None else optional_part("paddle_model_as_onnx")(reference, chosen)
     compared = partial(ComparedRun, model=model, requests=requests_of(devices, of_parts.isolated), options=of_parts)
     gathered = _ComparisonState(compared)
     with (
         InferenceSession(model, devices=devices, options=chosen) as tested,
-        InferenceSession(model, devices=CPU) as reference,
+        InferenceSession(expected_model, devices=CPU) as on_cpu,
     ):
         tolerances: Tolerances | None = None
         names = [output.name for output in tested.get_outputs()]
         for feed in _each_feed(feeds, model, input_shapes):
-            results, expected = tested.run(None, feed), results_of(reference, feed)
+            results, expected = tested.run(None, feed), results_of(on_cpu, feed, names)
             tolerances = tolerances or _tolerances(model, tested, feed, relative_tolerance, absolute_tolerance)
             judged = _ReferenceValues(names, tolerances, expected)
-            if judged.differ(results):
+            if reference is None and judged.differ(results):
                 judged.hold_to(_unoptimized_results(model, feed))
             gathered.add(tested, feed, results, judged, tolerances)
-    telling = gathered.telling
+        telling = gathered.telling
+    found: LayerReport | None = None
+    distances: Iterable[LayerDistance] = ()
+    if layers and telling is not None:
+        if reference is None:
+            found, distances = search_layers(telling, save, rules_out)
+        else:
+            distances = _quantization_distances(telling, expected_model)
     return CompareReport(
         devices=tested.devices,
         relative_tolerance=relative_tolerance,
@@ -493,8 +524,47 @@ def compare(
         differences=tuple(gathered.differences),
         nodes=tuple(gathered.nodes),
         failures=tuple(gathered.failures),
-        layers=search_layers(telling, save, rules_out) if layers and telling is not None else None,
+        layers=found,
+        layer_distances=worst_first(distances) if layers else None,
+        reference=CPU if reference is None else f"the reference model on {CPU}",
     )
+
+
+def _quantization_distances(compared: ComparedRun, reference: ModelSource) -> Iterator[LayerDistance]:
+    """Yield the distance of each layer of a quantized model whose value the float model `reference` computes too."""
+    float_model, model = (inlined(load_model(source)) for source in (reference, compared.model))
+    matched, feed = QuantizedLayers(float_model, model), compared.feed
+    on_devices = partial(_values, devices=compared.requests, options=replace(compared.options, fallback="allow"))
+    expected = {**feed, **_values(float_model, [layer.value for layer in matched.layers], feed)}
+    separated, inputs = matched.separated(expected)
+    names = [layer.after for layer in matched.layers]
+    alone, accumulated = on_devices(separated, names, {**feed, **inputs}), on_devices(matched.model, names, feed)
+    home = {node.name: node.device for node in compared.report.nodes}
+    for position, layer in enumerate(matched.layers):
+        value = expected[layer.value]
+        if "float" in np.asarray(value).dtype.name:
+            yield LayerDistance(
+                position=position,
+                nodes=(layer.node.name,),
+                op_types=(layer.node.op_type,),
+                devices=(home.get(layer.node.name) or CPU,),
+                values=(layer.value,),
+                alone=distance_of_values([alone[layer.after]], [value]),
+                accumulated=distance_of_values([accumulated[layer.after]], [value]),
+            )
+
+
+def _values(
+    model: onnx.ModelProto,
+    names: Iterable[str],
+    feed: Mapping[str, Any],
+    devices: DeviceRequest | Sequence[DeviceRequest] = CPU,
+    options: Options | None = None,
+) -> dict[str, Any]:
+    """Return values inside a model by name."""
+    inner = [name for name in dict.fromkeys(names) if name not in feed]
+    with InferenceSession(with_outputs(model, inner), devices=devices, options=options) as session:
+        return dict(zip(inner, session.run(inner, feed), strict=True))
 
 
 class _ReferenceValues:
@@ -579,7 +649,9 @@ def _check_tolerances(**tolerances: float) -> None:
 
 def _check_paths(layers: bool, save: str | os.PathLike[str] | None, rules_out: str | os.PathLike[str] | None) -> None:
     if not layers and (save is not None or rules_out is not None):
-        raise InvalidOptionError("save and rules_out require layers; pass layers=True, or --layers on the command line")
+        raise InvalidOptionError(
+            "save and rules_out require layers without a reference; pass layers=True, or --layers on the command line"
+        )
     for path, folder in ((save, True), (rules_out, False)):
         if path is not None:
             check_writable(Path(path), folder=folder)
@@ -611,10 +683,11 @@ def _tolerances(
     return Tolerances(relative=relative, absolute=absolute, outputs=names, quantized=quantized)
 
 
-def results_of(session: InferenceSession, feed: Mapping[str, Any]) -> list[Any]:
+def results_of(session: InferenceSession, feed: Mapping[str, Any], names: Sequence[str] | None = None) -> list[Any]:
     """Run the session on the CPU, and return its outputs in the types that device sessions return."""
-    results = zip(session.run(None, feed), session.get_outputs(), strict=True)
-    return [declared(result, output.type) for result, output in results]
+    types = {output.name: output.type for output in session.get_outputs()}
+    results = zip(session.run(names, feed), names or types, strict=True)
+    return [declared(result, types[name]) for result, name in results]
 
 
 def nodes_run(report: PartitionReport, provenance: Provenance | None) -> Mapping[str, int]:
