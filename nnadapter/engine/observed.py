@@ -45,7 +45,7 @@ class Observed:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class KeptReport:
-    """Report stored in a compiled file or cache entry, with what runs of its plan revealed."""
+    """Report stored in a compiled file or cache entry, plus findings from runs of its plan."""
 
     contents: bytes
     seconds: Mapping[int, float] = field(default_factory=dict)

@@ -285,7 +285,7 @@ class Config:
         return self._gpu or 0
 
     def cpu_math_library_num_threads(self) -> int:
-        """Return the number of CPU threads; 1 if unset, when ONNX Runtime decides."""
+        """Return the number of CPU threads; 1 if unset (ONNX Runtime decides)."""
         return self._threads or 1
 
     @property

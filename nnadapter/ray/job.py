@@ -253,7 +253,7 @@ def compile_locally(contents: Array, kind: Kind, request: Request) -> CompileRes
 
 
 def _of_sizes(path: Path, request: Request, report: PartitionReport) -> Iterator[str]:
-    """Yield a note if rows of other sizes than the compiled ones run on the CPU."""
+    """Yield a note if dataset rows of uncompiled sizes run on the CPU."""
     shapes = [value.shape or () for value in request.signature.inputs]
     varies = any(not isinstance(size, int) for shape in shapes for size in shape[1:])
     is_open = any(plan.HasField("open") for plan in CompiledFile(path).message.plans)

@@ -105,7 +105,7 @@ def by_time(gain: Gain) -> tuple[float, ...]:
 
 
 def by_flops(total_flops: int) -> Order:
-    """Rank by FLOPs and segments saved per feature."""
+    """Return a sort key: FLOPs and segments saved per feature added."""
 
     def order(gain: Gain) -> tuple[float, ...]:
         share = 100 * gain.flops / total_flops if total_flops else 0.0

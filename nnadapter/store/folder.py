@@ -306,7 +306,10 @@ class Folder(NamedTuple):
         return Miss(f"entry {name[:40]!r} is gone") if entry is None else entry
 
     def keep(self, key: Key, contents: bytes | memoryview, seconds: float) -> str:
-        """Write an entry, and evict others if needed; return the reason if that fails."""
+        """Write an entry, and evict others if needed; return the reason if that fails.
+
+        `seconds` is the time that making the contents took.
+        """
         if len(contents) > self.max_bytes:
             return self._too_much(len(contents))
         return self.keep_parts(key, lambda writer: writer.add(MADE, contents), seconds)

@@ -102,7 +102,7 @@ def negative_dimension(random: Random, model: Model) -> Mutated:
 
 
 def unknown_dimension(random: Random, model: Model) -> Mutated:
-    """Set a dimension that is not an integer."""
+    """Set a dimension to a non-integer."""
     index = random.randrange(len(model.operands))
     size = random.choice((None, "N", 2.0))
     return with_type(model, index, dimensions=(2, size)), f"{named(model, index)}.*expected a tuple of integers"

@@ -163,7 +163,7 @@ def _is_computed(value: Any) -> bool:
 
 
 def separate_weights(product: Any) -> None:
-    """Prevent the fusion of a Softmax with a product of another rank."""
+    """Prevent the fusion of a MatMul with a Softmax of another rank."""
     ranks = {str(source.get_partial_shape().rank) for source in product.input_values()}
     if any({str(softmax.get_output_partial_shape(0).rank)} != ranks for softmax in _weights(product)):
         part(product.input(0), opaque)

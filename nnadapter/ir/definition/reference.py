@@ -434,12 +434,12 @@ def facts(entry: Entry) -> Sequence[tuple[str, str]]:
 
 
 def signature_text(entry: Entry) -> str:
-    """Return the wrapped signature."""
+    """Line-wrap the signature."""
     return "\n".join(_wrapped(entry.signature, "    "))
 
 
 def formula_text(entry: Entry) -> str:
-    """Return the wrapped formula."""
+    """Line-wrap the formula."""
     lines: list[str] = []
     for line in entry.formula.splitlines():
         indent = line[: len(line) - len(line.lstrip())]
