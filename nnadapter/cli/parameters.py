@@ -260,15 +260,15 @@ takes_options = click.option(
 )  # fmt: skip
 _SHAPES = click.option(
     "--shape", "shapes", multiple=True, metavar="NAME=1,3,224,224", callback=_shapes,
-    help=("Shape of an input with dynamic dimensions. Default: the first shape that fits, which is "
-"printed: from the model's metadata, then batch 1 with 224, 320, 640, 128, 64 or 32 for "
-"images and 128, 64, 32, 16, 8, 1 or 16000 for other dimensions."),
+    help=("Shape of an input with dynamic dimensions. Default: from the model's metadata, or batch 1 with usual sizes "
+"(224, 320, 640, 128, 64 or 32 for images, 128, 64, 32, 16, 8, 1 or 16000 for other dimensions), whichever fits first. "
+"It is printed."),
 )  # fmt: skip
 _SHAPE_SETS = click.option(
     "--shape", "shape_sets", multiple=True, metavar="NAME=1,3,224,224", callback=_shape_sets,
     help=("Shape of an input with dynamic dimensions. A second --shape for the same input starts another set; "
-"other inputs keep their shapes. Default: the first shape that fits: from the model's metadata, otherwise batch 1 "
-"and usual sizes."),
+"other inputs keep their shapes. Default: from the model's metadata, or batch 1 with usual sizes, whichever fits "
+"first."),
 )  # fmt: skip
 _FALLBACK = click.option(
     "--fallback", type=OneOf(FALLBACKS), default="warn", show_default=True,

@@ -175,7 +175,7 @@ def axis_of(
         many = [name for name, batch in is_batch.items() if batch]
         single_row_inputs = [name for name, batch in is_batch.items() if not batch]
         raise InvalidInputError(
-            f"inputs {many} take many rows at once, but a single row fills {single_row_inputs}; reshape the columns"
+            f"inputs {many} take rows in batches, but {single_row_inputs} one by one; reshape the columns"
         )
     if not any(is_batch.values()):
         return Axis(has_axis=False, most=1, is_static=True, stripped=frozenset())

@@ -47,7 +47,7 @@ def options_of(abilities: frozenset[str], properties: frozenset[str]) -> tuple[O
             name="precision",
             default=choices[0],
             choices=choices,
-            help="Data type of floating-point computation; by default the first one.",
+            help="Data type of floating-point computation. Default: float32 if the device supports it.",
         ),
         *((threads,) if "INFERENCE_NUM_THREADS" in properties else ()),
         Option(

@@ -85,6 +85,9 @@ def wait_ignoring_failure(result: Any) -> None:
         return
 
 
+_REMEDY = "create a new tensor from its data"
+
+
 class XlaMemory(Memory):
     """Device memory: a JAX array, nothing yet, or a donated array."""
 
@@ -102,7 +105,7 @@ class XlaMemory(Memory):
 
     def copy_out(self, array: Array) -> None:
         # may be donated meanwhile
-        with translated("XLA cannot read the tensor", "feed it again", errors.DonatedValueError), own_settings():
+        with translated("XLA cannot read the tensor", _REMEDY, errors.DonatedValueError), own_settings():
             array[...] = np.asarray(self.value(array.dtype, array.shape)).astype(array.dtype, copy=False)
 
     def value(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
@@ -133,7 +136,7 @@ class XlaMemory(Memory):
         self._check()
         value = self._value
         if value is not None and value.is_deleted():
-            raise errors.DonatedValueError("the tensor was donated to a run, which reused its memory; feed it again")
+            raise errors.DonatedValueError(f"the tensor was donated to a run, which reused its memory; {_REMEDY}")
         return value
 
     def _check(self) -> None:

@@ -138,7 +138,7 @@ def _of_integers(compute: Callable[..., Any]) -> _Compute:
     def make(node: OnnxNode, arrays: Sequence[Array]) -> Any:
         _check_integers(arrays)
         if node.since_version < _BROADCASTING:
-            raise ValueError("attributes say which dimensions belong together")
+            raise ValueError("it broadcasts by attributes, as before opset 7")
         with np.errstate(over="ignore"):  # overflow wraps around, as in ONNX Runtime
             return compute(*arrays)
 

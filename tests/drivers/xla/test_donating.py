@@ -157,7 +157,7 @@ def test_feeding_a_donated_tensor_is_an_error_of_the_caller(during_run, monkeypa
     else:
         session.run_with_iobinding(binding)
     for _ in range(IN_A_ROW + 1):
-        with pytest.raises(DonatedValueError, match="donated to a run, .*; feed it again"):
+        with pytest.raises(DonatedValueError, match="donated to a run, .*; create a new tensor from its data"):
             session.run_with_ort_values(None, {"past": donated, "also": other})
     monkeypatch.undo()
     session.run(None, {"past": numbers(4, 8), "also": numbers(4, 8)})
