@@ -86,7 +86,8 @@ def _options() -> Iterator[str]:
 def _commands() -> Iterator[str]:
     yield from _head(
         "Command line",
-        f"`nnadapter COMMAND --help` prints the same, with the options of the devices of this machine.\n\n{MODELS}",
+        f"`nnadapter COMMAND --help` prints the same, with the options of the devices of this machine.\n\n{MODELS} "
+        "Commands other than `compile` also accept a compiled file.",
     )
     context = click.Context(main, info_name="nnadapter")
     for name in main.list_commands(context):

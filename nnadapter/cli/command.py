@@ -20,9 +20,9 @@ BAD_INPUT = 2
 """Exit code of wrong usage or input."""
 MODELS = (
     "A model is an ONNX file, a Paddle model (its folder or program file), a PyTorch program (FILE.pt2), "
-    "SCRIPT.py:FUNCTION that returns a PyTorch module and its inputs, or, except in `compile`, a compiled file."
+    "or SCRIPT.py:FUNCTION that returns a PyTorch module and its inputs."
 )
-"""Kinds of models that commands accept, for the help."""
+"""Kinds of models that every command accepts, for the help."""
 
 
 class Failure(click.ClickException):
@@ -53,7 +53,7 @@ class ModelCommand(Command):
         if any(parameter.name in ("model", "models") for parameter in self.params):
             formatter.write_paragraph()
             with formatter.indentation():
-                formatter.write_text(MODELS)
+                formatter.write_text(MODELS if self.name == "compile" else f"{MODELS} It can also be a compiled file.")
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         super().format_epilog(ctx, formatter)
