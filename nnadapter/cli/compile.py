@@ -25,7 +25,7 @@ from nnadapter.report.facts import plain
 from nnadapter.report.report import PartitionReport
 from nnadapter.report.sections import count, quantity
 from nnadapter.store.bans import clear_bans, stored_bans
-from nnadapter.store.folder import Folder, Listed, UnusableError, read_entry, usual_folder
+from nnadapter.store.folder import PROGRAMS, Folder, Listed, UnusableError, read_entry, usual_folder
 from nnadapter.store.keys import PLAN
 
 
@@ -146,7 +146,8 @@ def export(model: str, output: str) -> None:
 
 _takes_folder = click.option(
     "--folder", type=click.Path(file_okay=False, path_type=Path), default=None,
-    help="Cache folder. Default: programs in NNADAPTER_CACHE_DIR, or in the platform's cache folder.",
+    help=("Cache folder, or one given as NNADAPTER_CACHE_DIR. Default: programs in NNADAPTER_CACHE_DIR, or in the "
+"platform's cache folder."),
 )  # fmt: skip
 
 
@@ -267,7 +268,12 @@ def explain(
 
 
 def _opened(folder: Path | None) -> Folder:
-    return Folder((usual_folder() if folder is None else folder).absolute(), Options().max_cache_bytes)
+    max_bytes = Options().max_cache_bytes
+    if folder is None:
+        return Folder(usual_folder().absolute(), max_bytes)
+    chosen, programs = Folder(folder.absolute(), max_bytes), folder.absolute() / PROGRAMS
+    is_parent = programs.is_dir() and not chosen.entries() and not stored_bans(chosen.path)
+    return Folder(programs, max_bytes) if is_parent else chosen
 
 
 def _row(listed: Listed) -> dict[str, Any]:

@@ -142,6 +142,8 @@ def warn_unwritten(reason: str) -> None:
     )
 
 
+PROGRAMS = "programs"
+"""Subfolder of NNADAPTER_CACHE_DIR that has the entries."""
 FORMAT = 1
 """Version of the format of entries; entries of other versions are ignored."""
 _KEY, MADE = "cache.key", "cache.made"
@@ -450,4 +452,4 @@ def folder_of(options: Options) -> Folder:
 
 def usual_folder() -> Path:
     """Return the default cache folder of the user."""
-    return cache_folder() / "programs"
+    return cache_folder() / PROGRAMS

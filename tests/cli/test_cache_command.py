@@ -113,6 +113,23 @@ def test_purge_removes_entries(call, kept):
     assert list(kept.iterdir()) == []
 
 
+@pytest.mark.parametrize("path", ["root", "root/programs"])
+def test_folder_of_the_environment_variable_is_accepted(call, tmp_path, monkeypatch, path):
+    monkeypatch.setenv("NNADAPTER_CACHE_DIR", str(tmp_path / "root"))
+    with nna.InferenceSession("chain.onnx", devices="fake_npu"):
+        pass
+    programs = tmp_path / "root" / "programs"
+    assert f"{programs}: 2 entries," in call(f"cache ls --folder {path}").stdout
+    assert f"{programs}: 0 of 2 entries" in call(f"cache verify --folder {path}").stdout
+    assert call(f"cache explain chain.onnx -d fake_npu --folder {path}").stdout.startswith("plan: hit")
+    assert f"{programs}: removed 2 entries," in call(f"cache purge --folder {path}").stdout
+
+
+def test_entries_beside_a_subfolder_called_programs_are_found(call, kept):
+    (kept / "programs").mkdir()
+    assert f"{kept}: 2 entries," in call("cache ls --folder kept").stdout
+
+
 def test_missing_folder_has_no_entries(call, kept):
     shown = call("cache ls --folder nowhere").stdout
     assert "nowhere: 0 entries" in shown and "there is no such folder" in shown
