@@ -28,7 +28,7 @@ from nnadapter.records import dataclass, field, replace
 from nnadapter.report.facts import CandidateFacts
 from nnadapter.report.report import PartitionReport
 from nnadapter.report.sections import cost_sentence, count, cpu_words, duration, run_words, sources_words
-from nnadapter.session.bench import PEERS, ROUNDS
+from nnadapter.session.bench import PEERS, ROUNDS, EngineTiming, peer_of
 
 TOP = 5
 _NUMBERS = frozenset(dtype.value for dtype in DataType)
@@ -390,6 +390,9 @@ def _against(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
     return tuple(kind.convert(name, param, ctx) for name in names) or None
 
 
+_UNCOMPARED = "not compared with ort, which cannot run a compiled model; give the original model to compare"
+
+
 @click.command(cls=ModelCommand)
 @parameters.takes_model
 @parameters.takes_placing
@@ -421,18 +424,22 @@ def bench(
     """Compare the speed of MODEL on devices with other inference engines on the CPU.
 
     All engines run in turns, and medians are compared. The exit code is 1 if no node ran on the devices, or if a device
-    fell back to the CPU, because the times are then not those of the devices.
+    fell back to the CPU, because the times are then not those of the devices. A compiled model is timed alone, because
+    other engines cannot run it.
     """
     chosen = parameters.requests_for(model, devices, options)
     source = parameters.converted(model, settings)
-    if against is None:  # other engines cannot run a compiled model
-        against = () if kind_of(model) is SourceKind.COMPILED else ("ort",)
+    is_alone = against is None and kind_of(model) is SourceKind.COMPILED
+    if against is None:
+        against = () if is_alone else ("ort",)
     with parameters.progress("preparing inputs"):
         feed = parameters.feed_of(source, shapes, sources)
     with prints_to_stderr(), parameters.progress("timing", rounds) as advance:
         result = nnadapter.bench(
             source, chosen, feed.arrays, against=against, options=settings, rounds=rounds, advance=advance
         )
+    if is_alone:
+        result = replace(result, baselines=(EngineTiming("ort", peer_of("ort").version, failure=_UNCOMPARED),))
     costs = run_costs(result.report, min(result.session.round_seconds))
     if form == "json":
         click.echo(parameters.to_json({**result.to_dict(), "cost": costs}))

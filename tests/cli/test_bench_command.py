@@ -31,7 +31,11 @@ def test_json_has_seconds_and_baselines(call):
 
 def test_compiled_model_has_no_baseline(call):
     nna.compile("scores.onnx", "scores.nna", devices="fake_npu")
-    assert "session compared" not in call("bench scores.nna --rounds 1").stdout
+    lines = call("bench scores.nna --rounds 1").stdout.splitlines()
+    assert lines[0].startswith("not compared with ort, which cannot run a compiled model; ")
+    assert not any("session compared" in line for line in lines)
+    (ort,) = json.loads(call("bench scores.nna --rounds 1 --format json").stdout)["baselines"]
+    assert (ort["name"], ort["failure"], ort["over"]) == ("ort", lines[0], None)
     assert "which cannot run it" in call("bench scores.nna --against ort", 2).stderr
 
 
