@@ -6,7 +6,7 @@ The training loop is PyTorch's usual one; `torch.compile` passes forward and bac
 network is exported to ONNX, and an `InferenceSession` on the same device reads the test digits. With `--compare`,
 PyTorch trains the same network from the same seed, and both are compared.
 
-Needs: pip install 'nnadapter[torch,demo]'. Nothing is downloaded: the 1,797 digits are part of scikit-learn.
+Needs: pip install '.[torch,demo]'. Nothing is downloaded: the 1,797 digits are part of scikit-learn.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 import types
 from pathlib import Path
 
@@ -197,6 +198,15 @@ def test_documented_packages_are_in_pyproject():
     named = re.findall(r"^\| ([a-z, ]+) \|", page("dependencies.md"), re.MULTILINE)
     packages = {name for row in named for name in row.split(", ")} - {"package"}
     assert packages <= {first or second for first, second in known}
+
+
+@for_every(path=PAGES)
+def test_install_commands_are_for_a_clone_and_name_extras(path):
+    text = path.read_text(encoding="utf-8")
+    assert re.findall(r"pip install '?nnadapter\b", text) == []
+    named = {name for names in re.findall(r"pip install (?:-e )?'\.\[([\w,-]+)\]'", text) for name in names.split(",")}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert named <= project["optional-dependencies"].keys()
 
 
 def test_oldest_tested_versions_equal_pyproject():
