@@ -65,7 +65,7 @@ def random_models(session):
 @nox.session
 def strange_bytes(session):
     """Damaged and forged models, rules, plans and adapter IR files: after changes to the code that reads them."""
-    run_pytest(session, *FUZZ, "tests/test_strange_bytes.py")
+    run_pytest(session, *FUZZ, "tests/test_random_bytes.py")
 
 
 @nox.session
@@ -123,7 +123,7 @@ def feeds(session):
 @nox.session
 def running(session):
     """More seeds and interrupts of running sessions, and every damaged byte of kept plans."""
-    run_pytest(session, *BOTH, "tests/running", "tests/kept_plans", packages=("-e", ".[test-all]"))
+    run_pytest(session, *BOTH, "tests/running", "tests/cached_plans", packages=("-e", ".[test-all]"))
 
 
 @nox.session
@@ -146,7 +146,7 @@ def converters(session):
         "tests/converters",
         "tests/exporting",
         "tests/accuracy",
-        "tests/test_operations_from_outside.py",
+        "tests/test_external_package.py",
         "tests/test_every.py",
     )
     run_pytest(session, *SWEEP, *words)

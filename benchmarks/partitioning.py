@@ -35,7 +35,7 @@ from tests.partition.brute_force import cheapest_cost, fewest_segments
 from tests.partition.by_cost.repeating import blocks_of, kind_prices, repeating
 from tests.partition.generated_graphs import FAMILIES, random_prices, transformer, woven
 from tests.partition.peers import nnadapter_clusters, tflite_subsets, torch_fx_partitions
-from tests.partition.test_peers import masks, random_case
+from tests.partition.test_other_partitioners import masks, random_case
 
 _LIGHT = Path(onnx.backend.test.__file__).parent / "data" / "light"
 _LAUNCHES = {"low": 0.5, "mid": 2.0, "high": 6.0}

@@ -54,7 +54,7 @@ FILES = {
     "paddle/test_networks.py": ("paddle", "paddle2onnx"),
     "ray/test_cluster.py": ("ray",),
     "ray/test_nodes.py": ("ray",),
-    "ray/serving/test_arriving.py": ("ray",),
+    "ray/serving/test_request_bodies.py": ("ray",),
     "ray/serving/test_serve_command.py": ("ray",),
     "torch/*": ("torch", "onnxscript"),
     "torch_models/*": ("torch", "onnxscript"),

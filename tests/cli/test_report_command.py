@@ -15,7 +15,7 @@ import nnadapter as nna
 from nnadapter.cli import partition_report
 from nnadapter.cli.command import MODELS
 from tests.models import parse
-from tests.running.test_choices import FLAG
+from tests.running.test_branch_decisions import FLAG
 
 
 def test_text_equals_the_python_report(call):

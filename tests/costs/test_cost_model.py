@@ -10,9 +10,9 @@ from nnadapter.costs import CONVERSION_BANDWIDTH, UNKNOWN_DIMENSION, DeviceCosts
 from nnadapter.drivers import Profile
 from nnadapter.planning import settle
 from nnadapter.report.builder import weight_facts
+from tests.candidates.test_atoms import GELU
 from tests.costs.judging import priced
 from tests.models import HEAD, parse
-from tests.offering.test_atoms import GELU
 
 PROFILE = Profile(peak_flops=1e6, bandwidth=1e3, launch_seconds=3.0, transfer_seconds=0.25, transfer_bandwidth=1e3)
 """Slow enough that every byte and every operation matters."""

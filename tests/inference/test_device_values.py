@@ -14,7 +14,7 @@ import nnadapter as nna
 from nnadapter.drivers.tensor_copies import Copies
 from nnadapter.errors import ClosedError, InputTypeError, InvalidInputError, InvalidOptionError
 from tests.c_compiler import needs_compiler
-from tests.running.test_residence import acme  # noqa: F401  a fixture
+from tests.running.test_device_resident_values import acme  # noqa: F401  a fixture
 
 HEAD = '<ir_version: 10, opset_import: ["" : 21]>'
 CACHE = f"""{HEAD} g (float[1, n, 8] past, float[1, 1, 8] x) => (float[1, m, 8] present, float[1, 8] y) {{

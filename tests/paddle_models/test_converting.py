@@ -16,7 +16,7 @@ from nnadapter import Options, limits
 from nnadapter.errors import CacheWarning, ConversionWarning, InvalidModelError, MissingExtraError, ModelFileError
 from nnadapter.paddle import conversion
 from nnadapter.paddle.model_files import PaddleFiles, files_of
-from tests.paddle_models.test_finding import filled
+from tests.paddle_models.test_model_files import filled
 
 REQUIRE_PADDLE = conversion.require_paddle
 MADE = "open(f'{sys.argv[1]}/model.onnx', 'wb').write(open(f'{sys.argv[1]}/model.json', 'rb').read()[:4])"

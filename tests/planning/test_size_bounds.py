@@ -8,7 +8,7 @@ import nnadapter as nna
 from tests import bounded_driver
 from tests.c_compiler import acme_among_devices, needs_compiler
 from tests.models import numbers, parse
-from tests.planning.test_open_ir import HEAD, agree, session
+from tests.planning.test_dynamic_shapes_in_ir import HEAD, agree, session
 
 CHAIN = f"{HEAD} g (float[n, 4] x) => (float[n, 4] y) {{ a = Add (x, x) y = Relu (a) }}"
 WIDE = f"{HEAD} g (float[n, m] x) => (float[n, m] y) {{ a = Add (x, x) y = Relu (a) }}"

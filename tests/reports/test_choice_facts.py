@@ -12,7 +12,7 @@ from nnadapter.errors import InvalidInputError
 from nnadapter.report import compare_reports, report_from
 from tests.compiled_models.files import changed
 from tests.models import parse
-from tests.running.test_choices import FEEDS, FLAG, RATE, SIZES, rows
+from tests.running.test_branch_decisions import FEEDS, FLAG, RATE, SIZES, rows
 
 ALLOW = nna.Options(fallback="allow")
 SLOW, FAST, OTHER = (

@@ -9,7 +9,7 @@ import pytest
 
 import nnadapter as nna
 from tests.models import numbers, parse
-from tests.planning.test_open_ir import HEAD, agree, session
+from tests.planning.test_dynamic_shapes_in_ir import HEAD, agree, session
 from tests.trace_checks import lanes_of
 from tests.trial_driver import COUNTS
 

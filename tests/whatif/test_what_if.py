@@ -20,7 +20,7 @@ from nnadapter.onnx.preparation import default_shapes
 from nnadapter.planning import Planner, open_setting
 from nnadapter.report import situation_of, what_if
 from tests.models import HEAD, SANDWICH, ocr_model, parse
-from tests.running.test_choices import FLAG
+from tests.running.test_branch_decisions import FLAG
 
 SIMULATED = {"clock": "simulated"}
 PAIR = f"""{HEAD} pair (float[64, 64] x) => (float[64, 64] y) {{

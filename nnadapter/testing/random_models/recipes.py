@@ -1,6 +1,6 @@
 """Table of recipes for random operations: inputs, attributes and values that the schema does not imply.
 
-If `test_reach` reports an unreached operation, add a recipe: `attributes` and `operands` for values that fit each
+If `test_coverage` reports an unreached operation, add a recipe: `attributes` and `operands` for values that fit each
 other, `sound` for values with a defined result. Otherwise add the reason to `UNREACHED`.
 """
 

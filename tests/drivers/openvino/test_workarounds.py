@@ -18,7 +18,7 @@ import pytest
 
 from nnadapter.drivers.openvino import WORKAROUNDS, compiler, engine, program, workarounds
 from nnadapter.errors import NNAdapterError
-from tests.drivers.openvino import test_guards
+from tests.drivers.openvino import test_fusion_guards
 from tests.drivers.openvino.harness import context, read_only
 
 QUANTIZED = "q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z) f = DequantizeLinear(w, h)"
@@ -92,7 +92,7 @@ CASES = {
     "reductions of three dimensions": """(float[N, 3, 4] x) => (float[N, 3, 1] y)
         <int64[1] a = {-1}, float[1, 3, 1] k = {-4.5, 2, 3}> { m = ReduceSum(x, a) y = Add(m, k) }""",
 }
-"""Model by name of the row; `test_guards.py` has the cases of fusions."""
+"""Model by name of the row; `test_fusion_guards.py` has the cases of fusions."""
 FEEDS = {
     "NaN in comparisons": [{"x": SPECIAL, "z": SPECIAL[::-1]}],
     "conversions to boolean": [{"x": SPECIAL}],
@@ -121,7 +121,7 @@ IN_A_CHILD = {
 }  # fmt: skip
 """Rows without which the engine crashes or reads foreign memory, or that depend on its start-up."""
 UNTESTED = {"long chains", "runs after a failed one", "stopped runs"}
-"""Rows about compile time or chance effects; `test_open_sizes.py` tests these."""
+"""Rows about compile time or chance effects; `test_dynamic_shapes.py` tests these."""
 ROWS = [row for row in WORKAROUNDS if row.name not in UNTESTED]
 
 
@@ -132,9 +132,9 @@ def models(name):
         text = f'<ir_version: 10, opset_import: ["": {opset}]> g {CASES[name]}'
         yield onnx.parser.parse_model(text), FEEDS.get(name)
     else:
-        for case, text in test_guards.CASES.items():
+        for case, text in test_fusion_guards.CASES.items():
             if case.startswith(name):
-                yield test_guards.model_of(text), None
+                yield test_fusion_guards.model_of(text), None
 
 
 def feeds_of(name, model):

@@ -5,7 +5,7 @@ import pytest
 from onnx.parser import parse_model
 
 import nnadapter as nna
-from tests.running.test_residence import RETURNS, SHARED, X
+from tests.running.test_device_resident_values import RETURNS, SHARED, X
 
 SIMULATED = {"clock": "simulated", "switched_off": ["Sin"]}
 IMAGES = RETURNS.replace("float[4, 8]", "float[1, 4, 8, 8]")

@@ -3,7 +3,7 @@
 tests/compiled_models covers compiled models. The short form repeats the same few cases; the long form runs as many as
 requested:
 
-    NNADAPTER_FUZZ_EXAMPLES=20000 pytest -m fuzz tests/test_strange_bytes.py
+    NNADAPTER_FUZZ_EXAMPLES=20000 pytest -m fuzz tests/test_random_bytes.py
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import pytest
 
 import nnadapter as nna
 from tests.c_compiler import acme_among_devices, needs_compiler
-from tests.drivers.native.test_open_sizes import HEAD, PRODUCTS, SIZES, agree, feed_of
+from tests.drivers.native.test_dynamic_shapes import HEAD, PRODUCTS, SIZES, agree, feed_of
 from tests.models import numbers, parse
 
 LAYERS = f"""{HEAD} g (float[n, m] x, float[n, m] w) => (float[n, m] y)

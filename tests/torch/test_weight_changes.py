@@ -1,6 +1,6 @@
 """Weights changed between steps in every way that PyTorch offers: training and inference equal PyTorch's.
 
-Some ways are in test_staying.py and test_weights.py; `pytest -m sweep tests/torch` covers all.
+Some ways are in test_training_memory.py and test_weights.py; `pytest -m sweep tests/torch` covers all.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from nnadapter.engine import Fork, branch_conditions, branches
 from nnadapter.errors import InputTypeError, InvalidInputError
 from nnadapter.onnx.preparation import Conditions
 from tests.models import HEAD, parse, run_whole
-from tests.running.test_choices import ALLOW, FEEDS, FLAG, RATE, check, rows, truth
+from tests.running.test_branch_decisions import ALLOW, FEEDS, FLAG, RATE, check, rows, truth
 
 
 def test_big_endian_inputs_select_the_same_branch():

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 import nnadapter as nna
 from nnadapter.costs import MeasuredNetwork, calibrate, keep_calibration
 from tests import metered_driver
-from tests.planning.test_placing import LARGE, model_of
+from tests.planning.test_latency_placement import LARGE, model_of
 
 BY_COSTS = {"policy": "latency"}
 

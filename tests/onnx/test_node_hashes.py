@@ -75,7 +75,7 @@ GOLDEN = (
 
 @pytest.mark.slow
 def test_hashes_are_equal_in_another_process():
-    code = "from tests.onnx.test_structure import *; print(structure(MODEL).ancestry_hashes)"
+    code = "from tests.onnx.test_node_hashes import *; print(structure(MODEL).ancestry_hashes)"
     environment = {**os.environ, "PYTHONHASHSEED": "12345", "PYTHONPATH": str(ROOT)}
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
     assert process.stdout.strip() == str(structure(MODEL).ancestry_hashes)

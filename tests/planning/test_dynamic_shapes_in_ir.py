@@ -16,7 +16,7 @@ import nnadapter as nna
 from benchmarks.models.language_models import Sizes, cache_names, first_feed, language_model
 from nnadapter.errors import FallbackWarning, InvalidInputError
 from tests.models import numbers, parse, run_whole
-from tests.planning.test_opening import SIZES, grown
+from tests.planning.test_dynamic_shapes import SIZES, grown
 
 HEAD = '<ir_version: 10, opset_import: ["" : 17]>'
 QUIET = nna.Options(fallback="allow")

@@ -14,7 +14,7 @@ from benchmarks.models.language_models import Sizes, cache_names, first_feed, la
 from examples.generate import build_model, generate, words_of
 from nnadapter.errors import CancelledError, DeadlineExceededError, InvalidOptionError
 from tests.models import numbers, parse, run_whole
-from tests.planning.test_open_ir import HEAD, QUIET
+from tests.planning.test_dynamic_shapes_in_ir import HEAD, QUIET
 
 DEVICES = ["fake_npu", "openvino", "cpu", "trial", "keeping"]
 MODEL = f"""{HEAD} g (float[n, m] x) => (float[n, m] y, float[n, m] z) {{

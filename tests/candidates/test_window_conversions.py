@@ -3,7 +3,7 @@ import onnx.parser
 import pytest
 
 from nnadapter.candidates import Conversions, prepare
-from tests.offering.test_conversions import Shape, same
+from tests.candidates.test_conversions import Shape, same
 
 _VOLUMES = """
 <ir_version: 10, opset_import: ["": 22]>

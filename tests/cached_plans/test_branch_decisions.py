@@ -8,7 +8,7 @@ import pytest
 import nnadapter as nna
 from nnadapter.engine import CachedPlanSource, plan_cache_writer
 from tests.models import HEAD, parse
-from tests.running.test_choices import BEHIND, FEEDS, FLAG, RATE, SHARED, check, rows, truth
+from tests.running.test_branch_decisions import BEHIND, FEEDS, FLAG, RATE, SHARED, check, rows, truth
 
 IN_VAIN = f"""{HEAD} g (float[N, 3] x, bool c, int64 times) => (float[N, 3] y) {{
     y = If(c) <

@@ -15,9 +15,9 @@ from nnadapter.errors import CompiledModelError, InvalidInputError, NNAdapterErr
 from nnadapter.onnx.preparation import MOST_FORKS
 from tests import keeping_driver
 from tests.compiled_models.files import changed
-from tests.compiled_models.test_open_files import ALONE
+from tests.compiled_models.test_dynamic_shapes import ALONE
 from tests.models import HEAD, numbers, parse, run_whole
-from tests.running.test_choices import BEHIND, FEEDS, FLAG, RATE, SHARED, SIZES, check, rows
+from tests.running.test_branch_decisions import BEHIND, FEEDS, FLAG, RATE, SHARED, SIZES, check, rows
 
 DECODER = Sizes(layers=1, width=16, words=50)
 ALLOW = nna.Options(fallback="allow")

@@ -23,8 +23,8 @@ from nnadapter.errors import CompiledModelError, InvalidInputError
 from tests import keeping_driver
 from tests.compiled_models.test_compiled_models import changed
 from tests.models import numbers, parse, run_whole
-from tests.planning.test_open_ir import BROADCAST, HEAD, IMAGES, QUIET, SHIFTED, decoded
-from tests.planning.test_opening import CHAIN, SIZES, grown
+from tests.planning.test_dynamic_shapes import CHAIN, SIZES, grown
+from tests.planning.test_dynamic_shapes_in_ir import BROADCAST, HEAD, IMAGES, QUIET, SHIFTED, decoded
 from tests.trial_driver import COUNTS
 
 DEVICES = ["fake_npu", "openvino", "cpu", "reference", "trial", "null", "opensizes", "keeping"]

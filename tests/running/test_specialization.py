@@ -17,8 +17,8 @@ from benchmarks.models.language_models import language_model
 from nnadapter.errors import FallbackWarning
 from tests.interrupting import interrupt
 from tests.models import numbers, parse, run_whole
-from tests.planning.test_open_ir import BROADCAST, HEAD, IMAGES, SHIFTED, SMALL, agree, decoded, session
-from tests.planning.test_opening import SIZES, grown
+from tests.planning.test_dynamic_shapes import SIZES, grown
+from tests.planning.test_dynamic_shapes_in_ir import BROADCAST, HEAD, IMAGES, SHIFTED, SMALL, agree, decoded, session
 from tests.trial_driver import COUNTS
 
 
