@@ -24,7 +24,7 @@ from nnadapter.costs.calibration import Calibration, contents_of, is_calibrated,
 from nnadapter.costs.calibrator import ROUNDS
 from nnadapter.costs.calibrator import calibrate as measure
 from nnadapter.drivers.capability import Capability, DeviceInfo, MemoryStatistics, ModelForm, OperationSupport
-from nnadapter.drivers.registry import open_device, sources
+from nnadapter.drivers.registry import device_of, open_device, sources
 from nnadapter.drivers.selection import CPU, HOSTS, REFERENCE
 from nnadapter.errors import DeviceNotFoundError, InvalidOptionError, NNAdapterError, NotDelegatedError, describe
 from nnadapter.files.atomic_files import cache_folder, check_writable
@@ -113,7 +113,7 @@ def devices(name: str | None, as_json: bool) -> None:
     with prints_to_stderr():
         known_devices = nnadapter.devices()
         if name is not None:
-            known_devices = _called(name, known_devices)
+            known_devices = _called(device_of(name), known_devices)
         rows = [_plain(device) for device in known_devices] if as_json else []
     if as_json:
         click.echo(parameters.to_json(rows))
@@ -121,7 +121,10 @@ def devices(name: str | None, as_json: bool) -> None:
     width = max((len(device.name) for device in known_devices), default=0)
     for device in known_devices:
         click.echo(f"{device.name:<{width}}  {_line(device)}".rstrip())
-        for option in device.capability.options if name is not None and device.capability is not None else ():
+        if name is None or device.capability is None:
+            continue
+        click.echo(_indented(_precisions(device.capability), width + 4))
+        for option in device.capability.options:
             click.echo(_indented(": ".join(option_row(option)), width + 4))
 
 
@@ -143,6 +146,13 @@ def _line(device: nnadapter.DeviceInfo) -> str:
     words = (device.type.value, device.vendor, device.sub_type, device.version)
     description = " ".join(word for word in words if word)
     return f"{description}, available" if device.available else f"not available: {device.reason}"
+
+
+def _precisions(capability: Capability) -> str:
+    rows = [
+        f"{row.precision} (segments as a whole)" if row.full_graph else row.precision for row in capability.precisions
+    ]
+    return f"computes in {', '.join(rows)}; by default {capability.default_precision}"
 
 
 def _plain(device: nnadapter.DeviceInfo) -> dict[str, Any]:

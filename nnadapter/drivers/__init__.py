@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from nnadapter.drivers import geometry
     from nnadapter.drivers.capability import (
         Capability,
+        ComputePrecision,
         DeviceInfo,
         DeviceType,
         DimensionBounds,
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
         OperationSupport,
         Option,
         OptionValues,
+        Precision,
         Profile,
         Threading,
     )
@@ -54,6 +56,7 @@ __all__ = [
     "Admission",
     "Capability",
     "Compatibility",
+    "ComputePrecision",
     "Context",
     "Control",
     "Device",
@@ -74,6 +77,7 @@ __all__ = [
     "OperationSupport",
     "Option",
     "OptionValues",
+    "Precision",
     "Profile",
     "Program",
     "Reason",
@@ -96,8 +100,8 @@ __getattr__ = lazily(
     {
         "": "geometry",
         ".capability": (
-            "Capability DeviceInfo DeviceType DimensionBounds DynamicShapes MemoryStatistics ModelForm "
-            "OperationRows OperationSupport Option OptionValues Profile Threading"
+            "Capability ComputePrecision DeviceInfo DeviceType DimensionBounds DynamicShapes MemoryStatistics "
+            "ModelForm OperationRows OperationSupport Option OptionValues Precision Profile Threading"
         ),
         ".interface": (
             "Admission Compatibility Context Control Device DeviceTensor Driver Event Execution INTERFACE_VERSION "

@@ -121,6 +121,57 @@ class ModelForm(StrEnum):
     """ONNX subgraph: `onnx.ModelProto` with all constants."""
 
 
+class Precision(StrEnum):
+    """Number formats of computation. `w8a8` has 8-bit weights and 8-bit activations."""
+
+    FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"
+    FLOAT16 = "float16"
+    W8A8 = "w8a8"
+    W8A16 = "w8a16"
+    W8 = "w8"
+    """8-bit weights; activations stay floating."""
+    W4A16 = "w4a16"
+    """4-bit weights; activations stay floating."""
+
+    @property
+    def is_floating(self) -> bool:
+        """True for a precision of a device; quantized ones are in the model, as QuantizeLinear and DequantizeLinear."""
+        return self in _FLOATING
+
+
+_FLOATING = (Precision.FLOAT32, Precision.BFLOAT16, Precision.FLOAT16)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComputePrecision:
+    """Precision that a device supports, with its limits if it is quantized."""
+
+    precision: Precision
+    per_channel: bool = True
+    """Weights may have a scale per channel."""
+    asymmetric: bool = True
+    """Zero points may differ from 0."""
+    full_graph: bool = False
+    """At this precision, every node of a segment must be quantized."""
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "precision": self.precision.value,
+            "per_channel": self.per_channel,
+            "asymmetric": self.asymmetric,
+            "full_graph": self.full_graph,
+        }
+
+
+def precisions_of(names: str, *, full_graph: bool = False) -> tuple[ComputePrecision, ...]:
+    """Return precisions by names, separated by spaces; `full_graph` applies to those with integer activations."""
+    return tuple(
+        ComputePrecision(precision=Precision(name), full_graph=full_graph and name in ("w8a8", "w8a16"))
+        for name in names.split()
+    )
+
+
 class Threading(StrEnum):
     """Concurrency that a device allows; the host keeps to it."""
 
@@ -178,6 +229,8 @@ class Option:
 OptionValue = bool | int | float | str | tuple[str, ...]
 OptionValues = Mapping[str, OptionValue]
 """All options of a device, validated, with defaults."""
+PRECISION = "precision"
+"""Option for the floating precision of a device that has several."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,6 +316,8 @@ class Capability:
         domains: for `ModelForm.IR`: ONNX domains from which ops without a converter become operations CUSTOM.
         memory_bytes: size of device memory; None for no limit. `Context.admit` judges segments one by one, so a device
             that holds all programs of a plan at once must leave space for the others.
+        precisions: supported precisions. If several are floating, the option `precision` chooses.
+        default_precision: default precision of the device's own engine.
         options: options of a context.
         operations: rows for `nnadapter ops DEVICE`; empty if only `supported` can judge operations.
         limits: limits of all operations, as text.
@@ -278,10 +333,23 @@ class Capability:
     supports_external_initializers: bool = False
     domains: tuple[str, ...] = ()
     memory_bytes: int | None = None
+    precisions: tuple[ComputePrecision, ...] = (ComputePrecision(precision=Precision.FLOAT32),)
+    default_precision: Precision = Precision.FLOAT32
     options: tuple[Option, ...] = ()
     operations: tuple[OperationSupport, ...] | OperationRows = ()
     limits: str = ""
     profile: Profile | None = None
+
+    @property
+    def floating_precisions(self) -> tuple[Precision, ...]:
+        """Supported floating precisions."""
+        return tuple(row.precision for row in self.precisions if row.precision.is_floating)
+
+    def precision_of(self, options: OptionValues) -> Precision:
+        """Return the precision of a context with `options`."""
+        if PRECISION in options and options[PRECISION] in self.floating_precisions:
+            return Precision(str(options[PRECISION]))
+        return next(iter(self.floating_precisions), self.default_precision)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for reports, without the operations."""
@@ -295,6 +363,8 @@ class Capability:
             "supports_external_initializers": self.supports_external_initializers,
             "domains": self.domains,
             "memory_bytes": self.memory_bytes,
+            "precisions": [row.to_dict() for row in self.precisions],
+            "default_precision": self.default_precision.value,
             "options": [option.to_dict() for option in self.options],
         }
 

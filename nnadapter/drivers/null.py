@@ -19,6 +19,7 @@ from nnadapter.drivers.capability import (
     OperationSupport,
     OptionValues,
     Threading,
+    precisions_of,
 )
 from nnadapter.drivers.interface import Context, Device, Driver, Execution, Program
 from nnadapter.errors import DeviceNotFoundError
@@ -30,6 +31,7 @@ _CAPABILITY = Capability(
     form=ModelForm.IR,
     threading=Threading.REENTRANT,
     dynamic_shapes=DynamicShapes.ANY,
+    precisions=precisions_of("float32 w8a8 w8a16 w8 w4a16"),
     operations=tuple(
         OperationSupport(type=name, dtypes=ANY, ranks=schema.ranks, limits="computes zeros")
         for name, schema in SCHEMAS.items()

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import MappingProxyType, ModuleType, UnionType
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args, get_origin, get_type_hints
 
-from nnadapter.drivers.capability import Capability, DeviceInfo, DeviceRole, DynamicShapes, ModelForm
+from nnadapter.drivers.capability import PRECISION, Capability, DeviceInfo, DeviceRole, DynamicShapes, ModelForm
 from nnadapter.drivers.failures import named_call, print_crashes
 from nnadapter.drivers.interface import INTERFACE_VERSION, Device, Driver
 from nnadapter.errors import (
@@ -103,6 +103,8 @@ COMMON_NAMES: Mapping[str, Sequence[str]] = MappingProxyType(
 )
 """Common name -> candidate devices, most likely first."""
 _SUFFIX = "executionprovider"
+LANE = "@"
+"""Separator of a device and a floating precision in the name of a lane."""
 
 
 def devices_called(name: str) -> Sequence[str]:
@@ -145,7 +147,24 @@ def check_capability(capability: object) -> Capability:
         raise TypeError("its capability has only one of dynamic_shapes=DynamicShapes.BOUNDED and dimension_bounds")
     if is_bounded and capability.form is not ModelForm.IR:
         raise TypeError("its capability has DynamicShapes.BOUNDED and form=ModelForm.ONNX, expected form=ModelForm.IR")
+    _check_precisions(capability)
     return capability
+
+
+def _check_precisions(capability: Capability) -> None:
+    names = [row.precision for row in capability.precisions]
+    if len(set(names)) != len(names) or capability.default_precision not in names:
+        raise TypeError(
+            f"precisions of its capability are {', '.join(names) or 'empty'}, expected distinct ones with its "
+            f"default_precision, {capability.default_precision}"
+        )
+    floating = capability.floating_precisions
+    choices = next((option.choices for option in capability.options if option.name == PRECISION), ())
+    if len(floating) > 1 and not set(choices).issuperset(floating):
+        raise TypeError(
+            f"its capability has several floating precisions, expected an option {PRECISION!r} with the choices "
+            f"{', '.join(floating)}"
+        )
 
 
 def check_info(row: object, driver: str) -> DeviceInfo:
@@ -281,11 +300,13 @@ def _shadowed() -> Iterator[DeviceInfo]:
 
 
 def device_info(name: str) -> DeviceInfo:
-    """Return the row of a device (`driver` or `driver:id`), without loading other drivers.
+    """Return the row of a device (`driver`, `driver:id` or a lane), without loading other drivers.
 
     Raises:
         DeviceNotFoundError: no driver has that name.
     """
+    if name != device_of(name):
+        return replace(device_info(device_of(name)), name=name)
     if inside(name) != name and name not in _isolated:
         return _complete(replace(device_info(inside(name)), name=name), _BUILT_IN[name.partition(":")[0]])
     driver_name = name.partition(":")[0]
@@ -298,8 +319,14 @@ def device_info(name: str) -> DeviceInfo:
     return next((row for row in rows if row.name.removesuffix(":0") == name), rows[0])
 
 
+def device_of(lane: str) -> str:
+    """Return the device of a lane: `openvino` for `openvino@bfloat16`; other names unchanged."""
+    return lane.partition(LANE)[0]
+
+
 def inside(name: str) -> str:
-    """Return `fake_npu` for a wrapper `faulty:fake_npu`, at any depth; other names unchanged."""
+    """Return `fake_npu` for a wrapper `faulty:fake_npu`, at any depth, and for a lane; other names unchanged."""
+    name = device_of(name)
     driver_name, _, device_id = name.partition(":")
     is_around = driver_name in _BUILT_IN and _BUILT_IN[driver_name].is_around
     return inside(device_id) if is_around and device_id else name
@@ -307,7 +334,7 @@ def inside(name: str) -> str:
 
 def require_driver(name: str) -> None:
     """Check that the driver of a device exists, without loading it."""
-    driver_name = name.partition(":")[0]
+    driver_name = device_of(name).partition(":")[0]
     if driver_name not in _BUILT_IN and driver_name not in sources():
         raise DeviceNotFoundError(_unknown_text(driver_name))
 
@@ -323,12 +350,13 @@ def library_path(name: str) -> Path | None:
 
 
 def open_device(name: str) -> Device:
-    """Return a device (`driver` or `driver:id`), opened once per process.
+    """Return a device (`driver`, `driver:id` or a lane), opened once per process.
 
     Raises:
         DeviceNotFoundError: no driver has that name.
         DeviceUnavailableError: the driver or the device cannot be used.
     """
+    name = device_of(name)
     driver_name, _, device_id = name.partition(":")
     require_driver(name)
     with _lock:
@@ -349,6 +377,7 @@ def open_isolated(name: str, limit_s: float | None = None) -> IsolatedDevice:
     # lazy: most sessions isolate nothing
     from nnadapter.drivers.isolation.isolated_device import IsolatedDevice
 
+    name = device_of(name)
     require_driver(name)
     with _lock:
         isolating = _isolating.setdefault(name, new_lock())

@@ -11,6 +11,7 @@ import numpy as np
 
 from nnadapter.drivers.capability import (
     Capability,
+    ComputePrecision,
     DeviceInfo,
     DimensionBounds,
     DynamicShapes,
@@ -19,8 +20,10 @@ from nnadapter.drivers.capability import (
     OperationSupport,
     Option,
     OptionValues,
+    Precision,
     Profile,
     Threading,
+    precisions_of,
 )
 from nnadapter.drivers.interface import Admission, Context, Device, Driver, Program
 from nnadapter.drivers.table_lowering import Computes, Lowering, Lowers, Names, data_types, rows_of
@@ -51,6 +54,8 @@ class TableDriver(Driver):
     domains: ClassVar[tuple[str, ...]] = ()
     """ONNX domains with nodes that reach `lowers("CUSTOM")`; see `Capability.domains`."""
     options: ClassVar[tuple[Option, ...]] = ()
+    precisions: ClassVar[tuple[ComputePrecision, ...]] = precisions_of("float32")
+    default_precision: ClassVar[Precision] = Precision.FLOAT32
     dynamic_shapes: ClassVar[DynamicShapes] = DynamicShapes.NONE
     """Support for dynamic shapes. New sizes are lowered again without planning; comparisons of sizes become guards."""
     dimension_bounds: ClassVar[DimensionBounds | None] = None
@@ -125,6 +130,8 @@ class TableDevice(Device):
             dynamic_shapes=of.dynamic_shapes,
             dimension_bounds=of.dimension_bounds,
             domains=of.domains,
+            precisions=of.precisions,
+            default_precision=of.default_precision,
             options=of.options,
             operations=OperationRows(self._operations),
             limits=of.limits,

@@ -126,6 +126,16 @@ enum { /* support for dynamic shapes */
     NNADAPTER_SHAPES_BOUNDED = 2 /* compiles once for sizes within the bounds of its capability */
 };
 
+enum { /* precisions, of floating-point and of quantized models */
+    NNADAPTER_PRECISION_FLOAT32 = 1,
+    NNADAPTER_PRECISION_BFLOAT16 = 2,
+    NNADAPTER_PRECISION_FLOAT16 = 3,
+    NNADAPTER_PRECISION_W8A8 = 4,  /* 8-bit weights, 8-bit activations */
+    NNADAPTER_PRECISION_W8A16 = 5, /* 8-bit weights, 16-bit activations */
+    NNADAPTER_PRECISION_W8 = 6,    /* 8-bit weights, floating activations */
+    NNADAPTER_PRECISION_W4A16 = 7  /* 4-bit weights, floating activations */
+};
+
 #define NNADAPTER_ABSENT (-1) /* an absent optional input */
 #define NNADAPTER_DYNAMIC_SIZE (-1)   /* a size that varies per run */
 
@@ -316,6 +326,14 @@ typedef struct NNAdapterProfile { /* performance on real models, in seconds, byt
     int32_t simulated;     /* no hardware */
 } NNAdapterProfile;
 
+typedef struct NNAdapterComputePrecision { /* a precision in which the device computes */
+    uint32_t size, version;
+    int32_t precision;   /* NNADAPTER_PRECISION_... */
+    int32_t per_channel; /* 1 if weights may have a scale per channel */
+    int32_t asymmetric;  /* 1 if zero points may differ from 0 */
+    int32_t full_graph;  /* 1 if every operation of a segment must be quantized */
+} NNAdapterComputePrecision;
+
 typedef struct NNAdapterCapability { /* the host's; the driver sets members that differ from 0, if the host HAS them */
     uint32_t size, version;
     int32_t threading;     /* initially NNADAPTER_SERIAL */
@@ -328,6 +346,9 @@ typedef struct NNAdapterCapability { /* the host's; the driver sets members that
     int32_t dynamic_shapes;                  /* initially NNADAPTER_SHAPES_STATIC */
     int64_t smallest_size, largest_size; /* for SHAPES_BOUNDED: range of dynamic dimensions; a largest of 0: any */
     uint64_t largest_elements;           /* for SHAPES_BOUNDED: of a tensor with dynamic shape; 0: any number */
+    const NNAdapterComputePrecision *const *precisions; /* several floating ones need an option "precision" */
+    uint32_t precision_count;  /* 0: float32 only */
+    int32_t default_precision; /* of the device's own software; 0: the first */
 } NNAdapterCapability;
 
 typedef struct NNAdapterMemoryStatistics {

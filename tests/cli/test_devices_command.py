@@ -27,6 +27,13 @@ def test_named_device_is_listed_with_its_options(call):
     assert "there is no device 'no_npu'; the devices are" in refused.stderr
 
 
+def test_named_device_is_listed_with_its_precisions(call):
+    assert "computes in float32, float16, w8a8" in call("devices fake_npu").stdout
+    (row,) = json.loads(call("devices fake_npu --json").stdout)
+    assert row["default_precision"] == "float32"
+    assert {"precision": "w8a8", "per_channel": True, "asymmetric": True, "full_graph": False} in row["precisions"]
+
+
 def test_devices_as_json(call):
     rows = {row["name"]: row for row in json.loads(call("devices --json").stdout)}
     assert list(rows) == [device.name for device in nna.devices()]

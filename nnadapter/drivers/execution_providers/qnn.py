@@ -11,7 +11,16 @@ from contextlib import nullcontext
 from pathlib import Path
 from types import MappingProxyType
 
-from nnadapter.drivers.capability import Capability, DeviceInfo, ModelForm, Option, OptionValues, Threading
+from nnadapter.drivers.capability import (
+    Capability,
+    DeviceInfo,
+    ModelForm,
+    Option,
+    OptionValues,
+    Precision,
+    Threading,
+    precisions_of,
+)
 from nnadapter.drivers.execution_providers.backing import OPTIONS as SHARED
 from nnadapter.drivers.execution_providers.backing import (
     Backing,
@@ -132,6 +141,8 @@ PROVIDER = "QNNExecutionProvider"
 _CAPABILITY = Capability(
     form=ModelForm.ONNX,
     threading=Threading.SERIAL,
+    precisions=precisions_of("float16 w8a8 w8a16", full_graph=True),
+    default_precision=Precision.FLOAT16,
     options=OPTIONS,
     limits="nodes that QNN's graph assignment accepts, with static shapes; a verdict requires compilation",
 )

@@ -19,6 +19,7 @@ from nnadapter.drivers.capability import (
     OptionValues,
     Profile,
     Threading,
+    precisions_of,
 )
 from nnadapter.drivers.fake_npu.execution import Resources
 from nnadapter.drivers.fake_npu.limits import LIMITS
@@ -43,6 +44,7 @@ class FakeNpuDriver(TableDriver):
     threading = Threading.EXCLUSIVE
     dynamic_shapes = DynamicShapes.ANY
     options = OPTIONS
+    precisions = precisions_of("float32 float16 w8a8")
     limits = LIMITS
 
     def open(self, device_id: str) -> Device:

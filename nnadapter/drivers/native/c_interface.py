@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from nnadapter import errors
-from nnadapter.drivers import Compatibility, DeviceType, DynamicShapes, Reason, Threading
+from nnadapter.drivers import Compatibility, DeviceType, DynamicShapes, Precision, Reason, Threading
 from nnadapter.ir.operand import DataType, Layout, Lifetime
 
 VERSION = (1, 0)
@@ -44,7 +44,8 @@ _STRUCTURES = {
     "operation_seconds:f64 channels_last:i32 host_memory:i32 simulated:i32",
     "Capability": "threading:i32 memory_bytes:u64 option_count:u32 operation_count:u32 options:pointer "
     "operations:pointer limits:text profile:pointer dynamic_shapes:i32 smallest_size:i64 largest_size:i64 "
-    "largest_elements:u64",
+    "largest_elements:u64 precisions:pointer precision_count:u32 default_precision:i32",
+    "ComputePrecision": "precision:i32 per_channel:i32 asymmetric:i32 full_graph:i32",
     "MemoryStatistics": "total_bytes:u64 used_bytes:u64 peak_bytes:u64",
     "MemoryFunctions": "allocate:pointer free_memory:pointer copy_in:pointer copy_out:pointer copy_between:pointer "
     "statistics:pointer minimum_chunk:pointer",
@@ -274,6 +275,7 @@ DEVICE_TYPES: Mapping[int, DeviceType] = MappingProxyType(dict(enumerate(DeviceT
 THREADINGS: Mapping[int, Threading] = MappingProxyType(dict(enumerate(Threading, start=1)))
 COMPATIBILITIES: Mapping[int, Compatibility] = MappingProxyType(dict(enumerate(Compatibility, start=1)))
 DYNAMIC_SHAPES: Mapping[int, DynamicShapes] = MappingProxyType(dict(enumerate(DynamicShapes)))
+PRECISIONS: Mapping[int, Precision] = MappingProxyType(dict(enumerate(Precision, start=1)))
 REASONS: Mapping[int, Reason] = MappingProxyType(
     dict(
         enumerate(

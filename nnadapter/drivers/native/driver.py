@@ -12,6 +12,7 @@ import numpy as np
 from nnadapter import errors
 from nnadapter.drivers.capability import (
     Capability,
+    ComputePrecision,
     DeviceInfo,
     DeviceType,
     DimensionBounds,
@@ -23,6 +24,7 @@ from nnadapter.drivers.capability import (
     OptionValues,
     Profile,
     Threading,
+    precisions_of,
 )
 from nnadapter.drivers.interface import UNLIMITED, Admission, Compatibility, Context, Control, Device, Driver, Program
 from nnadapter.drivers.native import c_interface, models, requests
@@ -295,8 +297,14 @@ def capability_of(functions: c_interface.Functions, device: int) -> Capability:
     capability = c_interface.make("Capability", threading=default)
     if "describe_device" in functions:
         functions.call("describe_device", device, ctypes.addressof(capability))
+    addresses = _addresses("precisions", capability.precisions, capability.precision_count)
+    precisions = tuple(map(_precision, addresses)) or precisions_of("float32")
     return Capability(
         form=ModelForm.IR,
+        precisions=precisions,
+        default_precision=_enum_value("default_precision", c_interface.PRECISIONS, capability.default_precision)
+        if capability.default_precision
+        else precisions[0].precision,
         threading=_enum_value("threading", c_interface.THREADINGS, capability.threading),
         dynamic_shapes=_enum_value("dynamic_shapes", c_interface.DYNAMIC_SHAPES, capability.dynamic_shapes),
         dimension_bounds=_bounds(capability),
@@ -375,6 +383,16 @@ def _data_types(address: int | None, count: int) -> frozenset[DataType]:
         return frozenset()
     return frozenset(
         _enum_value("data type", _DATA_TYPES, code) for code in (ctypes.c_int32 * count).from_address(address)
+    )
+
+
+def _precision(address: int) -> ComputePrecision:
+    row = c_interface.read("ComputePrecision", address)
+    return ComputePrecision(
+        precision=_enum_value("precision", c_interface.PRECISIONS, row.precision),
+        per_channel=bool(row.per_channel),
+        asymmetric=bool(row.asymmetric),
+        full_graph=bool(row.full_graph),
     )
 
 

@@ -19,6 +19,7 @@ from nnadapter.drivers.capability import (
     OptionValues,
     Profile,
     Threading,
+    precisions_of,
 )
 from nnadapter.drivers.interface import Context, Device, Driver, Program
 from nnadapter.drivers.onnxruntime.failures import brief, wrong_optimizers
@@ -158,6 +159,7 @@ _CAPABILITY = Capability(
     profile=_PROFILE,
     checks_indices=True,
     supports_external_initializers=True,
+    precisions=precisions_of("float32 w8a8 w8 w4a16"),
 )
 
 

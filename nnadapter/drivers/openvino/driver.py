@@ -16,10 +16,12 @@ from nnadapter.drivers.capability import (
     OperationSupport,
     Option,
     OptionValues,
+    Precision,
     Threading,
+    precisions_of,
 )
 from nnadapter.drivers.interface import Admission, Compatibility, Context, Device, Driver, Program
-from nnadapter.drivers.openvino.engine import EXTRA, core, missing, translated, version
+from nnadapter.drivers.openvino.engine import EXTRA, PRECISIONS, core, default_precision, missing, translated, version
 from nnadapter.drivers.openvino.program import compatibility, deserialized
 from nnadapter.drivers.registry import HardwareNeeds, Machine
 from nnadapter.errors import DeviceNotFoundError, DeviceUnavailableError, InvalidOptionError, close_names
@@ -33,14 +35,21 @@ if TYPE_CHECKING:
     from nnadapter.drivers.openvino.compiler import Asker
 
 
-PRECISIONS = {"float32": ("FP32", "f32"), "float16": ("FP16", "f16"), "bfloat16": ("BF16", "bf16")}
-
 _HINTS = {"latency": "LATENCY", "throughput": "THROUGHPUT"}
+
+
+_QUANTIZED = ("w8a8", "w8", "w4a16")
+"""Precisions of devices with the ability INT8."""
+
+
+def floating_precisions(abilities: frozenset[str]) -> tuple[str, ...]:
+    """Return the floating precisions of a device."""
+    return tuple(dtype for dtype, (ability, _) in PRECISIONS.items() if ability in abilities) or ("float32",)
 
 
 def options_of(abilities: frozenset[str], properties: frozenset[str]) -> tuple[Option, ...]:
     """Return the options of a device."""
-    choices = tuple(dtype for dtype, (ability, _) in PRECISIONS.items() if ability in abilities) or ("float32",)
+    choices = floating_precisions(abilities)
     threads = Option(name="threads", default=0, minimum=0, help="Threads of one program; 0 for the engine's default.")
     return (
         Option(
@@ -164,12 +173,16 @@ class OpenvinoDevice(Device):
 
     @cached_property
     def capability(self) -> Capability:
+        abilities = self._names("OPTIMIZATION_CAPABILITIES")
+        floating, default = floating_precisions(abilities), default_precision(self._name)
         return Capability(
             form=ModelForm.ONNX,
             threading=Threading.EXCLUSIVE,
             dynamic_shapes=DynamicShapes.ANY if self._name == "CPU" else DynamicShapes.NONE,
             supports_external_initializers=True,
-            options=options_of(self._names("OPTIMIZATION_CAPABILITIES"), self._properties),
+            precisions=precisions_of(" ".join((*floating, *(_QUANTIZED if "INT8" in abilities else ())))),
+            default_precision=Precision(default if default in floating else floating[0]),
+            options=options_of(abilities, self._properties),
             operations=OperationRows(_operations),
             limits=_LIMITS,
         )

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nnadapter.drivers import DeviceType, Reason
+from nnadapter.drivers import DeviceType, Precision, Reason
 from nnadapter.drivers.native import NativeDriver
 from nnadapter.errors import (
     CancelledError,
@@ -138,6 +138,22 @@ def test_profile_and_options_are_read(device):
     profile = capability.profile
     assert (profile.peak_flops, profile.bandwidth, profile.transfer_bandwidth) == (1e9, 2e9, 5e9)
     assert (profile.channels_last, profile.host_memory, profile.simulated) == (True, False, True)
+
+
+def test_precisions_are_read(tmp_path, device):
+    assert [row.precision for row in device.capability.precisions] == ["float32"]
+    library = compile_library(tmp_path / "trial.so", "-DPRECISIONS=NNADAPTER_PRECISION_W8A8", TRIAL)
+    capability = NativeDriver("trial_c", library).open("").capability
+    half, whole = capability.precisions
+    assert (half.precision, half.per_channel, half.asymmetric, half.full_graph) == ("float16", True, True, False)
+    assert (whole.precision, whole.per_channel, whole.asymmetric, whole.full_graph) == ("w8a8", False, True, True)
+    assert capability.default_precision is Precision.W8A8 and capability.floating_precisions == ("float16",)
+
+
+def test_unknown_precision_is_an_error(tmp_path):
+    driver = NativeDriver("trial_c", compile_library(tmp_path / "trial.so", "-DPRECISIONS=99", TRIAL))
+    with pytest.raises(DeviceUnavailableError, match="precision is 99, expected one of 1, 2"):
+        driver.open("")
 
 
 def test_absent_function_groups_are_reported(device):

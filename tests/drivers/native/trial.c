@@ -118,6 +118,16 @@ static NNAdapterStatus describe_device(NNAdapterDevice *device, NNAdapterCapabil
 #ifdef NULL_OPTION
     capability->option_count = 2;
 #endif
+#ifdef PRECISIONS
+    static const NNAdapterComputePrecision half = {HEAD(NNAdapterComputePrecision), NNADAPTER_PRECISION_FLOAT16, 1, 1, 0};
+    static const NNAdapterComputePrecision int8 = {HEAD(NNAdapterComputePrecision), PRECISIONS, 0, 1, 1};
+    static const NNAdapterComputePrecision *const precisions[] = {&half, &int8};
+    if (NNADAPTER_HAS(NNAdapterCapability, capability, default_precision)) {
+        capability->precisions = precisions;
+        capability->precision_count = 2;
+        capability->default_precision = PRECISIONS;
+    }
+#endif
     return NNADAPTER_OK;
 }
 
