@@ -20,7 +20,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as _native
 from nnadapter import errors
 from nnadapter.drivers.onnxruntime.values import ort_value_of
 from nnadapter.drivers.providers import devices_of_providers, provider_of_device
-from nnadapter.drivers.registry import sources
+from nnadapter.drivers.registry import device_of, sources
 from nnadapter.drivers.selection import CPU, DeviceRequest, requests_of
 from nnadapter.engine.device_value import DeviceValue
 from nnadapter.onnx.files import Overrides
@@ -186,7 +186,9 @@ class InferenceSession(_InferenceSession):
         names = [provider[0] if isinstance(provider, tuple) else provider for provider in providers or ()]
         available_providers = {*_original.get_all_providers(), *self.get_providers()}
         unknown = [
-            name for name in names if name not in available_providers and name.partition(":")[0] not in sources()
+            name
+            for name in names
+            if name not in available_providers and device_of(name).partition(":")[0] not in sources()
         ]
         if provider_options is not None and not all(
             isinstance(provider_option, Mapping) for provider_option in provider_options

@@ -192,6 +192,7 @@ def trial_drivers(nothing_installed, tmp_path_factory):
         {
             "trial": "tests.trial_driver:TrialDriver",
             "metered": "tests.metered_driver:MeteredDriver",
+            "rounding": "tests.rounding_driver:RoundingDriver",
             "lying": "tests.lying_driver:LyingDriver",
             "drifting": "tests.drifting_driver:DriftingDriver",
             "planted": "tests.planted_driver:PlantedDriver",

@@ -16,7 +16,7 @@ from msgspec import Meta, Struct, to_builtins
 from nnadapter.costs.work import Line, OperationClass, Seconds
 from nnadapter.drivers.capability import Option, OptionValue, OptionValues
 from nnadapter.drivers.interface import INTERFACE_VERSION
-from nnadapter.drivers.registry import device_info, inside
+from nnadapter.drivers.registry import device_info, device_of, inside
 from nnadapter.drivers.selection import ISOLATE, canonical, select_one
 from nnadapter.errors import StoredFileError
 from nnadapter.files import atomic_files
@@ -219,6 +219,7 @@ def _mismatch_text(calibration: Calibration, device: str) -> str:
 
 def _names(device: str) -> Iterator[str]:
     """Yield a device's names: a driver's first device has two. The driver is queried only if calibrated."""
+    device = device_of(device)
     yield device
     if inside(device) != device:
         yield from _names(inside(device))

@@ -37,7 +37,7 @@ from nnadapter.drivers.failures import named_call
 from nnadapter.drivers.interface import INTERFACE_VERSION, Context, Device, Execution, Program
 from nnadapter.drivers.isolation.isolated_device import IsolatedDevice
 from nnadapter.drivers.onnxruntime.program import most_pools, not_counting, pools_held
-from nnadapter.drivers.registry import device_lock
+from nnadapter.drivers.registry import device_lock, device_of
 from nnadapter.drivers.selection import HOSTS, Selected, select_one
 from nnadapter.errors import InvalidOptionError, NotDelegatedError, describe
 from nnadapter.ir import Array, Model
@@ -639,7 +639,7 @@ def _calibration(
     scaled_costs = scale_to_networks(lines, launches, measurements.networks)
     lines, launches = scaled_costs.lines, scaled_costs.launches
     return Calibration(
-        device=selected.name,
+        device=device_of(selected.name),
         driver_version=driver_version(selected.name),
         interface_version=INTERFACE_VERSION,
         options=speed_options(opened.capability.options, selected.options, isolated=selected.limits is not None),

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from nnadapter.drivers.registry import HardwareNeeds, Machine, sources
+from nnadapter.drivers.registry import HardwareNeeds, Machine, device_of, sources
 from nnadapter.drivers.selection import CPU, DeviceRequest
 from nnadapter.errors import DriverWarning, FallbackWarning, InvalidOptionError
 from nnadapter.onnx.onnxruntime_limits import CPU_PROVIDER
@@ -130,7 +130,7 @@ def provider_of_device(name: str) -> str:
     """Return the provider of a device, or the device's name."""
     if name == CPU:
         return CPU_PROVIDER
-    driver, _, device_id = name.partition(":")
+    driver, _, device_id = device_of(name).partition(":")
     return full_name(device_id, optional_part("installed_providers")()) if driver == DRIVER and device_id else name
 
 
@@ -170,7 +170,7 @@ def options_of_cpu(
 
 def warn_of_unread_entries(entries: Mapping[str, str], devices: Sequence[str]) -> None:
     """Warn of run option entries that no device of the session reads."""
-    providers = {_QNN if name.partition(":")[0] == "qnn" else provider_of_device(name) for name in devices}
+    providers = {_QNN if device_of(name).partition(":")[0] == "qnn" else provider_of_device(name) for name in devices}
     for key, value in entries.items():
         if key in _READERS and providers.isdisjoint(_READERS[key]):
             warnings.warn(

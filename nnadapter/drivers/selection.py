@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from nnadapter.drivers.capability import Option, OptionValue, OptionValues
-from nnadapter.drivers.registry import open_device, open_isolated, require_driver
+from nnadapter.drivers.capability import PRECISION, Capability, Option, OptionValue, OptionValues, Precision
+from nnadapter.drivers.registry import LANE, device_of, open_device, open_isolated, require_driver
 from nnadapter.errors import InvalidOptionError, close_names, near_names
 
 CPU = "cpu"
@@ -16,7 +16,7 @@ REFERENCE = "reference"
 HOSTS = frozenset((CPU, REFERENCE))
 """Devices that do not count as accelerators; they come last."""
 DeviceRequest = str | tuple[str, Mapping[str, Any]]
-"""`"fake_npu"`, `"fake_npu:0"`, or `("fake_npu", {option: value})`."""
+"""`"fake_npu"`, `"fake_npu:0"`, the lane `"fake_npu@float16"`, or one of these with options: `("fake_npu", {})`."""
 
 
 Limits = Mapping[str, float]
@@ -36,42 +36,57 @@ class Selected(NamedTuple):
     """False for a `cpu` that was added automatically."""
     limits: Limits | None = None
     """None for a device in this process."""
+    precision: Precision = Precision.FLOAT32
+    """Floating precision of its computation."""
 
 
-def select(requests: DeviceRequest | Sequence[DeviceRequest], isolate: Isolate = False) -> tuple[Selected, ...]:
+def select(
+    requests: DeviceRequest | Sequence[DeviceRequest], isolate: Isolate = False, precision: str | None = None
+) -> tuple[Selected, ...]:
     """Return the devices in order of preference. `cpu` comes last, unless `reference` is requested after it.
 
-    `isolate` selects devices to isolate, unless their options decide. Host devices never are.
+    `isolate` selects devices to isolate, unless their options decide. Host devices never are. `precision` is
+    `Options.precision`.
 
     Raises:
         DeviceNotFoundError, DeviceUnavailableError: a device does not exist or cannot be used.
-        InvalidOptionError: an invalid option, or a device named twice.
+        InvalidOptionError: an invalid option, a device named twice, or no device computes in `precision`.
     """
     parsed_requests = _parsed_requests(requests)
     names = [name for name, _ in parsed_requests]
-    chosen = [select_one(name, options, isolate) for name, options in parsed_requests]
+    chosen = [select_one(name, options, isolate, precision) for name, options in parsed_requests]
+    _check_precision(chosen, precision)
     cpu = [device for device in chosen if device.name == CPU] or [Selected(CPU, check_options(CPU, {}), named=False)]
     trailing_devices = [chosen[-1]] if names[-2:] == [CPU, REFERENCE] else []
     return (*(device for device in chosen if device not in (*cpu, *trailing_devices)), *cpu, *trailing_devices)
 
 
-def select_one(name: str, options: Mapping[str, Any], isolate: Isolate = False) -> Selected:
+def select_one(
+    name: str, options: Mapping[str, Any], isolate: Isolate = False, precision: str | None = None
+) -> Selected:
     """Return one device, without adding `cpu`; see `select`."""
     device = canonical(name)
     limits = _limits(device, options.get(ISOLATE), isolate)
     if limits is None:
         device_options = {key: value for key, value in options.items() if key != ISOLATE}
-        return Selected(device, check_options(device, device_options), named=True)
-    supported_options = {option.name: option for option in open_isolated(device, limits.get("open")).capability.options}
-    device_options = {key: value for key, value in options.items() if key != ISOLATE or ISOLATE in supported_options}
-    return Selected(device, _checked(device, device_options, supported_options), named=True, limits=limits)
+        values, computes = _checked(device, device_options, open_device(device).capability, precision)
+        return Selected(device, values, named=True, precision=computes)
+    capability = open_isolated(device, limits.get("open")).capability
+    is_supported = any(option.name == ISOLATE for option in capability.options)
+    device_options = {key: value for key, value in options.items() if key != ISOLATE or is_supported}
+    values, computes = _checked(device, device_options, capability, precision)
+    return Selected(device, values, named=True, limits=limits, precision=computes)
 
 
 def canonical(name: str) -> str:
-    """Return the canonical name: `fake_npu:0` is `fake_npu`."""
+    """Return the canonical name: `fake_npu:0` is `fake_npu`, and `cpu@float32`, the only lane of `cpu`, is `cpu`."""
     if not isinstance(name, str):
         raise InvalidOptionError(f"a device is selected by its name, got {name!r}")
-    return name.removesuffix(":0")
+    device, separator, precision = name.partition(LANE)
+    device = device.removesuffix(":0")
+    if not separator or (device in HOSTS and precision == Precision.FLOAT32):
+        return device
+    return f"{device}{LANE}{precision}"
 
 
 def requests_of(requests: DeviceRequest | Sequence[DeviceRequest], isolate: Isolate = False) -> list[DeviceRequest]:
@@ -108,7 +123,7 @@ def check_options(device: str, options: Mapping[str, Any]) -> OptionValues:
     Raises:
         InvalidOptionError: an option is unknown or invalid.
     """
-    return _checked(device, options, {option.name: option for option in open_device(device).capability.options})
+    return _checked(device, options, open_device(device).capability)[0]
 
 
 def _limits(device: str, setting: object, isolate: Isolate) -> Limits | None:
@@ -119,9 +134,10 @@ def _limits(device: str, setting: object, isolate: Isolate) -> Limits | None:
         named = {canonical(name): name for name in isolate}
         for name in named:
             require_driver(name)
-        if device not in named:
+        requested = next((name for name in (device, device_of(device)) if name in named), None)
+        if requested is None:
             return None
-        setting = isolate[named[device]] if isinstance(isolate, Mapping) else True
+        setting = isolate[named[requested]] if isinstance(isolate, Mapping) else True
     from nnadapter.drivers.isolation.child_process import read_limits  # most sessions isolate nothing
 
     limits = read_limits(setting, device)
@@ -132,16 +148,58 @@ def _limits(device: str, setting: object, isolate: Isolate) -> Limits | None:
     return limits
 
 
-def _checked(device: str, options: Mapping[str, Any], supported_options: Mapping[str, Option]) -> OptionValues:
+def _check_precision(chosen: Sequence[Selected], precision: str | None) -> None:
+    if precision in frozenset(Precision) and all(selected.precision != precision for selected in chosen):
+        precisions = ", ".join(f"{selected.name} in {selected.precision}" for selected in chosen)
+        raise InvalidOptionError(
+            f"option 'precision' is {precision!r}, and no device computes in it ({precisions}); "
+            "`nnadapter devices NAME` lists the precisions of a device"
+        )
+
+
+def _checked(
+    device: str, options: Mapping[str, Any], capability: Capability, precision: str | None = None
+) -> tuple[OptionValues, Precision]:
+    """Return every option, and the floating precision of a context with them."""
+    supported_options = {option.name: option for option in capability.options}
+    options = {**options, **_lane_options(device, options, capability)}
+    if precision is not None and PRECISION in supported_options and PRECISION not in options:
+        chosen = precision if precision in frozenset(Precision) else capability.default_precision
+        options |= {PRECISION: chosen} if chosen in capability.floating_precisions else {}
     for name in options:
         if name not in supported_options:
             raise InvalidOptionError(
                 f"device {device!r} has no option {name!r}; {close_names(name, supported_options)}"
             )
-    return {
+    values = {
         name: _converted(device, option, options[name]) if name in options else option.default
         for name, option in supported_options.items()
     }
+    return values, capability.precision_of(values)
+
+
+def _lane_options(device: str, options: Mapping[str, Any], capability: Capability) -> Mapping[str, Any]:
+    """Return the option `precision` that a lane's name sets, if the device has one. Raises InvalidOptionError."""
+    target, separator, precision = device.partition(LANE)
+    if not separator:
+        return {}
+    floating = [str(row) for row in capability.floating_precisions]
+    if precision not in floating:
+        if precision in frozenset(Precision):
+            reason = (
+                f"it computes in {', '.join(floating)}"
+                if Precision(precision).is_floating
+                else f"{precision} is in the model: quantize it with `nnadapter quantize`"
+            )
+        else:
+            reason = f"it computes in {', '.join(floating)}{near_names(precision, floating, '; ')}"
+        raise InvalidOptionError(f"device {target!r} has no lane {precision!r}; {reason}")
+    if options.get(PRECISION, precision) != precision:
+        raise InvalidOptionError(
+            f"option {PRECISION!r} of device {device!r} is {options[PRECISION]!r}, which contradicts the device's "
+            "name; leave it out"
+        )
+    return {PRECISION: precision} if any(option.name == PRECISION for option in capability.options) else {}
 
 
 def _listed(requests: DeviceRequest | Sequence[DeviceRequest]) -> Sequence[DeviceRequest]:

@@ -24,7 +24,7 @@ from nnadapter.drivers.kernel import (
     registered_kernels,
     remove_kernel,
 )
-from nnadapter.drivers.registry import inside, sources
+from nnadapter.drivers.registry import device_of, inside, sources
 from nnadapter.drivers.selection import HOSTS, canonical
 from nnadapter.errors import FAILURES, DriverWarning, InvalidOptionError, close_names, describe
 from nnadapter.ir.operand import Layout, OperandType
@@ -280,6 +280,7 @@ def _accelerator(device: object) -> str:
     chosen = canonical(device) if isinstance(device, str) and ":" not in device else device
     if not isinstance(chosen, str) or not chosen:
         raise InvalidOptionError(f"a kernel is registered for a device name such as 'fake_npu', got {device!r}")
+    chosen = device_of(chosen)  # kernels compute in their own precision
     if inside(chosen).partition(":")[0] in HOSTS:
         raise InvalidOptionError(
             f"a kernel is registered for device {chosen!r}, which runs nodes that devices refuse; register it for an "

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
+from nnadapter.drivers.registry import device_of
 from nnadapter.drivers.selection import HOSTS, DeviceRequest, Selected, named_requests
 from nnadapter.errors import DeviceOpeningError, DriverError, FallbackWarning, OutOfMemoryError, describe
 
@@ -49,10 +50,12 @@ class Absents(list[Absent]):
             try:
                 return selects(list(remaining_requests.values()))
             except _FAILURES as error:
-                if error.device not in remaining_requests:
+                failed = [name for name in remaining_requests if error.device in (name, device_of(name))]
+                if not failed:
                     raise
-                self._leave_out(error.device, error)
-                del remaining_requests[error.device]
+                for name in failed:
+                    self._leave_out(name, error)
+                    del remaining_requests[name]
 
     def opened(self, name: str, opens: Callable[[], _Opened]) -> _Opened | None:
         """Return `opens()`, or None if the device fails and the policy allows it."""

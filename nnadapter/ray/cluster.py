@@ -13,7 +13,7 @@ from threading import current_thread, main_thread
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from nnadapter import errors
-from nnadapter.drivers.registry import device_info, devices
+from nnadapter.drivers.registry import device_info, device_of, devices
 from nnadapter.drivers.selection import CPU, HOSTS, named_requests
 from nnadapter.engine.compiled_file import CompiledFile
 from nnadapter.files.source_kind import SourceKind, kind_of
@@ -79,7 +79,7 @@ def resources() -> dict[str, float]:
 
 def needed(names: Iterable[str], share: float) -> dict[str, float]:
     """Return the Ray resources that a session reserves: `share` of each device except hosts."""
-    return {f"{PREFIX}{name}": share for name in names if name not in HOSTS}
+    return {f"{PREFIX}{device_of(name)}": share for name in names if name not in HOSTS}
 
 
 def missing_devices(names: Iterable[str]) -> dict[str, str]:

@@ -8,7 +8,7 @@ import tomllib
 from msgspec import Struct
 
 from nnadapter import limits
-from nnadapter.drivers.registry import sources
+from nnadapter.drivers.registry import device_of, sources
 from nnadapter.errors import RulesError, close_names
 from nnadapter.files.documents import FileKind
 from nnadapter.rules.values import Ban, Limits, Pin, Rules
@@ -28,7 +28,7 @@ def read_rules(source: str | os.PathLike[str] | Rules) -> Rules:
     rules = source if isinstance(source, Rules) else _read(source)
     driver_sources = sources()
     for rule in rules:
-        if rule.device.partition(":")[0] not in driver_sources:
+        if rule.device is not None and device_of(rule.device).partition(":")[0] not in driver_sources:
             raise RulesError(
                 f"{rules.entry_location(rule)}: no driver offers a device named {rule.device!r}; "
                 f"{close_names(rule.device, driver_sources)}",
