@@ -25,6 +25,7 @@ ENTRIES: Mapping[str, str] = MappingProxyType(
         "why_provider_is_unusable": "nnadapter.drivers.execution_providers.driver:why_unusable",
         "openvino_divided_chains": "nnadapter.drivers.openvino.fusion_workarounds:DIVIDED_CHAINS",
         "openvino_baseline": "nnadapter.drivers.openvino.baseline:opened",
+        "openvino_default_precision": "nnadapter.drivers.openvino.baseline:default_precision",
         "openvino_version": "nnadapter.drivers.openvino.baseline:version",
         "paddle_model_as_onnx": "nnadapter.paddle.conversion:as_onnx",
         "paddle_onnx_file": "nnadapter.paddle.conversion:onnx_of",

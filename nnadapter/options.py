@@ -24,6 +24,8 @@ Fallback = str | Mapping[str, str]
 
 
 VERIFYING = ("once",)
+PRECISIONS = ("float32", "bfloat16", "float16", "device", "auto")
+_QUANTIZED = ("w8a8", "w8a16", "w8", "w4a16")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +36,12 @@ class Options:
     """Placement policy. `priority`: the first device in the user's order that supports the node. `latency`: the
     cheapest placement found, by calibrated or simulated costs. `throughput`: for `stream`, the placement with the
     least work on its busiest device. `measured`: the fastest of several placements, timed here.
+    """
+    precision: str | None = None
+    """Precision of floating-point computation: `float32`, `bfloat16` or `float16` on every device that has it, or
+    `device`: the default of each device's own engine. `auto`: the first run compares that default with float32, and
+    keeps it if all outputs agree to 30 dB. None: each device's option `precision`. That option and the name of a lane
+    (`openvino@bfloat16`) take precedence. See docs/devices.md.
     """
     fallback: Fallback = "warn"
     """Reaction when a device's work falls back to the CPU: `warn` once per cause, `allow` silently, or `forbid` (an
@@ -89,6 +97,7 @@ class Options:
 
     def __post_init__(self) -> None:
         _one_of("policy", self.policy, tuple(POLICIES))
+        _check_precision(self.precision)
         _check_fallback(self.fallback)
         for name in ("max_plans", "max_plan_bytes", "max_cache_bytes"):
             _positive(name, getattr(self, name))
@@ -118,6 +127,11 @@ class Options:
             raise InvalidOptionError(
                 f"option 'background' would run the CPU while policy {self.policy!r} times devices; choose "
                 "another policy, or leave it out"
+            )
+        if self.precision == "auto":
+            raise InvalidOptionError(
+                "option 'background' runs the CPU first, and precision 'auto' compares the first outputs of devices; "
+                "leave one of them out"
             )
         for stage in ("compile", "run"):
             if self.fallback_at(stage) == "forbid":
@@ -226,6 +240,15 @@ def _invalid(name: str, expected: str, value: object, advice: str = "") -> Inval
 def _one_of(name: str, value: object, choices: tuple[str, ...]) -> None:
     if value not in choices:
         raise _invalid(name, f"one of {', '.join(choices)}", value, near_names(value, choices, "; "))
+
+
+def _check_precision(precision: object) -> None:
+    if precision in _QUANTIZED:
+        raise InvalidOptionError(
+            f"option 'precision' is {precision!r}, which is in the model: quantize it with `nnadapter quantize`"
+        )
+    if precision is not None:
+        _one_of("precision", precision, PRECISIONS)
 
 
 def _check_fallback(fallback: object) -> None:

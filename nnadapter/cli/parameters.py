@@ -30,7 +30,7 @@ from nnadapter.ir.operand import Array
 from nnadapter.onnx.files import load_model
 from nnadapter.onnx.signature import filled
 from nnadapter.optional_parts import optional_part
-from nnadapter.options import FALLBACKS, Options, default_devices
+from nnadapter.options import FALLBACKS, PRECISIONS, Options, default_devices
 from nnadapter.policies import POLICIES
 from nnadapter.records import dataclass, replace
 from nnadapter.report.facts import plain
@@ -148,11 +148,17 @@ def composed(*decorators: Callable[[Any], Any]) -> Callable[[Decorated], Decorat
 
 
 def takes_placing(command: Decorated) -> Decorated:
-    """Add --policy, --rules and --plan as `settings`."""
+    """Add --policy, --precision, --rules and --plan as `settings`."""
 
     @wraps(command)
     def with_settings(*, policy: str, rules: str | None, plan: str | None, fallback: str, **parameters: Any) -> Any:
-        settings = Options(policy=policy, fallback=fallback, plan=plan, cache_dir=parameters.pop("cache_dir", None))
+        settings = Options(
+            policy=policy,
+            precision=parameters.pop("precision"),
+            fallback=fallback,
+            plan=plan,
+            cache_dir=parameters.pop("cache_dir", None),
+        )
         return command(settings=settings if rules is None else replace(settings, rules=Path(rules)), **parameters)
 
     return cast("Decorated", _PLACING(with_settings))
@@ -298,6 +304,12 @@ _PLACING = composed(
         help=("Rule by which a device is chosen for each node. "
 f"{'; '.join(f'{policy.name}: {policy.description}' for policy in POLICIES.values())}. "
 "`nnadapter calibrate` measures costs."),
+    ),
+    click.option(
+        "--precision", type=OneOf(PRECISIONS),
+        help=("Precision of floating-point computation, on every device that has it. device: the default of each "
+"device's own engine. auto: that default if the first outputs agree with float32 to 30 dB. Default: each device's "
+"option."),
     ),
     click.option(
         "--rules", metavar="FILE",

@@ -213,6 +213,8 @@ class RunFacts:
     times: Times
     provenance: Provenance
     costs: RunCosts
+    precision: tuple[str, ...] = ()
+    """Remarks on the precision."""
     saved: tuple[str, ...] = ()
     profile: str | None = None
 
@@ -233,6 +235,7 @@ class RunFacts:
             ],
             "fell_back": self.provenance.fell_back,
             "cost": self.costs,
+            "precision": self.precision,
             "saved": self.saved,
             "profile": self.profile,
         }
@@ -252,6 +255,8 @@ def _lines(facts: RunFacts) -> Iterator[str]:
     yield from _times(facts)
     yield from _where(facts)
     yield from facts.costs.lines()
+    for remark in facts.precision:
+        yield f"precision {remark}"
     for path in facts.saved:
         yield f"saved     {path}"
     if facts.profile is not None:
@@ -366,6 +371,7 @@ def _run(
                 of_steps.append(_provenance(session).seconds)
                 advance()
         names = [output.name for output in session.get_outputs()]
+        report = session.report()
         return RunFacts(
             model=model,
             devices=session.devices,
@@ -373,7 +379,8 @@ def _run(
             outputs=dict(zip(names, results, strict=True)),
             times=Times(loaded - started, first, tuple(repeats)),
             provenance=_provenance(session),
-            costs=run_costs(session.report(), min(of_steps, default=None)),
+            costs=run_costs(report, min(of_steps, default=None)),
+            precision=report.precision_remarks,
             profile=None if options.trace is None else os.fspath(options.trace),
         )
 

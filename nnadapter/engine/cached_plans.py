@@ -88,7 +88,14 @@ class CachedPlanSource(FilePlanSource):
         self._original_model_shapes, self._plan_model = original_model_shapes, plan_model
         # planning the model replaces fallback
         plain = replace(
-            options, policy="priority", rules=None, plan=None, fallback="forbid", verify=None, background=False
+            options,
+            policy="priority",
+            precision=None,
+            rules=None,
+            plan=None,
+            fallback="forbid",
+            verify=None,
+            background=False,
         )
         super().__init__(file, None, plain, SILENT, fall_back=_plan_again)
         self.devices = tuple(devices)
@@ -222,7 +229,7 @@ def cached_session(source: Any, requests: Requests, options: Options) -> CachedS
         for name in named:
             require_driver(name)
         read_source = begun_source(source)
-        devices = tuple(_selected(named, options.isolated))
+        devices = tuple(_selected(named, options))
         isolate = {device.name: device.limits for device in devices if device.limits is not None}
         options = replace(options, isolate=isolate or False)
         model_digest = read_source()
@@ -232,12 +239,12 @@ def cached_session(source: Any, requests: Requests, options: Options) -> CachedS
         return None
 
 
-def _selected(named: Mapping[str, Mapping[str, Any]], isolate: selection.Isolate) -> Iterator[selection.Selected]:
+def _selected(named: Mapping[str, Mapping[str, Any]], settings: Options) -> Iterator[selection.Selected]:
     for name, options in named.items():
         yield (
             selection.Selected(name, options, named=True)
             if name in selection.HOSTS
-            else selection.select_one(name, options, isolate)
+            else selection.select_one(name, options, settings.isolated, settings.precision)
         )
 
 

@@ -199,10 +199,11 @@ def _fork_of(file: CompiledFile) -> Fork[Truths] | None:
 def _refuse_placing(options: Options) -> None:
     """Raise InvalidOptionError for options that matter only when a file is compiled, and for `background`."""
     usual = Options()
-    for name in ("policy", "rules", "plan"):
+    for name in ("policy", "precision", "rules", "plan"):
         if getattr(options, name) != getattr(usual, name):
+            decision = "precision" if name == "precision" else "placement"
             raise InvalidOptionError(
-                f"{name} decides the placement of nodes, which is fixed in a compiled model; pass it to "
+                f"{name} decides the {decision} of nodes, which is fixed in a compiled model; pass it to "
                 "nnadapter compile, or nnadapter.compile"
             )
     if options.background:

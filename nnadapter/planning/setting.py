@@ -10,12 +10,12 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from nnadapter.drivers.boundary import has_of, open_context
-from nnadapter.drivers.capability import Capability, DeviceRole, ModelForm, OptionValues
+from nnadapter.drivers.capability import Capability, DeviceRole, ModelForm, OptionValues, Precision
 from nnadapter.drivers.failures import named_call
 from nnadapter.drivers.interface import Context, SegmentModel, is_streaming
 from nnadapter.drivers.onnxruntime.driver import refused_nodes
 from nnadapter.drivers.onnxruntime.sessions import check_session_options
-from nnadapter.drivers.registry import devices_of_distribution
+from nnadapter.drivers.registry import device_of, devices_of_distribution
 from nnadapter.drivers.selection import REFERENCE, DeviceRequest, Selected, check_options, select
 from nnadapter.errors import InvalidModelError, InvalidOptionError
 from nnadapter.kernels.context import with_kernels
@@ -56,6 +56,7 @@ class Constraints:
     fallback: Fallback = "warn"
     rules: Rules = field(default_factory=Rules)
     plan_file: PlanFile | None = None
+    precision: str | None = None
 
     def fallback_at(self, stage: str) -> str:
         return fallback_at(self.fallback, stage)
@@ -76,7 +77,7 @@ def read_constraints(options: Options) -> Constraints:
         from nnadapter.rules.reading import read_rules
 
         rules = read_rules(options.rules)
-    return Constraints(POLICIES[options.policy], options.fallback, rules, plan_file)
+    return Constraints(POLICIES[options.policy], options.fallback, rules, plan_file, options.precision)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -171,6 +172,18 @@ class SessionDevice:
 
     def close(self) -> None:
         named_call(self.name, "close")(close_all, [self.context])
+
+    @property
+    def precision(self) -> Precision:
+        """Floating precision of its computation."""
+        return self.capability.precision_of(self.options)
+
+    @property
+    def lower_default(self) -> Precision | None:
+        """Default precision of the device's own engine, if lower; None for a lane, whose name has the precision."""
+        default = self.capability.default_precision
+        is_lower = self.precision is Precision.FLOAT32 and default.is_floating and default is not Precision.FLOAT32
+        return default if is_lower and self.name == device_of(self.name) else None
 
     @property
     def is_spare(self) -> bool:
@@ -282,7 +295,8 @@ def open_setting(
     trace = trace_for(options.trace, session_options)
     with closed_on_failure(opened):
         with trace.span(SESSION, PLAN, "find devices"):
-            chosen = absents.select(requests, partial(select, isolate=options.isolated))
+            selects = partial(select, isolate=options.isolated, precision=options.precision)
+            chosen = absents.select(requests, selects)
         for selected in chosen:
             device = absents.opened(selected.name, partial(_open, selected, session_options, trace))
             if device is not None:

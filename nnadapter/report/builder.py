@@ -292,6 +292,12 @@ def report_of(observed: Observed) -> PartitionReport:
         rules=_rules(partitioning),
         plan_file=_plan_file(partitioning),
         isolated=tuple(name for name in partitioning.plan.devices if devices[name].is_isolated),
+        precisions={name: str(devices[name].precision) for name in partitioning.plan.devices},
+        lower_defaults={
+            name: str(devices[name].lower_default)
+            for name in partitioning.plan.devices
+            if devices[name].lower_default is not None and constraints.precision is None
+        },
         search=_search(partitioning.plan, partitioning.halvings),
         model=observed.model,
         fallback=fallback_text(constraints.fallback),

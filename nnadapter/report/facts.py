@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -323,6 +323,12 @@ class ReportFacts:
     device_options: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     isolated: tuple[str, ...] = ()
     """Devices in a process of their own."""
+    precisions: Mapping[str, str] = field(default_factory=dict)
+    """Device -> floating precision of its computation."""
+    lower_defaults: Mapping[str, str] = field(default_factory=dict)
+    """Device -> lower default precision of its own engine."""
+    precision_choice: str = ""
+    """Choice of `Options(precision="auto")`, with the measured distance."""
     search: str = ""
     """Method that found the segments, in words."""
     refusal_costs: tuple[RefusalCost, ...] = ()
@@ -349,6 +355,18 @@ class ReportFacts:
     def branch_decisions_text(self) -> str:
         return decisions_text(
             BranchDecision(decision.condition, decision.value, decision.nodes) for decision in self.branch_decisions
+        )
+
+    @property
+    def precision_remarks(self) -> tuple[str, ...]:
+        """Sentences on the choice by `auto`, and on devices with a lower default."""
+        return (*((self.precision_choice,) if self.precision_choice else ()), *self._precision_advice())
+
+    def _precision_advice(self) -> Iterator[str]:
+        return (
+            f"{device} computes in {self.precisions[device]}; its own default on this machine is {default}, which is "
+            "faster and less accurate: --precision device"
+            for device, default in self.lower_defaults.items()
         )
 
     @property

@@ -42,7 +42,7 @@ def page_data(report: ReportFacts, title: str, difference: DifferenceFacts | Non
         "coverage": plain(report.coverage),
         "switches": report.switches,
         "fewest": report.fewest,
-        "notes": [*report.notes, *sections.incident_lines(report)],
+        "notes": [*report.precision_remarks, *report.notes, *sections.incident_lines(report)],
         "borders": sections.boundary_sentences(report),
         "weights": plain(report.weights),
         "cost": None if report.cost is None else _cost(report.cost),

@@ -111,6 +111,11 @@ def _summary(report: ReportFacts) -> Iterator[str]:
     shapes = ", ".join(f"{name}{list(shape)}" for name, shape in report.input_shapes.items())
     names = [f"{name} (isolated)" if name in report.isolated else name for name in report.devices]
     yield f"devices    {', '.join(names)} (policy {report.policy})"
+    if any(precision != "float32" for precision in report.precisions.values()):
+        words = ", ".join(f"{name} in {precision}" for name, precision in report.precisions.items())
+        yield from wrapped(words, "precision  ")
+    for sentence in report.precision_remarks:
+        yield from wrapped(sentence, "precision  ")
     yield from wrapped(shapes or "none", "inputs     ")
     if report.branch_decisions:
         yield from wrapped(
@@ -172,14 +177,16 @@ def _segments(report: ReportFacts) -> Iterator[str]:
         return
     yield ""
     priced = any(segment.predicted_seconds is not None for segment in report.segments)
-    yield _row((*HEADS, "last run"), priced)
-    for segment in report.segments[:_SHOWN_SEGMENTS]:
-        yield from _segment(segment, priced, segment.device in report.guesses)
+    shown = report.segments[:_SHOWN_SEGMENTS]
+    width = max(14, *(len(segment.device) + 2 for segment in shown))
+    yield _row((*HEADS, "last run"), priced, width)
+    for segment in shown:
+        yield from _segment(segment, priced, segment.device in report.guesses, width)
     yield from omitted(len(report.segments), _SHOWN_SEGMENTS)
 
 
-def _segment(segment: SegmentFacts, priced: bool, guessed: bool) -> Iterator[str]:
-    yield _row(segment_cells(segment, "-", guessed), priced)
+def _segment(segment: SegmentFacts, priced: bool, guessed: bool, width: int) -> Iterator[str]:
+    yield _row(segment_cells(segment, "-", guessed), priced, width)
     facts_shown = [_fact(name, value) for name, value in segment.facts.items()]
     if segment.program_of is not None:
         facts_shown.append(f"uses the program of segment {segment.program_of}")
@@ -190,9 +197,9 @@ def _segment(segment: SegmentFacts, priced: bool, guessed: bool) -> Iterator[str
         yield from wrapped("cache: hit" if segment.cache.hit else f"cache: miss, {segment.cache.miss_reason}", " " * 8)
 
 
-def _row(cells: Sequence[str], priced: bool) -> str:
+def _row(cells: Sequence[str], priced: bool, width: int) -> str:
     index, device, nodes, flops, *remaining = cells if priced else (*cells[:-2], cells[-1])
-    return f"{index:<8}{device:<14}{nodes:>6}{flops:>13}" + "".join(f"{cell:>11}" for cell in remaining)
+    return f"{index:<8}{device:<{width}}{nodes:>6}{flops:>13}" + "".join(f"{cell:>11}" for cell in remaining)
 
 
 def _fact(name: str, value: float | str | None) -> str:
@@ -278,6 +285,7 @@ def _markdown_summary(report: ReportFacts) -> Iterator[str]:
     away = sum(segment.device not in HOSTS for segment in report.segments)
     rows = [
         ("devices", f"{', '.join(code(name) for name in report.devices)}, policy {report.policy}"),
+        *(("precision", remark) for remark in report.precision_remarks),
         ("inputs", ", ".join(code(f"{name}{list(shape)}") for name, shape in report.input_shapes.items()) or "none"),
         *([("chosen", f"where {code(report.branch_decisions_text)}")] if report.branch_decisions else []),
         ("nodes", f"{states.total()}: {states['runs']} run, {states['folded']} folded, {states['unused']} unused"),

@@ -113,9 +113,12 @@ def partition_report(
         setting.close()
 
 
+_PLACING = ("policy", "precision", "rules", "plan")
+
+
 def _refuse_asking(options: Options, **arguments: Any) -> None:
     usual = Options()
-    placing = {name: getattr(options, name) != getattr(usual, name) for name in ("policy", "rules", "plan")}
+    placing = {name: getattr(options, name) != getattr(usual, name) for name in _PLACING}
     named = [name for name, value in (arguments | placing).items() if value]
     if named:
         raise errors.InvalidOptionError(
@@ -263,6 +266,11 @@ def compile(  # noqa: A001  public name: nnadapter.compile
         raise errors.InvalidOptionError(f"{str(target)!r} is a device or a pipe; give the path of a regular file")
     check_writable(target)
     _check_apart(model, target)
+    if chosen.precision == "auto":
+        raise errors.InvalidOptionError(
+            "precision 'auto' is decided by the first run of a session, and compiling runs nothing; "
+            "choose 'device' or a precision"
+        )
     if kind_of(model) is SourceKind.COMPILED:
         raise errors.InvalidOptionError("the model is already compiled; give the original ONNX model")
     model = optional_part("paddle_model_as_onnx")(model, chosen)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from nnadapter.accuracy.tolerances import Tolerance, deviation
 from nnadapter.candidates.random_feeds import random_feed
 from nnadapter.costs.calibrator import Stopwatch
+from nnadapter.drivers.capability import Precision
 from nnadapter.drivers.onnxruntime import baseline
 from nnadapter.drivers.onnxruntime.values import declared
 from nnadapter.drivers.selection import HOSTS, DeviceRequest
@@ -62,6 +63,17 @@ def peer_of(name: str) -> Peer:
     if name == "openvino":
         return Peer(name, optional_part("openvino_version")(), optional_part("openvino_baseline"))
     return Peer(name, baseline.version(), baseline.opened)
+
+
+def _peers_of(name: str) -> Iterator[Peer]:
+    """Yield the engine in float32, and in its default precision if that is lower."""
+    peer = peer_of(name)
+    yield peer
+    default = optional_part("openvino_default_precision")() if name == "openvino" else None
+    if default not in (None, Precision.FLOAT32):
+        yield replace(
+            peer, name=f"{name} {default}", opened=partial(optional_part("openvino_baseline"), precision=default)
+        )
 
 
 SESSION = "session"
@@ -145,6 +157,7 @@ class BenchReport:
             "nodes": dict(self.nodes),
             "failures": list(self.failures),
             "ran_on_devices": self.ran_on_devices,
+            "precision": list(self.report.precision_remarks),
             "session": self.session.to_dict(),
             "baselines": [
                 {**peer.to_dict(), "over": None if (over := self.ratio_to(peer)) is None else asdict(over)}
@@ -180,6 +193,7 @@ class BenchReport:
 
     def _notes(self) -> Iterator[str]:
         yield from (f"fell back: {failure}" for failure in self.failures)
+        yield from (f"precision: {remark}" for remark in self.report.precision_remarks)
         for peer in self.baselines:
             for output, off in peer.differing_outputs.items():
                 yield f"{peer.name}: output {output!r} differs, by at most {off:.3g}"
@@ -248,7 +262,7 @@ def bench(
     names = (against,) if isinstance(against, str) else tuple(dict.fromkeys(against))
     _check(model, feed, names, rounds)
     chosen = replace(options_from(options), background=False)  # time the device, not the CPU that would replace it
-    peers = [peer_of(name) for name in names]
+    peers = [peer for name in names for peer in _peers_of(name)]
     model = optional_part("paddle_model_as_onnx")(model, chosen)
     feed = random_feed(model, input_shapes) if feed is None else feed
     source = model if isinstance(model, (str, os.PathLike, bytes)) or not peers else contents_of(model)

@@ -8,13 +8,14 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self, cast
 
 from nnadapter.errors import CancelledError, ClosedError, InvalidOptionError, MissingInputError, NNAdapterError
 from nnadapter.files.source_kind import SourceKind, kind_of
 from nnadapter.optional_parts import optional_part
 from nnadapter.options import Options, default_devices, of_session, options_from, refuse_misplaced
 from nnadapter.process.resources import new_lock, paused_collection, register_after_fork
+from nnadapter.records import replace
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
@@ -117,9 +118,18 @@ def _of_onnx(
     arguments: Mapping[str, Any],
 ) -> Opened:
     """Choose the engine of an ONNX model: cached plans, ONNX Runtime alone, or a planner."""
+    given = options_from(options)
+    if given.precision == "auto":
+        return _of_auto(
+            lambda precision: _of_onnx(
+                source, requests, replace(given, precision=precision), session_options, providers, arguments
+            ),
+            requests,
+            given,
+        )
     is_alone = requests in (CPU, [CPU])
     is_plain = options is None and session_options is None and not providers[0]
-    chosen, make = of_session(options_from(options)), None
+    chosen, make = of_session(given), None
     if session_options is not None and not is_alone:
         from nnadapter.drivers.selection import accelerates_first
 
@@ -168,6 +178,16 @@ def _of_onnx(
     finally:
         if begun is not None:
             begun.stop()
+
+
+def _of_auto(open_at: Callable[[str], Opened], requests: Requests, options: Options) -> Opened:
+    """Return an engine that chooses between float32 and the devices' default precision in its first run."""
+    from nnadapter.session.precision_choice import DecidingEngine, has_lower_default
+
+    engine, names = open_at("device")
+    if not has_lower_default(requests, options.isolated):
+        return engine, names
+    return cast("Engine", DecidingEngine(engine, lambda: open_at("float32")[0])), names
 
 
 def _of_providers(
@@ -342,7 +362,9 @@ class InferenceSession:
         """
         from nnadapter.report.observed_report import build_report
 
-        return build_report(self._engine.observed())
+        report = build_report(self._engine.observed())
+        choice = getattr(self._engine, "choice", "")
+        return replace(report, precision_choice=choice) if choice else report
 
     def get_inputs(self) -> list[NodeArg]:
         """Return names, types and shapes of the inputs without default values."""

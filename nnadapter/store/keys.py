@@ -16,7 +16,7 @@ from typing import Any
 
 import nnadapter
 from nnadapter.drivers.interface import INTERFACE_VERSION
-from nnadapter.drivers.registry import device_info, driver_files
+from nnadapter.drivers.registry import device_info, device_of, driver_files
 from nnadapter.drivers.selection import HOSTS, Selected
 from nnadapter.files.atomic_files import calibrations_of_driver
 from nnadapter.options import Options, fallback_text
@@ -351,7 +351,7 @@ def _machine(devices: Sequence[Selected]) -> KeyPart:
 
 
 def _calibrations(devices: Sequence[Selected]) -> Iterator[tuple[str, str]]:
-    for name in sorted({*HOSTS, *(device.name for device in devices)}):
+    for name in sorted({*HOSTS, *(device_of(device.name) for device in devices)}):
         for file in calibrations_of_driver(name):
             yield file.name, sha256(file.read_bytes()).hexdigest()
 
@@ -368,6 +368,7 @@ def _of_devices(devices: Sequence[Selected]) -> Iterator[tuple[str, object]]:
 def _of_session(options: Options) -> dict[str, object]:
     return {
         "policy": options.policy,
+        "precision": str(options.precision),
         "verify": options.verify,
         "fallback": fallback_text(options.fallback),
         "rules": _option_value(options.rules),

@@ -14,7 +14,8 @@ from tests.models import CHAIN, HEAD, SANDWICH, numbers, parse
 
 KEYS = {
     "": "schema_version devices policy input_shapes coverage segments nodes switches exact notes plans caches "
-    "weights cost cost_note rules plan_file model fallback device_options isolated search refusal_costs versions "
+    "weights cost cost_note rules plan_file model fallback device_options isolated precisions lower_defaults "
+    "precision_choice search refusal_costs versions "
     "branch_decisions machine boundaries transfers incidents incident_counts",
     "coverage": "nodes flops bytes",
     "segments": "index device nodes inputs outputs flops weight_bytes facts seconds unknown_flops_nodes failures "

@@ -9,30 +9,28 @@ from typing import Any
 
 import ml_dtypes
 
-from nnadapter.drivers.openvino.engine import module, translated, version
+from nnadapter.drivers.openvino.engine import PRECISIONS, default_precision, module, translated, version
 from nnadapter.errors import CompilationError, ExecutionError
 
 Run = Callable[[Mapping[str, Any]], Sequence[Any]]
 """Feed -> all outputs, in the model's order."""
-__all__ = ["opened", "version"]
-_PROPERTIES = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32"}
+__all__ = ["default_precision", "opened", "version"]
 _ADVICE = "exclude it from the comparison"
 
 
-def opened(model: str | os.PathLike[str] | bytes) -> Run:
-    """Compile a model for OpenVINO's CPU; dynamic shapes stay dynamic.
-
-    float32 is computed in float32; OpenVINO's default may use 16 bits.
+def opened(model: str | os.PathLike[str] | bytes, *, precision: str = "float32") -> Run:
+    """Compile a model for OpenVINO's CPU, with float32 computed in `precision`; dynamic shapes stay dynamic.
 
     Raises:
         MissingExtraError: the package is not installed.
         CompilationError: OpenVINO does not compile the model. The returned function raises ExecutionError.
     """
     package = module()
+    properties = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": PRECISIONS[precision][1]}
     with translated("OpenVINO did not compile the model", _ADVICE, CompilationError):
         core = package.Core()  # the devices' core has other settings
         read = core.read_model(model if isinstance(model, bytes) else os.fspath(model))
-        request = core.compile_model(read, "CPU", _PROPERTIES).create_infer_request()
+        request = core.compile_model(read, "CPU", properties).create_infer_request()
     return partial(_run, request, [output.element_type.get_type_name() == "bf16" for output in read.outputs])
 
 
