@@ -11,7 +11,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import translate
 from functools import cached_property
 from operator import attrgetter
+from types import MappingProxyType
 
+from nnadapter.drivers.capability import Precision
+from nnadapter.drivers.registry import device_of
+from nnadapter.drivers.selection import HOSTS
 from nnadapter.errors import RulesError, close_names
 from nnadapter.records import dataclass, replace
 from nnadapter.rules.values import Ban, Limits, Pin, Rule, Rules
@@ -161,19 +165,22 @@ def apply_rules(
     positions: Sequence[int],
     devices: Sequence[str],
     verdicts: Mapping[str, Sequence[Verdict]],
+    precisions: Mapping[str, str] = MappingProxyType({}),
 ) -> AppliedRules:
     """Restrict verdicts by `rules`, and report the effect of each.
 
     1. Rules select nodes of `model_graph`. A rule applies to an atom of `graph` if it selects any of its nodes.
        `positions` maps nodes of `graph` to nodes of `model_graph`.
     2. A ban turns the device's yes into a refusal with `Reason.RULE`; a pin does so for every other device.
-    3. Bans from devices outside the session, and rules without nodes that run, have no effect.
+    3. A ban from a floating precision, and a pin to another one, are bans from accelerators of that precision by
+       `precisions`. Rules on quantized precisions have no effect.
+    4. Bans from devices outside the session, and rules without nodes that run, have no effect.
 
     Raises:
         RulesError: an atom is pinned to two devices, or to one that refuses it, is banned or not in the session; or
             bans leave it no device.
     """
-    binder = _Binder(rules, model_graph, graph, positions, devices)
+    binder = _Binder(rules, model_graph, graph, positions, devices, precisions)
     pinned, banned = binder.pins(), binder.bans()
     binder.check_pins(pinned, banned, verdicts)
     effects = tuple(binder.effect(rule) for rule in rules)
@@ -181,7 +188,7 @@ def apply_rules(
     applied = AppliedRules(
         verdicts={},
         effects=effects,
-        pinned={atom: (pin.device, places[id(pin)]) for atom, pin in pinned.items()},
+        pinned={atom: (binder.targets(pin)[0], places[id(pin)]) for atom, pin in pinned.items()},
         banned={device: {atom: places[id(ban)] for atom, ban in of.items()} for device, of in banned.items()},
     )
     restricted_verdicts = {
@@ -193,9 +200,16 @@ def apply_rules(
 
 class _Binder:
     def __init__(
-        self, rules: Rules, model_graph: Graph, graph: Graph, positions: Sequence[int], devices: Sequence[str]
+        self,
+        rules: Rules,
+        model_graph: Graph,
+        graph: Graph,
+        positions: Sequence[int],
+        devices: Sequence[str],
+        precisions: Mapping[str, str],
     ) -> None:
         self._rules = rules
+        self._precisions = precisions
         self._graph = graph
         self._devices = devices
         self._selector = Selector(model_graph)
@@ -205,51 +219,75 @@ class _Binder:
             self._running.setdefault(position, []).append(node)
         self._positions = positions
 
+    def targets(self, rule: Rule) -> list[str]:
+        """Return the named device, or the session's devices of the precision."""
+        if rule.precision is None:
+            return [rule.device or ""]
+        if not Precision(rule.precision).is_floating:
+            return []
+        named = self._accelerators if rule.device is None else self._devices
+        return [
+            name
+            for name in named
+            if self._precisions.get(name) == rule.precision and rule.device in (None, name, device_of(name))
+        ]
+
+    @property
+    def _accelerators(self) -> list[str]:
+        return [name for name in self._devices if name not in HOSTS]
+
     def pins(self) -> dict[int, Pin]:
+        """Return the pins to devices by atom, after a check of those to precisions."""
         pins_by_atom: dict[int, Pin] = {}
-        for pin in self._rules.pins:
-            atoms = self._atoms(pin)
-            if atoms and pin.device not in self._devices:
+        precisions_by_atom: dict[int, Pin] = {}
+        for pin in filter(_applies, self._rules.pins):
+            atoms, targets = self._atoms(pin), self.targets(pin)
+            if atoms and not self._is_possible(pin):
                 raise self._error(
-                    f"{self._rules.entry_location(pin)} pins {self._called(atoms[0], pin)} to {pin.device!r}, "
-                    f"which is not one of the devices {', '.join(self._devices)}; name it as a device, or leave the "
-                    "rule out",
+                    f"{self._rules.entry_location(pin)} pins {self._called(atoms[0], pin)} to {pin.target}, "
+                    f"which is not one of the devices {self._described_devices(pin)}; name it as a device, or leave "
+                    "the rule out",
                 )
             for atom in atoms:
-                other = pins_by_atom.setdefault(atom, pin)
-                if other.device != pin.device:
+                other = (precisions_by_atom if pin.device is None else pins_by_atom).setdefault(atom, pin)
+                if self.targets(other) != targets or (pin.device is None and other.precision != pin.precision):
                     raise self._error(self._two_pins(atom, other, pin))
         return pins_by_atom
 
-    def bans(self) -> dict[str, dict[int, Ban]]:
-        bans_by_device: dict[str, dict[int, Ban]] = {}
-        for ban in self._rules.bans:
-            of_device = bans_by_device.setdefault(ban.device, {})
-            for atom in self._atoms(ban):
-                of_device.setdefault(atom, ban)
+    def bans(self) -> dict[str, dict[int, Rule]]:
+        bans_by_device: dict[str, dict[int, Rule]] = {}
+        for rule in filter(_applies, self._rules):
+            devices = self.targets(rule)
+            if isinstance(rule, Pin):
+                others = [name for name in self._accelerators if name not in devices]
+                devices = others if rule.device is None else []
+            for device in devices:
+                for atom in self._atoms(rule):
+                    bans_by_device.setdefault(device, {}).setdefault(atom, rule)
         return bans_by_device
 
     def check_pins(
         self,
         pinned: Mapping[int, Pin],
-        banned: Mapping[str, Mapping[int, Ban]],
+        banned: Mapping[str, Mapping[int, Rule]],
         verdicts: Mapping[str, Sequence[Verdict]],
     ) -> None:
         for atom, pin in pinned.items():
-            ban = banned.get(pin.device, {}).get(atom)
+            device = self.targets(pin)[0]
+            ban = banned.get(device, {}).get(atom)
             if ban is not None:
                 raise self._error(
                     f"{self._rules.entry_location(pin)} and {self._rules.entry_location(ban)} contradict each other: "
-                    f"{self._called(atom, pin)} is pinned to {pin.device!r} and banned from it; change one of them",
+                    f"{self._called(atom, pin)} is pinned to {device!r} and banned from it; change one of them",
                 )
-            verdict = verdicts[pin.device][atom]
+            verdict = verdicts[device][atom]
             if isinstance(verdict, Unsupported):
                 place = self._rules.entry_location(pin)
-                raise _refused_pin(place, self._name(atom, pin), pin.device, verdict, self._rules.source)
+                raise _refused_pin(place, self._name(atom, pin), device, verdict, self._rules.source)
 
     def check_homes(
         self,
-        banned: Mapping[str, Mapping[int, Ban]],
+        banned: Mapping[str, Mapping[int, Rule]],
         original_verdicts: Mapping[str, Sequence[Verdict]],
         restricted_verdicts: Mapping[str, Sequence[Verdict]],
     ) -> None:
@@ -273,13 +311,26 @@ class _Binder:
         return RuleEffect(
             rule=str(rule),
             source=self._rules.entry_location(rule),
-            nodes=running if rule.device in self._devices else 0,
+            nodes=running if _applies(rule) and self._is_possible(rule) else 0,
             note="; ".join(self._notes(rule, len(selected), running)),
         )
 
+    def _described_devices(self, rule: Rule) -> str:
+        if rule.precision is None:
+            return ", ".join(self._devices)
+        return ", ".join(f"{name} in {self._precisions.get(name, 'unknown')}" for name in self._devices)
+
+    def _is_possible(self, rule: Rule) -> bool:
+        """Return True if the session has a device that the rule names."""
+        if isinstance(rule, Pin) and rule.device is None:
+            return rule.precision in self._precisions.values()
+        return any(name in self._devices for name in self.targets(rule))
+
     def _notes(self, rule: Pin | Ban, selected: int, running: int) -> Iterator[str]:
-        if rule.device not in self._devices:
-            yield f"{rule.device!r} is not one of the devices {', '.join(self._devices)}"
+        if not _applies(rule):
+            yield f"{rule.precision} is in the model, so only `nnadapter quantize` and `nnadapter tune` apply it"
+        elif not self._is_possible(rule):
+            yield f"{rule.target} is not one of the devices {self._described_devices(rule)}"
         if not selected:
             yield self._selector.why_nothing(rule)
         elif not running:
@@ -296,17 +347,17 @@ class _Binder:
         members = (node for atom in self._atoms(rule) for node in self._graph.atoms[atom])
         return [self._graph.nodes[node].name for node in members if self._positions[node] not in selected]
 
-    def _atoms(self, rule: Pin | Ban) -> list[int]:
+    def _atoms(self, rule: Rule) -> list[int]:
         atom_of = self._graph.atom_of
         selected = self._selected[id(rule)]
         return sorted({atom_of[node] for position in selected for node in self._running.get(position, ())})
 
-    def _name(self, atom: int, rule: Pin | Ban) -> str:
+    def _name(self, atom: int, rule: Rule) -> str:
         selected = self._selected[id(rule)]
         members = self._graph.atoms[atom]
         return next(self._graph.nodes[node].name for node in members if self._positions[node] in selected)
 
-    def _called(self, atom: int, rule: Pin | Ban) -> str:
+    def _called(self, atom: int, rule: Rule) -> str:
         return f"node {self._name(atom, rule)!r}"
 
     def _two_pins(self, atom: int, first: Pin, second: Pin) -> str:
@@ -317,12 +368,18 @@ class _Binder:
             else f"nodes {first_name!r} and {other!r}, which are placed together, are"
         )
         return (
-            f"{subject} pinned to two devices: to {first.device!r} by {self._rules.entry_location(first)} and to "
-            f"{second.device!r} by {self._rules.entry_location(second)}; change one of them"
+            f"{subject} pinned to two {'precisions' if first.device is None else 'devices'}: to {first.target} by "
+            f"{self._rules.entry_location(first)} and to {second.target} by {self._rules.entry_location(second)}; "
+            "change one of them"
         )
 
     def _error(self, message: str) -> RulesError:
         return RulesError(message, file=self._rules.source)
+
+
+def _applies(rule: Rule) -> bool:
+    """Return False for a rule on a quantized precision, which sessions ignore."""
+    return rule.precision is None or Precision(rule.precision).is_floating
 
 
 def _refused_pin(place: str, node: str, device: str, refusal: Unsupported, file: str = "") -> RulesError:

@@ -9,8 +9,9 @@ from typing import Annotated
 from msgspec import Meta, Struct
 from msgspec.structs import force_setattr
 
+from nnadapter.drivers.capability import Precision
 from nnadapter.drivers.selection import canonical
-from nnadapter.errors import RulesError
+from nnadapter.errors import RulesError, near_names
 from nnadapter.files.documents import check_fields
 from nnadapter.onnx.domains import plain_domain
 from nnadapter.records import dataclass, field
@@ -22,14 +23,16 @@ Amount = Annotated[float, Meta(ge=0, le=1e300)]
 
 
 class Rule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename={"from_": "from"}):
-    """A device, and criteria for nodes; all must match.
+    """A device or a precision, and criteria for nodes; all must match.
 
     Raises:
-        RulesError: an invalid value, no criteria, or a region with only one end.
+        RulesError: an invalid value, neither device nor precision, no criteria, or a region with only one end.
     """
 
-    device: Text
+    device: Text | None = None
     """Device name; `fake_npu:0` equals `fake_npu`."""
+    precision: Text | None = None
+    """Precision. Sessions apply floating ones to accelerators, and ignore quantized ones, which are in the model."""
     op_type: Text | None = None
     """Op type in any domain, or `domain::OpType`; `ai.onnx` is ONNX's own."""
     name: Text | None = None
@@ -41,10 +44,19 @@ class Rule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename
 
     def __post_init__(self) -> None:
         check_fields(self, RulesError)
-        for key in ("device", "op_type", "name"):
+        for key in ("device", "precision", "op_type", "name"):
             if getattr(self, key) is not None and not getattr(self, key).strip():
                 raise RulesError(f"{key!r} of the rule is an empty text; set it, or leave it out", key=key)
-        force_setattr(self, "device", canonical(self.device))
+        if self.device is not None:
+            force_setattr(self, "device", canonical(self.device))
+        elif self.precision is None:
+            raise RulesError("the rule names no device and no precision; set device, precision or both")
+        if self.precision is not None and self.precision not in frozenset(Precision):
+            raise RulesError(
+                f"precision {self.precision!r} of the rule is none of {', '.join(Precision)}"
+                f"{near_names(self.precision, list(map(str, Precision)), '; ')}",
+                key="precision",
+            )
         for key in ("from_", "to"):
             names = getattr(self, key)
             force_setattr(self, key, (names,) if isinstance(names, str) else names and tuple(names))
@@ -72,6 +84,12 @@ class Rule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename
         return None if self.from_ is None or self.to is None else (tuple(self.from_), tuple(self.to))
 
     @property
+    def target(self) -> str:
+        """Device and precision, as text."""
+        device = None if self.device is None else repr(self.device)
+        return " in ".join(filter(None, (device, self.precision)))
+
+    @property
     def selection(self) -> tuple[object, ...]:
         """Criteria without the device. Rules with equal criteria select the same nodes."""
         return (self.domain_and_op_type, self.name, self.from_, self.to)
@@ -86,14 +104,14 @@ class Pin(Rule, frozen=True):
     """Nodes that must run on one device."""
 
     def __str__(self) -> str:
-        return f"pin to {self.device!r} of {self.selectors}"
+        return f"pin to {self.target} of {self.selectors}"
 
 
 class Ban(Rule, frozen=True):
     """Nodes that must not run on a device."""
 
     def __str__(self) -> str:
-        return f"ban from {self.device!r} of {self.selectors}"
+        return f"ban from {self.target} of {self.selectors}"
 
 
 class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -144,11 +162,11 @@ class Rules:
     def __iter__(self) -> Iterator[Pin | Ban]:
         return chain(self.pins, self.bans)
 
-    def entry_location(self, rule: Pin | Ban) -> str:
+    def entry_location(self, rule: Rule) -> str:
         """Return a rule's place: `pin 2 in rules.toml`."""
         return f"{self.entry(rule)} in {self.source}"
 
-    def entry(self, rule: Pin | Ban) -> str:
+    def entry(self, rule: Rule) -> str:
         """Return kind and number of a rule: `pin 2`."""
         word, group = ("pin", self.pins) if isinstance(rule, Pin) else ("ban", self.bans)
         return f"{word} {next((number for number, member in enumerate(group, 1) if member is rule), 0)}"
@@ -158,25 +176,28 @@ class Rules:
         return f"{name} in {self.source}"
 
     def _refuse_contradictions(self) -> None:
-        pins: dict[object, Pin] = {}
+        pins: dict[object, list[Pin]] = {}
         for pin in self.pins:
-            other = pins.setdefault(pin.selection, pin)
-            if other.device != pin.device:
-                raise RulesError(
-                    f"{self.entry_location(other)} and {self.entry_location(pin)} pin the same nodes "
-                    f"({pin.selectors}) to two devices, {other.device!r} and {pin.device!r}; keep one of them",
-                    file=self.source,
-                    entry=self.entry(pin),
-                )
+            for other in pins.setdefault(pin.selection, []):
+                for key in ("device", "precision"):
+                    first, second = getattr(other, key), getattr(pin, key)
+                    if None not in (first, second) and first != second:
+                        raise RulesError(
+                            f"{self.entry_location(other)} and {self.entry_location(pin)} pin the same nodes "
+                            f"({pin.selectors}) to two {key}s, {first!r} and {second!r}; keep one of them",
+                            file=self.source,
+                            entry=self.entry(pin),
+                        )
+            pins[pin.selection].append(pin)
         for ban in self.bans:
-            pinned = pins.get(ban.selection)
-            if pinned is not None and pinned.device == ban.device:
-                raise RulesError(
-                    f"{self.entry_location(pinned)} and {self.entry_location(ban)} contradict each other: the same "
-                    f"nodes ({ban.selectors}) are pinned to {ban.device!r} and banned from it; keep one of them",
-                    file=self.source,
-                    entry=self.entry(ban),
-                )
+            for pinned in pins.get(ban.selection, ()):
+                if ban.device in (None, pinned.device) and ban.precision in (None, pinned.precision):
+                    raise RulesError(
+                        f"{self.entry_location(pinned)} and {self.entry_location(ban)} contradict each other: the same "
+                        f"nodes ({ban.selectors}) are pinned to {ban.target} and banned from it; keep one of them",
+                        file=self.source,
+                        entry=self.entry(ban),
+                    )
 
 
 def _shown(value: object) -> str:

@@ -17,13 +17,13 @@ NO = Unsupported(Reason.UNSUPPORTED_OPERATION, "there is no kernel")
 DEVICES = ("a", "b", "cpu")
 
 
-def applied(rules, verdicts, atoms=((0,), (1,), (2,), (3,)), devices=DEVICES):
+def applied(rules, verdicts, atoms=((0,), (1,), (2,), (3,)), devices=DEVICES, precisions=None):
     """Apply the rules to a chain of nodes n0 to n3; in the verdicts, `y` means supported."""
     graph = graph_of([[], [0], [1], [2]], atoms=atoms)
     given_verdicts = {
         device: tuple(SUPPORTED if letter == "y" else NO for letter in letters) for device, letters in verdicts.items()
     }
-    return apply_rules(rules, graph, graph, range(4), devices, given_verdicts)
+    return apply_rules(rules, graph, graph, range(4), devices, given_verdicts, precisions or {})
 
 
 def letters(result):
@@ -169,3 +169,63 @@ def test_every_rule_has_an_effect_in_order():
         "ban 1 in the rules' text",
     ]
     assert [effect.nodes for effect in result.effects] == [1, 0]
+
+
+PRECISIONS = {"a": "float16", "b": "float32", "cpu": "float32"}
+"""Precisions of the devices."""
+
+
+@pytest.mark.parametrize(
+    ("pins", "bans", "expected"),
+    [
+        ([nna.Pin(precision="float32", name="n1")], [], {"a": "y.yy", "b": "yyny", "cpu": "yyyy"}),
+        ([nna.Pin(precision="float16", name="n1")], [], {"a": "yyyy", "b": "y.ny", "cpu": "yyyy"}),
+        ([nna.Pin(precision="float16", device="a", name="n1")], [], {"a": "yyyy", "b": "y.ny", "cpu": "y.yy"}),
+        ([], [nna.Ban(precision="float16", name="n[01]")], {"a": "..yy", "b": "yyny", "cpu": "yyyy"}),
+        ([], [nna.Ban(precision="float32", name="n1")], {"a": "yyyy", "b": "y.ny", "cpu": "yyyy"}),
+        ([], [nna.Ban(precision="float32", device="a", name="n1")], ALL),
+        ([nna.Pin(precision="w8a8", name="n1")], [nna.Ban(precision="w4a16", device="b", name="n1")], ALL),
+    ],
+)
+def test_rules_on_precisions(pins, bans, expected):
+    result = applied(nna.Rules(pins=pins, bans=bans), ALL, precisions=PRECISIONS)
+    assert letters(result) == {device: of.replace("n", ".") for device, of in expected.items()}
+
+
+def test_rules_on_precisions_without_effect_are_noted():
+    bans = [nna.Ban(precision="w8a8", name="n1"), nna.Ban(device="a", precision="bfloat16", name="n1")]
+    first, second = applied(nna.Rules(bans=bans), ALL, precisions=PRECISIONS).effects
+    assert (first.nodes, second.nodes) == (0, 0) and "only `nnadapter quantize` and `nnadapter tune`" in first.note
+    assert second.note == "'a' in bfloat16 is not one of the devices a in float16, b in float32, cpu in float32"
+
+
+@pytest.mark.parametrize(
+    ("rules", "message"),
+    [
+        (
+            {"pins": [nna.Pin(precision="bfloat16", name="n1")]},
+            "to bfloat16, which is not one of the devices a in float16",
+        ),
+        ({"pins": [nna.Pin(device="b", precision="float16", name="n1")]}, "to 'b' in float16, which is not one of"),
+        (
+            {"pins": [nna.Pin(precision="float32", name="n1"), nna.Pin(precision="float16", name="*")]},
+            "node 'n1' is pinned to two precisions: to float32 by pin 1 in Rules and to float16 by pin 2",
+        ),
+        (
+            {"pins": [nna.Pin(precision="float32", name="n1"), pin("a", "*")]},
+            "pin 2 in Rules and pin 1 in Rules contradict each other: node 'n1' is pinned to 'a' and banned from it",
+        ),
+        (
+            {"pins": [pin("a", "n1")], "bans": [nna.Ban(precision="float16", name="*")]},
+            "pin 1 in Rules and ban 1 in Rules contradict each other",
+        ),
+    ],
+)
+def test_contradictory_rules_on_precisions(rules, message):
+    with pytest.raises(RulesError, match=message):
+        applied(nna.Rules(**rules), ALL, precisions=PRECISIONS)
+
+
+def test_precision_in_toml():
+    (rule,) = read_rules('[[pin]]\nprecision = "float32"\nop_type = "Softmax"\n').pins
+    assert rule == nna.Pin(precision="float32", op_type="Softmax")

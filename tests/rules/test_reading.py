@@ -69,7 +69,7 @@ def test_texts_and_rules():
         ('[pin]\ndevice = "cpu"', "", "pin", r"expected a list, got an object; write \[\[pin\]\], with two brackets"),
         ("[[limits]]\nmax_segments = 3", "", "limits", r"got a list of 1; write \[limits\], with one bracket"),
         ("\nban = [3]", "ban 1", "", r"expected an object, got 3; write \[\[ban\]\], with two brackets"),
-        ('[[ban]]\nop_type = "Erf"\n', "ban 1", "device", "it is missing; "),
+        ('[[ban]]\nop_type = "Erf"\n', "ban 1", "", "names no device and no precision; "),
         ('[[pin]]\ndevice = "cpu"\n', "pin 1", "", "the rule selects no node; set op_type"),
         ('[[pin]]\ndevice = "cpu"\nname = "a"\n[[pin]]\ndevice = "cpu"\noptype = "a"', "pin 2", "optype",
          "unknown key; did you mean 'op_type'?"),

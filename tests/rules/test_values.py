@@ -31,7 +31,10 @@ def test_domains(op_type, expected):
     [
         ({"device": "cpu"}, "selects no node; set op_type, name, or from and to"),
         ({"device": "", "name": "a"}, "'device': expected a text of length >= 1, got ''"),
-        ({"device": 3, "name": "a"}, "'device': expected a text, got 3"),
+        ({"device": 3, "name": "a"}, "'device': expected a text or nothing, got 3"),
+        ({"name": "a"}, "the rule names no device and no precision"),
+        ({"precision": "f32", "name": "a"}, "none of float32, .*; did you mean 'float32'"),
+        ({"device": "cpu", "precision": "", "name": "a"}, "'precision': expected a text of length >= 1"),
         ({"device": "cpu", "name": " "}, "'name' of the rule is an empty text"),
         ({"device": "cpu", "op_type": ["Erf"]}, "'op_type': expected a text or nothing, got a list of 1"),
         ({"device": "cpu", "op_type": "::Erf"}, "lacks a domain or an op type"),
@@ -82,3 +85,31 @@ def test_contradictions_independent_of_the_model_are_refused():
     with pytest.raises(RulesError, match="pin 1 in Rules and ban 1 in Rules contradict each other"):
         nna.Rules(pins=(nna.Pin(device="cpu", **erf),), bans=(nna.Ban(device="cpu:0", **erf),))
     nna.Rules(pins=(nna.Pin(device="cpu", **erf),) * 2, bans=(nna.Ban(device="null", **erf),))
+
+
+def test_rules_on_precisions():
+    pin, ban = nna.Pin(precision="float32", op_type="Erf"), nna.Ban(device="a", precision="w8a8", name="b")
+    assert (str(pin), str(ban)) == ("pin to float32 of op_type 'Erf'", "ban from 'a' in w8a8 of name 'b'")
+    assert nna.Rules(pins=(pin, nna.Pin(device="cpu", op_type="Erf"))).pins[0].device is None
+
+
+@pytest.mark.parametrize(
+    ("pins", "bans", "message"),
+    [
+        (["float32", "w8a8"], [], "pin the same nodes .* to two precisions, 'float32' and 'w8a8'"),
+        (["float32"], ["float32"], "are pinned to float32 and banned from it"),
+    ],
+)
+def test_contradictory_precisions(pins, bans, message):
+    with pytest.raises(RulesError, match=message):
+        nna.Rules(
+            pins=[nna.Pin(precision=name, op_type="Erf") for name in pins],
+            bans=[nna.Ban(precision=name, op_type="Erf") for name in bans],
+        )
+
+
+def test_a_ban_of_a_device_covers_its_precisions():
+    pin = nna.Pin(device="a", precision="float32", op_type="Erf")
+    with pytest.raises(RulesError, match="are pinned to 'a' and banned"):
+        nna.Rules(pins=[pin], bans=[nna.Ban(device="a", op_type="Erf")])
+    nna.Rules(pins=[pin], bans=[nna.Ban(device="a", precision="float16", op_type="Erf")])
