@@ -332,6 +332,8 @@ def _parts(name: str, nodes: Set[str]) -> Set[str]:
 
 
 _PIECE_BYTES = 1 << 28
+_MOST_HALVES = 32
+"""Maximum number of runs that separate wrong atoms of a piece from those that are spoiled by them."""
 
 
 def first_true(low: int, high: int, test: Callable[[int], bool]) -> int:
@@ -388,8 +390,8 @@ class Search:
             values = self.host.inside(first, last) if atoms else {}
             alone = dict(self._side_by_side(atoms, values)) if atoms else {}
             unchecked_atoms += [atom for atom in atoms if atom not in alone]
-            for atom, got in alone.items():
-                deviations[atom] = self._largest(got, {n: values[n] for n in self.cutting.visible(atom)})
+            alone.update(self._run_halved(self._wrong(alone, values), values))
+            deviations.update((atom, self._error(atom, got, values)) for atom, got in alone.items())
             observe(Piece(first, last, values, alone))
         return deviations, tuple(unchecked_atoms)
 
@@ -444,6 +446,27 @@ class Search:
             for part in (missed[:half], missed[half:]):
                 if part:
                     yield from self._side_by_side(part, values)
+
+    def _run_halved(self, atoms: Sequence[int], values: Values) -> Mapping[int, Values]:
+        """Run wrong atoms again, in halves, because one of them may spoil the others in the same model.
+
+        Halves with several wrong atoms are halved again, the largest first, in at most `_MOST_HALVES` runs.
+        """
+        outputs: dict[int, Values] = {}
+        groups = [atoms]
+        for group in groups:
+            half = len(group) // 2
+            for part in (group[:half], group[half:]) if half and len(groups) < _MOST_HALVES else ():
+                alone = dict(self._side_by_side(part, values))
+                outputs.update(alone)
+                groups.append(self._wrong(alone, values))
+        return outputs
+
+    def _wrong(self, alone: Mapping[int, Values], values: Values) -> list[int]:
+        return sorted(atom for atom, got in alone.items() if self._error(atom, got, values).beyond)
+
+    def _error(self, atom: int, got: Values, values: Values) -> Deviation:
+        return self._largest(got, {name: values[name] for name in self.cutting.visible(atom)})
 
     def _largest(self, got: Values, expected: Values) -> Deviation:
         compared = [

@@ -115,6 +115,17 @@ def test_nan_and_infinity():
     assert names(look(feed={"x": x}, wrong=["third"]).layers.local_errors) == [("third",)]
 
 
+@pytest.mark.parametrize("wrong", [[0], [7], [15], [3, 11]])
+def test_nodes_that_spoil_others_in_their_program_are_found(wrong):
+    nodes = "\n".join(f"[n{at}] v{at + 1} = {('Neg', 'Relu')[at % 2]}(v{at})" for at in range(16))
+    model = parse(f"{HEAD} g (float[4, 8] v0) => (float[4, 8] v16) {{ {nodes} }}")
+    script = "".join(f"[[fault]]\nkind = 'nan'\nphase = 'run'\nname = 'n{at}'\n" for at in wrong)
+    report = nna.compare(model, ("faulty:fake_npu", {"script": script}), {"v0": numbers(4, 8)}, layers=True)
+    assert names(report.layers.local_errors) == [(f"n{at}",) for at in wrong]
+    assert report.layers.first_accumulated_error.nodes == (f"n{wrong[0]}",)
+    assert report.layers.largest.nodes[0] in {f"n{at}" for at in wrong}
+
+
 def test_several_outputs_and_integers():
     text = f"""{HEAD} g (float[4, 8] x) => (float[4, 4] y, int64[4, 1] i) {{
         [split] a, b = Split<axis = 1>(x)
