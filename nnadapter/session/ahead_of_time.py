@@ -108,11 +108,13 @@ def partition_report(
             write_plan(save_plan, _plan_file(partitioning, observed.model))
         if save_segments is not None:
             write_segments(save_segments, partitioning)
-        return report_of(observed)
+        report = report_of(observed)
+        return report if chosen.precision != "auto" else replace(report, precision_choice=_UNDECIDED)
     finally:
         setting.close()
 
 
+_UNDECIDED = "auto: the first run of a session decides; this report is for the default precision of the devices"
 _PLACING = ("policy", "precision", "rules", "plan")
 
 

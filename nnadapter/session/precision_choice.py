@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from math import inf, log10
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nnadapter.accuracy.distances import distance
 from nnadapter.drivers.capability import Precision
 from nnadapter.drivers.selection import HOSTS, DeviceRequest, Isolate, named_requests, select_one
-from nnadapter.ir.operand import Array
 from nnadapter.process.resources import new_lock
 
 if TYPE_CHECKING:
@@ -89,23 +89,10 @@ class DecidingEngine:
 
 def agreement(result: Any, expected: Any) -> float:
     """Return the signal-to-quantization-noise ratio in dB; for other values than floats, inf if equal, else -inf."""
-    if not isinstance(expected, np.ndarray) or expected.dtype.name not in _FLOATS:
-        return inf if _are_equal(result, expected) else -inf
-    actual, reference = np.asarray(result, np.float64), np.asarray(expected, np.float64)
-    return _sqnr(actual, reference)
-
-
-def _sqnr(actual: Array, reference: Array) -> float:
-    with np.errstate(all="ignore"):
-        same = (actual == reference) | (np.isnan(actual) & np.isnan(reference))
-        noise = float(np.sum(np.square(actual - reference), where=~same))
-        signal = float(np.sum(np.square(reference), where=np.isfinite(reference)))
-    if noise == 0:
-        return inf
-    return 10 * log10(signal / noise) if np.isfinite(noise) and signal else -inf
-
-
-def _are_equal(result: Any, expected: Any) -> bool:
     if isinstance(expected, list):
-        return len(result) == len(expected) and all(map(_are_equal, result, expected))
-    return bool(np.array_equal(result, expected))
+        return min(map(agreement, result, expected), default=inf) if len(result) == len(expected) else -inf
+    if np.shape(result) != np.shape(expected):
+        return -inf
+    if isinstance(expected, np.ndarray) and expected.dtype.name in _FLOATS:
+        return distance(result, expected).sqnr_db
+    return inf if np.array_equal(result, expected) else -inf

@@ -9,6 +9,7 @@ import pytest
 
 import nnadapter as nna
 from nnadapter.costs import calibration
+from nnadapter.drivers import registry
 from nnadapter.drivers.registry import device_info, device_lock, inside, open_device, open_isolated
 from nnadapter.drivers.selection import canonical, select, select_one
 from nnadapter.errors import DeviceNotFoundError, InvalidOptionError
@@ -153,6 +154,25 @@ def test_lanes_have_their_own_cache_entries(tmp_path):
     assert (was_cached, other_was_cached, is_cached) == (False, False, True)
     np.testing.assert_array_equal(first, again)
     assert off_by(first, whole) > 0
+
+
+@pytest.mark.parametrize("device", ["openvino:CPU"])
+def test_lanes_of_openvino_follow_the_abilities_of_the_engine(device, monkeypatch, expected):
+    from nnadapter.drivers.openvino import driver
+
+    names = driver.OpenvinoDevice._names
+    monkeypatch.setattr(driver.OpenvinoDevice, "_names", lambda self, of: names(self, of) | {"BF16"})
+    monkeypatch.setattr(driver, "default_precision", lambda name: "bfloat16")
+    opened = driver.OpenvinoDriver().open("CPU")
+    monkeypatch.setitem(registry._devices, device, opened)
+    assert set(opened.capability.floating_precisions) == {"float32", "bfloat16"}
+    assert opened.capability.default_precision == "bfloat16"
+    rules = nna.Rules(pins=(nna.Pin(precision="float32", op_type="Softmax"),))
+    with nna.InferenceSession(MODEL, devices=[f"{device}@bfloat16", device], options={"rules": rules}) as session:
+        assert off_by(session.run(None, FEED)[0], expected) < 5e-2
+        assert steps_of(session) == [f"{device}@bfloat16", device, f"{device}@bfloat16"]
+        assert session.report().lower_defaults == {device: "bfloat16"}
+        assert session.report().device_options[f"{device}@bfloat16"]["precision"] == "bfloat16"
 
 
 def test_calibration_of_a_lane_is_that_of_the_option(monkeypatch):

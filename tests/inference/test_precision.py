@@ -201,6 +201,13 @@ def test_agreement(result, expected, decibels):
     assert agreement(np.asarray(result), np.asarray(expected)) == pytest.approx(decibels)
 
 
+def test_agreement_of_sequences_and_shapes():
+    one = np.ones(2, np.float32)
+    assert agreement([one, 2 * one], [one, one]) == pytest.approx(0)
+    assert agreement([one], [one, one]) == agreement(one, np.ones(3, np.float32)) == -math.inf
+    assert agreement([], []) == math.inf
+
+
 @pytest.mark.parametrize("engine", ["openvino"])
 def test_bench_times_an_engine_at_its_default_too(engine, monkeypatch):
     opened = []
