@@ -267,7 +267,7 @@ def _to_float(raw_value: object) -> float:
 def _to_str(raw_value: object) -> str:
     if not isinstance(raw_value, str):
         raise TypeError
-    return raw_value
+    return str.__str__(raw_value)  # drivers and files get a plain string, not a StrEnum
 
 
 def _to_names(raw_value: object) -> tuple[str, ...]:

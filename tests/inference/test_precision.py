@@ -100,7 +100,7 @@ def test_a_compiled_file_keeps_its_precision(tmp_path):
 
 def test_precisions_have_cache_entries_of_their_own(tmp_path):
     results = {}
-    for precision in (None, "float16", None, "float16"):
+    for precision in (None, "float16", "device", None, "float16"):
         with session(precision, "fake_npu", cache_dir=tmp_path) as opened:
             (result,) = opened.run(None, FEED)
             notes = opened.report().notes
@@ -109,6 +109,23 @@ def test_precisions_have_cache_entries_of_their_own(tmp_path):
     assert np.abs(results[None] - results["float16"]).max() > 0
     with pytest.raises(InvalidOptionError, match="no device computes in it"):
         session("bfloat16", "fake_npu", cache_dir=tmp_path)
+
+
+@pytest.mark.parametrize("precision", ["device", "auto"])
+def test_default_precisions_are_cached(precision, tmp_path):
+    for is_cached in (False, True):
+        with session(precision, cache_dir=tmp_path) as opened:
+            opened.run(None, FEED)
+            report = opened.report()
+        assert report.precisions["rounding"] == "bfloat16"
+        assert any("the plan was cached" in note for note in report.notes) == is_cached
+
+
+def test_default_precisions_are_compiled(tmp_path):
+    nna.compile(MODEL, tmp_path / "model.nna", devices="rounding", options={"precision": "device"})
+    with nna.InferenceSession(tmp_path / "model.nna") as opened:
+        (result,) = opened.run(None, FEED)
+    np.testing.assert_array_equal(result, result.astype(rounding_driver.ROUNDED["bfloat16"]).astype(np.float32))
 
 
 def test_a_lower_default_is_reported():
