@@ -215,9 +215,9 @@ class InferenceSession:
         sess_options: ONNX Runtime's SessionOptions, for steps on the CPU.
         providers: ONNX Runtime's way to choose devices; also accepts device names.
         provider_options: options for `providers`.
-        devices: `"fake_npu"`, `"fake_npu:0"`, `("fake_npu", {option: value})`, or a list of these in order of
-            preference. `"cpu"` is always last, followed by `"reference"` for nodes that the CPU refuses. For a compiled
-            model: the subset of its devices to use.
+        devices: `"fake_npu"`, `"fake_npu:0"`, `"fake_npu@float16"`, `("fake_npu", {option: value})`, or a list of
+            these in order of preference. `"cpu"` is always last, followed by `"reference"` for nodes that the CPU
+            refuses. For a compiled model: the subset of its devices to use.
         options: `Options`, or a mapping of its fields.
         **kwargs: other arguments of ONNX Runtime, used on the CPU alone. Names close to an option raise an error.
 
