@@ -5,10 +5,11 @@ import pytest
 
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir import ABSENT, DataType, ModelBuilder, OperandType, Quantization, QuantizedType, to_text, verify
+from nnadapter.ir.definition import by_definition
 
 SCALE, ZERO = 0.5, 3
 PER_TENSOR = Quantization(scale=(SCALE,), zero_point=(ZERO,))
-INT8 = QuantizedType(DataType.INT8, PER_TENSOR)
+INT8, INT16 = (QuantizedType(dtype, PER_TENSOR) for dtype in (DataType.INT8, DataType.INT16))
 UINT8 = QuantizedType(DataType.UINT8, PER_TENSOR)
 
 
@@ -63,6 +64,19 @@ def test_quantized_results(type_, inputs, attributes, dimensions):
 @pytest.mark.parametrize("inputs", [[IMAGE, FILTER], [IMAGE, ((4, 3, 2, 2), INT8)]])
 def test_convolution_without_quantized_result_returns_int32(inputs):
     assert result_of("CONV_2D", inputs, result=None) == OperandType(DataType.INT32, (1, 4, 4, 4))
+
+
+@pytest.mark.parametrize("inputs", [(INT16, INT8), (INT8, INT16), (INT16, INT16)])
+def test_products_of_16_bits_have_sums_of_64(inputs):
+    types = [((2, 3), inputs[0]), ((3, 4), inputs[1])]
+    assert result_of("MAT_MUL", types, result=None) == OperandType(DataType.INT64, (2, 4))
+    assert result_of("MAT_MUL", types, result=INT16).quantized == INT16
+    (sums,) = by_definition(
+        single_operation("MAT_MUL", types, result=None),
+        [np.full(shape, np.iinfo(type_.dtype.value).min, type_.dtype.value) for shape, type_ in types],
+    )
+    x, y = (int(np.iinfo(type_.dtype.value).min) - type_.quantization.zero_point[0] for type_ in inputs)
+    np.testing.assert_array_equal(sums, np.full((2, 4), 3 * x * y))
 
 
 @pytest.mark.parametrize(

@@ -28,11 +28,9 @@ from nnadapter.drivers.fake_npu.lowerings import direct as d
 from nnadapter.drivers.fake_npu.lowerings.direct import Lower, direct, unary
 from nnadapter.ir import ABSENT, DataType, Model, Operation
 from nnadapter.ir.operations import MOVERS, REALS, TABULATED
-from nnadapter.ir.operations.quantization import EIGHT_BITS
+from nnadapter.ir.operations.quantization import EIGHT_BITS, SIXTEEN_BITS
 from nnadapter.records import dataclass, field, replace
 
-_SIXTEEN_BITS: Types = frozenset({DataType.INT16, DataType.UINT16})
-"""Types between QUANTIZE and DEQUANTIZE, for data movement only."""
 _FOUR_BITS: Types = frozenset({DataType.INT4, DataType.UINT4})
 """Types of weights, one byte per element, until DEQUANTIZE."""
 _STORED: Types = EIGHT_BITS | {DataType.INT32}
@@ -58,7 +56,7 @@ class OperationRow:
 
     @property
     def limits_in_words(self) -> str:
-        more = sorted(self.quantized & (EIGHT_BITS | _SIXTEEN_BITS) - self.dtypes)
+        more = sorted(self.quantized & (EIGHT_BITS | SIXTEEN_BITS) - self.dtypes)
         words = [f"also quantized {', '.join(more)}"] if more else []
         return "; ".join([*words, *([self.limits] if self.limits else [])])
 
@@ -230,9 +228,10 @@ def _movements() -> Iterator[OperationRow]:
     linear = "query_heads key_value_heads scale update_rule"
     yield from _rows("LINEAR_ATTENTION", FLOATS, linear, d.by_role, ranks=(3, 3))
     yield _row("CAUSAL_CONV", d.by_role("causal_convolution", "activation"), FLOATS, ranks=(3, 3))
-    yield _row("QUANTIZE", quantized.lower_quantize, FLOATS, results=EIGHT_BITS | _SIXTEEN_BITS)
-    yield _row("DEQUANTIZE", quantized.lower_dequantize, _STORED | _SIXTEEN_BITS | _FOUR_BITS, results=FLOATS)
-    yield _row("STORAGE_CAST", d.lower_assign, _STORED, moves=True)
+    yield _row("QUANTIZE", quantized.lower_quantize, FLOATS, results=EIGHT_BITS | SIXTEEN_BITS)
+    stored = _STORED | SIXTEEN_BITS
+    yield _row("DEQUANTIZE", quantized.lower_dequantize, stored | _FOUR_BITS, results=FLOATS)
+    yield _row("STORAGE_CAST", d.lower_assign, stored, results=stored, moves=True)
 
 
 _QUANTIZED_PRODUCTS = {
@@ -244,11 +243,12 @@ _QUANTIZED_PRODUCTS = {
 
 def _with_quantized(row: OperationRow) -> OperationRow:
     if row.type in _QUANTIZED_PRODUCTS:
-        return replace(row, lower=quantized.on_integers(row.lower, _QUANTIZED_PRODUCTS[row.type]), quantized=_STORED)
+        lower = quantized.on_integers(row.lower, _QUANTIZED_PRODUCTS[row.type])
+        return replace(row, lower=lower, quantized=_STORED | SIXTEEN_BITS, results=row.results | SIXTEEN_BITS)
     if row.type in TABULATED:
         return replace(row, lower=quantized.by_table(row.lower), quantized=EIGHT_BITS)
     if row.type in MOVERS and row.moves:
-        return replace(row, quantized=EIGHT_BITS | _SIXTEEN_BITS, results=row.results | _SIXTEEN_BITS)
+        return replace(row, quantized=EIGHT_BITS | SIXTEEN_BITS, results=row.results | SIXTEEN_BITS)
     return replace(row, quantized=EIGHT_BITS) if row.type in REALS else row
 
 

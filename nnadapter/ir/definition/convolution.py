@@ -177,7 +177,7 @@ dilations: (height, width): distance between taps of the filter in the input; 1 
 - Depthwise: the filter is [C * multiplier, 1, kH, kW] and group is C; there is no separate operation.
 - Quantized: zero points are subtracted first, so padding is real 0, which is the integer zero point. The filter may be
   quantized along axis 0.
-- Without a quantized result, quantized inputs give the sums in int32, and no fuse code applies.
+- Without a quantized result, quantized inputs give the sums in int32 (int64 with 16 bits), and no fuse code applies.
 - The passes fuse_batch_normalization, fuse_scale_and_bias, fuse_activation and fuse_pad fold adjacent operations into
   it.
 FLOPs: 2 * output elements * C/group * kH * kW, plus 1 per output element for the bias, plus the activation

@@ -122,7 +122,7 @@ weight: [N, K]: a row per output, as in PyTorch's Linear and Gemm with transB.
 - The weight is [N, K], not [K, N].
 - Leading axes are kept; NNAPI flattens them to one.
 - Quantized: zero points are subtracted first; the weight may be quantized along axis 0. Without a quantized result, the
-  result is the sums in int32, and no fuse code applies.
+  result is the sums in int32 (int64 with 16 bits), and no fuse code applies.
 - The pass matmul_to_fully_connected creates it from MAT_MUL with a constant matrix.
 FLOPs: 2 * output elements * K, plus 1 per output element for the bias, plus the activation
 example: [[1.0, 2.0]], [[1.0, 0.0], [0.0, 1.0], [1.0, -2.0]], [0.0, 10.0, 0.0], fuse_code='relu'
@@ -139,7 +139,7 @@ transpose_y: True: swap the last two axes of y first: y is […, N, K].
 - Integers wrap around in their own data type.
 - Integers allow only the fuse codes `none`, `relu` and `clip`, with limits as in CLIP.
 - Quantized: zero points are subtracted first; y may be quantized along its output axis. Without a quantized result, the
-  result is the sums in int32, and no fuse code applies.
+  result is the sums in int32 (int64 with 16 bits), and no fuse code applies.
 - The pass fuse_attention recognizes ATTENTION in two of them with a SOFTMAX between.
 FLOPs: 2 * output elements * K, plus the activation
 example: counting(2, 2), [[1.0, 0.0], [1.0, -1.0]], transpose_y=True

@@ -152,8 +152,9 @@ def _quantized_operands(schema: OperationSchema) -> str:
         return "The result is always quantized; the model defines its type."
     if type_ in PRODUCTS:
         return (
-            "8-bit integers, minus their zero points, are multiplied and accumulated exactly. Without a quantized"
-            " result, the result is these sums in int32. With one, sums and an int32 bias are multiplied by scale of"
+            "Integers of 8 or 16 bits, minus their zero points, are multiplied and accumulated exactly. Without a"
+            " quantized result, the result is these sums in int32, or in int64 if an input has 16 bits. With one, sums"
+            " and an int32 bias are multiplied by scale of"
             " input * scale of weights / scale of result, rounded half to even, shifted by the zero point and"
             " saturated; then an activation is applied to their real values."
         )

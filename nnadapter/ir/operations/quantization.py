@@ -3,10 +3,11 @@
 Operations treat quantized operands in one of four ways:
 
 - Movers see integers, and pass on a per-tensor quantization.
-- Products (CONV_2D, FULLY_CONNECTED, MAT_MUL) subtract the zero points and accumulate exactly, in int32 without a
-  quantized result. With one, sums and int32 bias are multiplied by scale of input * scale of filter / scale of result,
-  in float32, rounded half to even, shifted by the zero point and saturated, as in ONNX Runtime.
-- Operations on reals compute like DEQUANTIZE, the operation in float32, and QUANTIZE.
+- Products (CONV_2D, FULLY_CONNECTED, MAT_MUL) of 8 or 16 bits subtract the zero points and accumulate exactly. Without
+  a quantized result, sums are int32, or int64 if an input has 16 bits. With one, sums and int32 bias are multiplied by
+  scale of input * scale of filter / scale of result, in float32, rounded half to even, shifted by the zero point and
+  saturated, as in ONNX Runtime.
+- Operations on reals, of 8 bits, compute like DEQUANTIZE, the operation in float32, and QUANTIZE.
 - All others see integers only.
 """
 
@@ -24,6 +25,8 @@ row = family(cost="elementwise")
 
 EIGHT_BITS = frozenset({DataType.INT8, DataType.UINT8})
 """Data types of quantized operands in arithmetic. QUANTIZE and DEQUANTIZE accept all integers."""
+SIXTEEN_BITS = frozenset({DataType.INT16, DataType.UINT16})
+"""Data types that products accept as well."""
 
 _BIAS_TOLERANCE = 1e-5
 _FUSE_CODES = frozenset({"none", "relu", "clip"})
@@ -51,17 +54,27 @@ def _same_dtype(types: Types, result: OperandType, attributes: Attributes) -> No
         raise InvalidModelError(f"result is {result}, expected the data type of the input, {first.dtype.value}")
 
 
-def _check_eight_bits(name: str, type_: OperandType, axis: int | None = None) -> None:
-    quantization = type_.quantization
-    if quantization is None or type_.dtype not in EIGHT_BITS:
+def _check_eight_bits(name: str, type_: OperandType) -> None:
+    if type_.quantization is None or type_.dtype not in EIGHT_BITS:
         raise InvalidModelError(f"{name} is {type_}, expected a quantized operand of int8 or uint8")
-    if quantization.axis is not None and (axis is None or quantization.axis != axis % type_.rank):
+    _check_axis(name, type_)
+
+
+def _check_factor(name: str, type_: OperandType, axis: int | None = None) -> None:
+    if type_.quantization is None or type_.dtype not in EIGHT_BITS | SIXTEEN_BITS:
+        raise InvalidModelError(f"{name} is {type_}, expected a quantized operand of 8 or 16 bits")
+    _check_axis(name, type_, axis)
+
+
+def _check_axis(name: str, type_: OperandType, axis: int | None = None) -> None:
+    quantization = type_.quantization
+    if quantization is not None and quantization.axis not in (None, axis if axis is None else axis % type_.rank):
         along = "" if axis is None else f" or along axis {axis % type_.rank}"
         raise InvalidModelError(f"{name} is quantized along axis {quantization.axis}, expected per tensor{along}")
 
 
 def _accumulating(type_: str, rule: ShapeRule) -> ShapeRule:
-    """Return a shape rule with int32 results for quantized inputs, otherwise the results of `rule`."""
+    """Return a shape rule with results of whole numbers for quantized inputs, otherwise the results of `rule`."""
 
     def infer(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
         results = rule(types, attributes)
@@ -69,11 +82,12 @@ def _accumulating(type_: str, rule: ShapeRule) -> ShapeRule:
         if first.quantization is None and second.quantization is None:
             return results
         try:
-            _check_eight_bits("the first input", first)
-            _check_eight_bits("the second input", second, _channel_axis(type_, second, attributes))
+            _check_factor("the first input", first)
+            _check_factor("the second input", second, _channel_axis(type_, second, attributes))
         except InvalidModelError as error:
             raise InvalidModelError(f"{type_}: {error}") from None
-        return tuple(OperandType(DataType.INT32, result.dimensions, result.layout) for result in results)
+        sums = DataType.INT64 if SIXTEEN_BITS & {first.dtype, second.dtype} else DataType.INT32
+        return tuple(OperandType(sums, result.dimensions, result.layout) for result in results)
 
     return infer
 
@@ -89,7 +103,7 @@ def _product(types: Types, result: OperandType, attributes: Attributes) -> None:
     x, y = _present(types, 0).quantization, _present(types, 1).quantization
     if x is None or y is None:
         raise InvalidModelError(f"result is {result} and quantized, expected quantized inputs as well")
-    _check_eight_bits("result", result)
+    _check_factor("result", result)
     _check_fuse_code(attributes)
     bias = types[2] if len(types) > 2 else None
     if bias is not None:

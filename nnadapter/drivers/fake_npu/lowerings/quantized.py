@@ -1,7 +1,7 @@
 """Lowerings of quantized operations: on integers, or by tables of all 256 values.
 
-Products of 8-bit integers use float kernels. They are exact: the largest possible sum of whole numbers decides between
-float32 (to 2^24) and float64 (to 2^53).
+Products of 8- and 16-bit integers use float kernels. They are exact: the largest possible sum of whole numbers decides
+between float32 (to 2^24) and float64 (to 2^53).
 """
 
 from __future__ import annotations
@@ -163,7 +163,8 @@ class _Product:
         (sums,) = self.emitter.emit(kernel, inputs, (sums_type,), parameters)
         if self.result.quantization is None:
             # sums wrap around as int32, so float64 becomes int64 first
-            for dtype in ("int64", "int32") if self.dtype == "float64" else ("int32",):
+            wide = ("int64",) if self.dtype == "float64" else ()
+            for dtype in dict.fromkeys((*wide, self.result.dtype.value)):
                 (sums,) = self.emitter.emit("cast", (sums,), (sums_type._replace(dtype=dtype),))
             return sums
         # as in ONNX Runtime: float32, in this order
