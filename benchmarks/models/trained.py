@@ -49,6 +49,10 @@ class Trained:
         """Return the same network with its first samples."""
         return replace(self, samples=self.samples[:count], items=self.items[:count])
 
+    def calibrated_with(self, count: int) -> Trained:
+        """Return the same network with at most as many feeds for calibration."""
+        return replace(self, calibration=self.calibration[:count])
+
     def evaluate(self, run: Callable[[Feed], Outputs]) -> float:
         """Return the metric of a function that runs the network."""
         return self.metric([run(feed) for feed in self.samples], self.items)
