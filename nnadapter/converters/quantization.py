@@ -489,12 +489,14 @@ def export_dequantize(write: NodeWriter) -> str:
 
 
 def export_sums(write: NodeWriter) -> str:
-    """Export integer sums as ConvInteger (10) or MatMulInteger (10), plus bias."""
+    """Export integer sums as ConvInteger (10) or MatMulInteger (10), plus bias, or raise Refusal."""
     of = write.operation
     x_type, y_type = write.types[:2]
     assert x_type is not None and y_type is not None, "both are required"
     x, y = write.inputs[:2]
     x_point, y_point = (_integer_point(write, type_) for type_ in (x_type, y_type))
+    if of.type == "CONV_2D_TRANSPOSE":
+        raise Refusal(Reason.UNSUPPORTED_OPERATION, "ONNX has no transposed convolution of integers")
     if of.type == "CONV_2D":
         window = {name: of.attributes[name] for name in ("strides", "pads", "dilations", "group")}
         total = write.node("ConvInteger", x, y, x_point, y_point, **window)  # type: ignore[arg-type]

@@ -18,17 +18,17 @@ def _types(text: str) -> frozenset[str]:
 
 
 GROUPED = _types(
-    "Conv MatMul Gemm Add Sub Mul Div Max Min Concat AveragePool GlobalAveragePool ReduceMean MaxPool Resize"
-    " Softmax LogSoftmax Relu Clip Sigmoid Tanh"
+    "Conv ConvTranspose MatMul Gemm Add Sub Mul Div Max Min Concat AveragePool GlobalAveragePool ReduceMean MaxPool"
+    " Resize Softmax LogSoftmax Relu Clip Sigmoid Tanh"
     " HardSigmoid HardSwish LeakyRelu Elu Selu Gelu Softplus Softsign Mish Swish Erf Exp Log Sqrt Reciprocal Sin Cos"
     " Abs Neg Reshape Transpose Squeeze Unsqueeze Flatten Expand Tile Slice Gather DepthToSpace SpaceToDepth"
 )
 
-ACTIVATED = frozenset({"Conv", "Gemm", "MatMul"})
+ACTIVATED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 """Ops that may be fused with an activation."""
 ACTIVATIONS = frozenset({"Relu", "Clip"})
 
-_BIASED = frozenset({"Conv", "Gemm"})
+_BIASED = frozenset({"Conv", "ConvTranspose", "Gemm"})
 _BIAS_TOLERANCE = 1e-5
 
 

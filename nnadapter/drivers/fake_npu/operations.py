@@ -236,6 +236,7 @@ def _movements() -> Iterator[OperationRow]:
 
 _QUANTIZED_PRODUCTS = {
     "CONV_2D": quantized.lower_convolution,
+    "CONV_2D_TRANSPOSE": quantized.lower_transposed_convolution,
     "FULLY_CONNECTED": quantized.lower_fully_connected,
     "MAT_MUL": quantized.lower_matmul,
 }

@@ -197,6 +197,8 @@ output_padding: (height, width): rows and columns added at the bottom and right 
 - Rows from output_padding are zeros plus bias, unless bottom pads crop them.
 - Sizes are resolved: ONNX's auto_pad and output_shape have become pads.
 - The output channels of group 0 come first.
+- Quantized: zero points are subtracted first. The filter may be quantized along axis 1 if group is 1. Without a
+  quantized result, the result is the sums in int32 (int64 with 16 bits), and no fuse code applies.
 FLOPs: 2 * input elements * O/group * kH * kW, plus 1 per output element for the bias, plus the activation
 example: counting(1, 1, 2, 2), counting(1, 1, 2, 2), strides=(2, 2), pads=(0, 0, 1, 1), output_padding=(1, 1)
 # CONV_3D: A convolution of volumes.

@@ -27,7 +27,7 @@ def quantized_function(model: Model, operation: Operation, plain: Callable[..., 
     if first is None or first.quantization is None:
         return _finished(plain)
     if operation.type in PRODUCTS:
-        return _product(plain, types, result, 1 if operation.type == "CONV_2D" else -1)
+        return _product(plain, types, result, 1 if operation.type.startswith("CONV_2D") else -1)
     moves = operation.type in MOVERS and all(type_ is None or type_.quantized == result.quantized for type_ in types)
     if result.quantization is not None and operation.type in REALS and not moves:
         return _real(plain, types, result)

@@ -182,6 +182,7 @@ ROWS: tuple[Row, ...] = (
         fusable(_transposed),
         fused(_transposed_flops),
         "NNAPI TRANSPOSE_CONV_2D; ONNX ConvTranspose-11; filter [C, O/group, kH, kW]",
+        quantization="product",
     ),
     row(
         f"CONV_3D(input[5]: float, {_INPUTS}; {moves(3)}, group: int = 1)",

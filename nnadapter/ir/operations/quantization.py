@@ -3,10 +3,10 @@
 Operations treat quantized operands in one of four ways:
 
 - Movers see integers, and pass on a per-tensor quantization.
-- Products (CONV_2D, FULLY_CONNECTED, MAT_MUL) of 8 or 16 bits subtract the zero points and accumulate exactly. Without
-  a quantized result, sums are int32, or int64 if an input has 16 bits. With one, sums and int32 bias are multiplied by
-  scale of input * scale of filter / scale of result, in float32, rounded half to even, shifted by the zero point and
-  saturated, as in ONNX Runtime.
+- Products (CONV_2D, CONV_2D_TRANSPOSE, FULLY_CONNECTED, MAT_MUL) of 8 or 16 bits subtract the zero points and sum
+  exactly. Without a quantized result, sums are int32, or int64 if an input has 16 bits. With one, sums and int32 bias
+  are multiplied by scale of input * scale of filter / scale of result, in float32, rounded half to even, shifted by the
+  zero point and saturated, as in ONNX Runtime.
 - Operations on reals, of 8 bits, compute like DEQUANTIZE, the operation in float32, and QUANTIZE.
 - All others see integers only.
 """
@@ -96,6 +96,8 @@ def _channel_axis(type_: str, second: OperandType, attributes: Attributes) -> in
     """Return the axis of output channels in the second input, if any."""
     if second.rank < 2:
         return None
+    if type_ == "CONV_2D_TRANSPOSE":
+        return 1 if attributes["group"] == 1 else None
     return -2 if attributes.get("transpose_y") else -1 if type_ == "MAT_MUL" else 0
 
 

@@ -119,9 +119,8 @@ def weights(outputs, axis, *, per_channel, symmetric):
 
 def bias_of(x, w, outputs, size):
     scale = x.scale * w.scale
-    return SEEDED.integers(-size, size, outputs, np.int32), Format(
-        "int32", scale, np.zeros(scale.shape, int), w.axis and 0
-    )
+    axis = None if w.axis is None else 0
+    return SEEDED.integers(-size, size, outputs, np.int32), Format("int32", scale, np.zeros(scale.shape, int), axis)
 
 
 WEIGHTS = [(per_channel, symmetric) for per_channel in (False, True) for symmetric in (False, True)]
@@ -144,19 +143,39 @@ def test_convolution(dtype, per_channel, symmetric, group):
     bias, bias_format = bias_of(x, w, 6, 2**20)
     case = Case()
     names = [case.operand(image, x), case.operand(filters, w, is_constant=True)]
-    names.append(
-        case.operand(
-            bias,
-            Format("int32", bias_format.scale, bias_format.zero_point, 0 if per_channel else None),
-            is_constant=True,
-        )
-    )
+    names.append(case.operand(bias, bias_format, is_constant=True))
     got = case.result("Conv", names, y, pads=[1, 0, 1, 1], strides=[2, 1], group=group)
     seen = windows(x.centered(image), (3, 2), (2, 1), (1, 0, 1, 1))
     seen = seen.reshape(2, group, 6 // group, *seen.shape[2:])
     grouped = w.centered(filters).reshape(group, 6 // group, *filters.shape[1:])
     sums = np.einsum("ngchwij,gocij->ngohw", seen, grouped).reshape(2, 6, *seen.shape[3:5])
     np.testing.assert_array_equal(got, requantized(sums, x, w, y, 1, bias))
+
+
+@pytest.mark.parametrize("dtype", ACTIVATIONS)
+@pytest.mark.parametrize(("per_channel", "symmetric"), WEIGHTS)
+@pytest.mark.parametrize(("group", "rank"), [(1, 2), (1, 1), (2, 2)])
+def test_transposed_convolution(dtype, per_channel, symmetric, group, rank):
+    if per_channel and group > 1:
+        pytest.skip("scales along an axis that groups share")
+    x, y = activation(dtype), activation(dtype, 0.05)
+    w = weights(3, 1, per_channel=per_channel, symmetric=symmetric)
+    size, taps = (3, 4)[2 - rank :], (2, 3)[2 - rank :]
+    image, filters = x.random(2, 4, *size), w.random(4, 3, *taps)
+    bias, bias_format = bias_of(x, w, 3 * group, 2**20)
+    case = Case()
+    names = [case.operand(image, x), case.operand(filters, w, is_constant=True)]
+    names.append(case.operand(bias, bias_format, is_constant=True))
+    got = case.result("ConvTranspose", names, y, strides=[2] * rank, group=group, then="Relu")
+    sums = np.zeros((2, 3 * group, *(2 * (count - 1) + tap for count, tap in zip(size, taps, strict=True))), np.int64)
+    for channel in range(4):
+        outputs = slice(3 * (channel * group // 4), 3 * (channel * group // 4) + 3)
+        for place in np.ndindex(*size):
+            where = tuple(slice(2 * at, 2 * at + tap) for at, tap in zip(place, taps, strict=True))
+            pixels = x.centered(image)[(slice(None), channel, *place)].reshape(2, *[1] * (rank + 1))
+            sums[(slice(None), outputs, *where)] += pixels * w.centered(filters)[channel]
+    expected = requantized(sums, x, w, y, 1, bias)
+    np.testing.assert_array_equal(got, np.maximum(expected, y.zero_point.astype(dtype)))
 
 
 @pytest.mark.parametrize("dtype", ACTIVATIONS)
@@ -171,13 +190,7 @@ def test_products_with_weights(dtype, per_channel, symmetric, op_type, depth):
     names, bias = [case.operand(rows, x), case.operand(matrix, w, is_constant=True)], None
     if op_type == "Gemm":
         bias, bias_format = bias_of(x, w, 5, 2**31 - 1)
-        names.append(
-            case.operand(
-                bias,
-                Format("int32", bias_format.scale, bias_format.zero_point, 0 if per_channel else None),
-                is_constant=True,
-            )
-        )
+        names.append(case.operand(bias, bias_format, is_constant=True))
     sums = x.centered(rows) @ w.centered(matrix)
     np.testing.assert_array_equal(case.result(op_type, names, y), requantized(sums, x, w, y, -1, bias))
 

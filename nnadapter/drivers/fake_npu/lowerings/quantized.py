@@ -189,12 +189,23 @@ class _Product:
 
 def lower_convolution(emitter: Emitter, operation: Operation) -> None:
     """Lower CONV_2D."""
-    dimensions = emitter.model.type_at(operation.inputs[1]).dimensions
-    product = _Product(emitter, operation, prod(dimensions[1:]), 0)
-    group: Any = operation.attributes["group"]
+    dimensions, group = emitter.model.type_at(operation.inputs[1]).dimensions, operation.attributes["group"]
     parameters = images.window_parameters(operation, dimensions[2:])
-    kernel = images.convolution_kernel(dimensions, group, Window(**parameters))
-    packed = images.pack_filter(emitter, kernel, product.second(), group)
+    kernel = images.convolution_kernel(dimensions, group, Window(**parameters))  # type: ignore[arg-type]
+    _lower_images(_Product(emitter, operation, prod(dimensions[1:]), 0), kernel, parameters)
+
+
+def lower_transposed_convolution(emitter: Emitter, operation: Operation) -> None:
+    """Lower CONV_2D_TRANSPOSE."""
+    channels, _, *kernel_shape = emitter.model.type_at(operation.inputs[1]).dimensions
+    parameters = images.window_parameters(operation, tuple(kernel_shape))
+    product = _Product(emitter, operation, channels * prod(kernel_shape), 1)
+    _lower_images(product, "transposed_convolution", parameters)
+
+
+def _lower_images(product: _Product, kernel: str, parameters: Any) -> None:
+    emitter, operation = product.emitter, product.operation
+    packed = images.pack_filter(emitter, kernel, product.second(), operation.attributes["group"])
     inputs = [product.factor(0, images.image_of(emitter, operation.inputs[0])), packed, *product.bias()]
     result = images.image_type(emitter, operation.outputs[0]).dimensions
     images.set_image(emitter, operation.outputs[0], product.finished(kernel, inputs, result, parameters))
