@@ -73,10 +73,9 @@ class _Chart:
         area = f'<path d="M{x:.1f} {_TOP}h{pitch:.1f}v{_HEIGHT}h-{pitch:.1f}z" fill="none" pointer-events="all"/>'
         marks = [f"<title>{escape(tip)}</title>", area]
         if layer.alone is not None:
-            y = self.y(layer.alone.sqnr_db)
-            bar = (
-                f'x="{x + pitch / 8:.1f}" y="{y:.1f}" width="{pitch * 0.75:.1f}" height="{_HEIGHT + _TOP + 1 - y:.1f}"'
-            )
+            y, zero = self.y(layer.alone.sqnr_db), self.y(0)
+            top, height = min(y, zero), abs(zero - y) + 1
+            bar = f'x="{x + pitch / 8:.1f}" y="{top:.1f}" width="{pitch * 0.75:.1f}" height="{height:.1f}"'
             marks.append(f'<rect {bar} fill="{_ALONE}" fill-opacity="0.7"/>')
         if layer.accumulated is not None:
             center = f'cx="{x + pitch / 2:.1f}" cy="{self.y(layer.accumulated.sqnr_db):.1f}"'
