@@ -1,6 +1,6 @@
-"""Bits of quantized models on fake_npu, against the formulas of docs/accuracy.md written in numpy.
+"""Bits of quantized and float16 models on fake_npu, against the formulas of docs/accuracy.md written in numpy.
 
-Activations have 8 or 16 bits, weights 8. Sums are int64 here.
+Quantized activations have 8 or 16 bits, weights 8. Sums are int64 here.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from math import prod
 
 import numpy as np
 import pytest
-from onnx import helper, numpy_helper
+from onnx import helper, numpy_helper, parser
 
 import nnadapter as nna
 
@@ -87,7 +87,7 @@ class Case:
         self.nodes.append(helper.make_node("DequantizeLinear", [source, *self.parameters(form)], [name], **attributes))
         return name
 
-    def result(self, op_type, operands, form, *, then=None, **attributes):
+    def result(self, op_type, operands, form, *, then=None, device="fake_npu", **attributes):
         """Return the integers that fake_npu computes."""
         self.nodes.append(helper.make_node(op_type, operands, ["real"], "op", **attributes))
         last = "real"
@@ -97,7 +97,7 @@ class Case:
         output = helper.make_tensor_value_info("y", helper.np_dtype_to_tensor_dtype(form.dtype), None)
         graph = helper.make_graph(self.nodes, "g", self.inputs, [output], self.constants)
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
-        with nna.InferenceSession(model, devices=["fake_npu"], options=nna.Options(fallback="forbid")) as session:
+        with nna.InferenceSession(model, devices=[device], options=nna.Options(fallback="forbid")) as session:
             assert session.report().coverage.nodes == 1
             return session.run(None, self.feed)[0]
 
@@ -335,3 +335,62 @@ def test_movement_keeps_integers(dtype):
     got = case.result("Transpose", [case.operand(image, x)], x, perm=[2, 0, 1])
     np.testing.assert_array_equal(got, image.transpose(2, 0, 1))
     assert prod(got.shape) == image.size
+
+
+# float16: the option `precision`, and models of float16.
+
+HALF = ("fake_npu", {"precision": "float16"})
+
+
+def half(x):
+    with np.errstate(over="ignore"):
+        return np.asarray(x, np.float32).astype(np.float16).astype(np.float32)
+
+
+def computed(text, feed, device=HALF):
+    model = parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {text}')
+    with nna.InferenceSession(model, devices=[device], options=nna.Options(fallback="forbid")) as session:
+        return session.run(None, feed)[0]
+
+
+@pytest.mark.parametrize("op_type", ELEMENTWISE)
+def test_results_are_rounded_to_float16(op_type):
+    x, y = ((SEEDED.normal(size=(40, 50)) * 10.0 ** SEEDED.integers(-4, 3, 50)).astype(np.float32) for _ in range(2))
+    feed, expected = {"x": x, "y": y}, half(ELEMENTWISE[op_type](half(x), half(y)))
+    text = f"g (float[40, 50] x, float[40, 50] y) => (float[40, 50] z) {{ z = {op_type}(x, y) }}"
+    np.testing.assert_array_equal(computed(text, feed), expected)
+    halves = {name: array.astype(np.float16) for name, array in feed.items()}
+    text = f"g (float16[40, 50] x, float16[40, 50] y) => (float16[40, 50] z) {{ z = {op_type}(x, y) }}"
+    np.testing.assert_array_equal(computed(text, halves, "fake_npu"), expected.astype(np.float16))
+
+
+def test_range_of_float16():
+    x = np.array([2049, 2051, 65519, 65520, 1e-8, 6e-8, np.nan, -np.inf], np.float32)
+    expected = [2048, 2052, 65504, np.inf, 0, 2.0**-24, np.nan, -np.inf]
+    np.testing.assert_array_equal(computed("g (float[8] x) => (float[8] y) { y = Abs(x) }", {"x": x}), np.abs(expected))
+    text = "g (float[2] x) => (float[2] y) <float c = {1e30}> { y = Mul(x, c) }"
+    np.testing.assert_array_equal(computed(text, {"x": np.array([1, 2], np.float32)}), [65504, np.inf])
+
+
+def test_sums_are_float32():
+    """Whole numbers, so that no order of sums matters; in float16 the sum of ones would stop at 2048."""
+    x, w = SEEDED.integers(-8, 9, (3, 300)).astype(np.float32), SEEDED.integers(-8, 9, (300, 4)).astype(np.float32)
+    got = computed("g (float[3, 300] x, float[300, 4] w) => (float[3, 4] y) { y = MatMul(x, w) }", {"x": x, "w": w})
+    np.testing.assert_array_equal(got, half(x @ w))
+    ones = {"x": np.ones((1, 4099), np.float32), "w": np.ones((4099, 1), np.float32)}
+    assert computed("g (float[1, 4099] x, float[4099, 1] w) => (float[1, 1] y) { y = MatMul(x, w) }", ones) == 4100
+    image, filters = SEEDED.integers(-4, 5, (1, 6, 9, 9)).astype(np.float32), SEEDED.integers(-4, 5, (2, 6, 3, 3))
+    text = "g (float[1, 6, 9, 9] x, float[2, 6, 3, 3] w) => (float[1, 2, 7, 7] y) { y = Conv(x, w) }"
+    got = computed(text, {"x": image, "w": filters.astype(np.float32)})
+    seen = windows(image.astype(np.int64), (3, 3), (1, 1), (0, 0, 0, 0))
+    np.testing.assert_array_equal(got, half(np.einsum("nchwij,ocij->nohw", seen, filters)))
+
+
+@pytest.mark.parametrize("dtype", ACTIVATIONS)
+def test_quantized_products_do_not_depend_on_the_precision(dtype):
+    x, w, y = activation(dtype), Format("int8", 0.02), activation(dtype, 0.1)
+    rows, matrix = x.random(4, 90), w.random(90, 8)
+    case = Case()
+    names = [case.operand(rows, x), case.operand(matrix, w, is_constant=True)]
+    got = case.result("MatMul", names, y, device=HALF)
+    np.testing.assert_array_equal(got, requantized(x.centered(rows) @ w.centered(matrix), x, w, y, -1))
