@@ -28,7 +28,7 @@ def test_named_device_is_listed_with_its_options(call):
 
 
 def test_named_device_is_listed_with_its_precisions(call):
-    assert "computes in float32, float16, w8a8" in call("devices fake_npu").stdout
+    assert "computes in float32, float16, w8a8, w8a16" in call("devices fake_npu").stdout
     (row,) = json.loads(call("devices fake_npu --json").stdout)
     assert row["default_precision"] == "float32"
     assert {"precision": "w8a8", "per_channel": True, "asymmetric": True, "full_graph": False} in row["precisions"]

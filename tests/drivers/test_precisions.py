@@ -51,8 +51,8 @@ def test_an_option_chooses_between_several_floating_precisions():
     [
         ("cpu", ["float32", "w8a8", "w8", "w4a16"], "float32"),
         ("reference", ["float32"], "float32"),
-        ("fake_npu", ["float32", "float16", "w8a8"], "float32"),
-        ("faulty:fake_npu", ["float32", "float16", "w8a8"], "float32"),
+        ("fake_npu", ["float32", "float16", "w8a8", "w8a16"], "float32"),
+        ("faulty:fake_npu", ["float32", "float16", "w8a8", "w8a16"], "float32"),
         ("trial", ["float32"], "float32"),
     ],
 )

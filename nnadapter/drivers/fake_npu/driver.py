@@ -44,7 +44,7 @@ class FakeNpuDriver(TableDriver):
     threading = Threading.EXCLUSIVE
     dynamic_shapes = DynamicShapes.ANY
     options = OPTIONS
-    precisions = precisions_of("float32 float16 w8a8")
+    precisions = precisions_of("float32 float16 w8a8 w8a16")
     limits = LIMITS
 
     def open(self, device_id: str) -> Device:
