@@ -55,7 +55,7 @@ def test_ops_lists_the_table_of_the_driver(call):
     convolution = next(row for row in data["operations"] if row["type"] == "CONV_2D")
     assert convolution == {
         "type": "CONV_2D", "dtypes": ["float16", "float32"], "ranks": [4, 4],
-        "limits": "also quantized int8, uint8",
+        "limits": "also quantized int16, int8, uint16, uint8",
     }  # fmt: skip
 
 
@@ -68,7 +68,7 @@ def test_ops_has_the_limits_of_every_operation(call):
 
 def test_ops_as_text(call):
     lines = call("ops fake_npu").stdout.splitlines()
-    words = "CONV_2D 4 float16, float32; also quantized int8, uint8"
+    words = "CONV_2D 4 float16, float32; also quantized int16, int8, uint16, uint8"
     assert words in " ".join(" ".join(lines).split())  # long rows wrap
     assert max(map(len, lines)) <= 100
     assert "any; computes zeros" in call("ops null").stdout
