@@ -17,6 +17,10 @@ Types = Sequence[TensorType]
 _TRANSFER_SECONDS = 10e-6
 _OPERATION_SECONDS = 1e-6
 _HALF_PRECISION_GAIN = 2.0
+_CENTER = "center"
+"""Kernel that subtracts the zero point."""
+_INTEGER_GAINS = {"int8": 4.0, "uint8": 4.0, "int16": 2.0, "uint16": 2.0}
+"""Data type of an instruction's first operand -> speed over float32."""
 
 
 def simulated_profile(
@@ -30,6 +34,7 @@ def simulated_profile(
         transfer_seconds=_TRANSFER_SECONDS,
         transfer_bandwidth=transfer_gbs * 1e9,
         operation_seconds=_OPERATION_SECONDS,
+        peak_of_dtype={dtype: peak_gflops * 1e9 * gain for dtype, gain in _INTEGER_GAINS.items()},
         boundary_dtypes=frozenset(dtype.value for dtype in HELD),
         channels_last=True,
         simulated=True,
@@ -40,15 +45,23 @@ def simulated_seconds(graph: NpuGraph, profile: Profile) -> float:
     """Return the seconds of one run of a graph."""
     boundary = [graph.tensors[tensor].type.nbytes for tensor in (*graph.inputs, *graph.outputs)]
     transfers = len(boundary) * profile.transfer_seconds + sum(boundary) / profile.transfer_bandwidth
-    steps = sum(_seconds(graph, instruction, profile) for instruction in graph.instructions)
+    # products of integers are computed on their differences from the zero point, as floats
+    integers = {
+        instruction.outputs[0]: graph.tensors[instruction.inputs[0]].type.dtype
+        for instruction in graph.instructions
+        if instruction.kernel == _CENTER
+    }
+    steps = sum(_seconds(graph, instruction, profile, integers) for instruction in graph.instructions)
     return profile.launch_seconds + transfers + steps
 
 
-def _seconds(graph: NpuGraph, instruction: Instruction, profile: Profile) -> float:
+def _seconds(graph: NpuGraph, instruction: Instruction, profile: Profile, integers: Mapping[int, str]) -> float:
     inputs, outputs = (
         [graph.tensors[tensor].type for tensor in group] for group in (instruction.inputs, instruction.outputs)
     )
-    arithmetic = instruction_flops(instruction, inputs, outputs) / profile.peak_flops
+    dtype = integers.get(instruction.inputs[0], inputs[0].dtype) if inputs else ""
+    peak = profile.peak_of_dtype.get(dtype, profile.peak_flops)
+    arithmetic = instruction_flops(instruction, inputs, outputs) / peak
     return profile.operation_seconds + max(arithmetic, _traffic(instruction, inputs, outputs) / profile.bandwidth)
 
 
