@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from nnadapter.ir.builder import ModelBuilder
     from nnadapter.kernels.registry import kernel, register_kernel, unregister_kernel
     from nnadapter.options import Options
+    from nnadapter.quantization.quantize import quantize
     from nnadapter.report.report import PartitionReport
     from nnadapter.report.what_if import what_if
     from nnadapter.report.what_if_facts import WhatIf
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from nnadapter.session.compilation import Compilation, Execution
     from nnadapter.session.device import Context, Device, devices, get_device, set_device
     from nnadapter.session.session import InferenceSession
+    from nnadapter.tuning.report import TuneReport
+    from nnadapter.tuning.tune import tune
 
 __version__ = "0.1.0"
 
@@ -57,6 +60,7 @@ __all__ = [
     "Place",
     "Rules",
     "Tensor",
+    "TuneReport",
     "WhatIf",
     "backend",
     "bench",
@@ -70,12 +74,14 @@ __all__ = [
     "ort",
     "paddle",
     "partition_report",
+    "quantize",
     "ray",
     "register_kernel",
     "set_device",
     "set_eager_fallback",
     "tensor",
     "torch",
+    "tune",
     "unregister_kernel",
     "what_if",
 ]
@@ -94,6 +100,7 @@ __getattr__ = lazily(
         ".ir.builder": "ModelBuilder",
         ".kernels.registry": "kernel register_kernel unregister_kernel",
         ".options": "Options",
+        ".quantization.quantize": "quantize",
         ".report.report": "PartitionReport",
         ".report.what_if": "what_if",
         ".report.what_if_facts": "WhatIf",
@@ -104,6 +111,8 @@ __getattr__ = lazily(
         ".session.compilation": "Compilation Execution",
         ".session.device": "Context Device devices get_device set_device",
         ".session.session": "InferenceSession",
+        ".tuning.report": "TuneReport",
+        ".tuning.tune": "tune",
     },
 )
 

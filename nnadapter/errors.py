@@ -9,6 +9,7 @@
             InputTypeError
             InputValueError
             MissingInputError
+            CalibrationDataError
         InvalidOptionError
             RulesError
             PlanFileError
@@ -28,6 +29,8 @@
                 DeviceLostError
                     DeviceTimeoutError
         PassError
+        MetricError
+        BudgetError
         IncompatibleProgramError
         StoredFileError
         OutOfMemoryError
@@ -95,6 +98,10 @@ class MissingInputError(InvalidInputError):
             f"feed every one of {[*needed]}",
             name=missing[0],
         )
+
+
+class CalibrationDataError(InvalidInputError):
+    """Sample data is missing or unreadable, or does not fit the model."""
 
 
 class InvalidOptionError(NNAdapterError):
@@ -241,6 +248,14 @@ class DeviceLostError(ExecutionError):
 
 class DeviceTimeoutError(DeviceLostError):
     """The device did not answer in time and was abandoned."""
+
+
+class MetricError(NNAdapterError):
+    """A metric raised an exception, or returned no finite number."""
+
+
+class BudgetError(NNAdapterError):
+    """No configuration of a tuned model is within the accuracy budget."""
 
 
 class PassError(NNAdapterError):

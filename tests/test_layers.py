@@ -39,6 +39,8 @@ _NNADAPTER = (
     "accuracy",
     "report",
     "session",
+    "quantization",
+    "tuning",
     "torch",
     "ort backend new_driver paddle ray testing",
     "cli",
@@ -54,12 +56,12 @@ PUBLIC = ("nnadapter",)
 
 ONNX = _modules(
     "onnx drivers.onnxruntime drivers.execution_providers drivers.openvino drivers.reference "
-    "drivers.reference_operators backend testing.onnx_cases"
+    "drivers.reference_operators backend testing.onnx_cases quantization"
 )
 ONNXRUNTIME = _modules(
     "process.real_onnxruntime onnx.onnxruntime_limits onnx.preparation.folding drivers.onnxruntime "
     "drivers.execution_providers ray.actors engine.host ort session.session session.binding "
-    "paddle.predictor paddle.worker cli"
+    "paddle.predictor paddle.worker quantization cli"
 )
 
 

@@ -137,6 +137,8 @@ _COMMANDS = {
     "run": "Run a model, and print its outputs, times and devices.",
     "serve": "Serve a model over HTTP.",
     "compile": "Compile a model ahead of time into one file.",
+    "quantize": "Quantize a model for devices that compute on integers.",
+    "tune": "Find the fastest precision within an accuracy budget.",
     "export": "Convert a model in adapter IR, the format of drivers, to ONNX.",
     "cache": "List, check, explain and remove compiled programs in the cache.",
     "bench": "Compare the speed of devices with other inference engines.",

@@ -32,7 +32,7 @@ class MatchedLayer:
 
 
 class QuantizedLayers:
-    """Layers of a quantized model whose values the float model `reference` computes too, in graph order."""
+    """Layers of a quantized model with values that the float model `reference` computes too, in graph order."""
 
     def __init__(self, reference: onnx.ModelProto, quantized: onnx.ModelProto) -> None:
         self.model = in_order(quantized, read_nodes(quantized))

@@ -32,7 +32,7 @@ class Choices:
     """Units with choices, each of which takes time and does damage."""
 
     seconds: Seconds
-    """[units, choices] Infinite for what a unit cannot choose."""
+    """[units, choices] Infinite for a choice that the unit lacks."""
     damage: Seconds
     """[units, choices] Damage of a choice by itself; damages of units add up."""
     lane: Indices
@@ -85,7 +85,7 @@ class Chosen:
 
 
 def choose_within_budget(choices: Choices, budget: float, *, limit_s: float = 20.0) -> Chosen | None:
-    """Return the fastest choice whose damages add up to at most `budget`; None if there is none.
+    """Return the fastest choice with damages of at most `budget` in total; None if there is none.
 
     An integer program with a variable per choice, and the local polytope of the edges; solved by scipy's HiGHS. Its
     dual bound is the lower bound. Up to 64 units, the choice is optimal unless `limit_s` seconds pass.

@@ -1,0 +1,177 @@
+"""Calibration: value distributions of activations over sample data, and quantization ranges from them."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import redirect_stdout
+from typing import Any
+
+import numpy as np
+import onnx
+
+from nnadapter.errors import CalibrationDataError
+from nnadapter.ir.operand import Array
+from nnadapter.onnx.construction import copied, untyped
+from nnadapter.quantization.products import FloatModel
+from nnadapter.records import dataclass
+from nnadapter.session.session import InferenceSession
+
+RANGES = ("minmax", "percentile", "entropy", "mse")
+"""Ways to choose a range. `minmax`: all values. `percentile`: all but 0.01 %. `entropy`: least Kullback-Leibler
+divergence (TensorRT). `mse`: least squared error.
+"""
+_BINS = 2048
+_ENTROPY_BINS = 512
+_PERCENTILE = 99.99
+_SHARES = np.linspace(0.2, 1.0, 41)
+"""Shares of the range that `mse` tries."""
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Distribution:
+    """Distribution of a value over all samples."""
+
+    smallest: float
+    largest: float
+    counts: Array
+    """[bins] int64, over the symmetric range of `edges`."""
+    edges: Array
+    channel_peaks: Array | None
+    """Largest magnitude per element of the channel axis; None if sizes differ between samples."""
+
+    def range(self, method: str, levels: int) -> tuple[float, float]:
+        """Return the smallest and largest value to represent with `levels` integers; includes 0."""
+        low, high = _METHODS[method](self, levels) if self.counts.sum() else (0.0, 0.0)
+        return min(low, 0.0), max(high, 0.0)
+
+
+def _minmax(values: Distribution, levels: int) -> tuple[float, float]:
+    return values.smallest, values.largest
+
+
+def _percentile(values: Distribution, levels: int) -> tuple[float, float]:
+    return _computed(_collector(values, "percentile").compute_percentile)
+
+
+def _entropy(values: Distribution, levels: int) -> tuple[float, float]:
+    if levels > 256:
+        return _minmax(values, levels)
+    return _computed(_collector(values, "entropy").compute_entropy)
+
+
+def _computed(compute: Callable[[], Any]) -> tuple[float, float]:
+    with redirect_stdout(io.StringIO()):  # ONNX Runtime prints progress
+        low, high = compute()[""][:2]
+    return float(low), float(high)
+
+
+def _mse(values: Distribution, levels: int) -> tuple[float, float]:
+    """Try shrunk ranges against the histogram; both ends shrink alike."""
+    centers = (values.edges[1:] + values.edges[:-1]) / 2
+    used = values.counts > 0
+    centers, counts = centers[used], values.counts[used]
+    low, high = min(values.smallest, 0.0), max(values.largest, 0.0)
+    errors = []
+    for share in _SHARES:
+        scale = (high - low) * share / (levels - 1) or 1.0
+        rounded = np.clip(np.round(centers / scale), np.round(low * share / scale), np.round(high * share / scale))
+        errors.append(float(((rounded * scale - centers) ** 2 * counts).sum()))
+    share = float(_SHARES[int(np.argmin(errors))])
+    return low * share, high * share
+
+
+_METHODS: Mapping[str, Callable[[Distribution, int], tuple[float, float]]] = {
+    "minmax": _minmax,
+    "percentile": _percentile,
+    "entropy": _entropy,
+    "mse": _mse,
+}
+
+
+def _collector(values: Distribution, method: str) -> Any:
+    """Return ONNX Runtime's collector with a histogram; entropy gets fewer bins, because its search is slow."""
+    from onnxruntime.quantization.calibrate import HistogramCollector
+
+    counts, edges = values.counts, values.edges
+    if method == "entropy":
+        factor = -(-len(counts) // _ENTROPY_BINS)
+        padding = -len(counts) % factor
+        counts = np.pad(counts, (0, padding)).reshape(-1, factor).sum(axis=1)
+        edges = np.linspace(edges[0], edges[-1] + padding * (edges[1] - edges[0]), len(counts) + 1)
+    collector = HistogramCollector(method, False, len(counts), 128, _PERCENTILE, "same")
+    ends = np.float32(values.smallest), np.float32(values.largest)
+    peak = np.float32(max(map(abs, ends)))
+    collector.histogram_dict = {"": (counts, edges.astype(np.float32), *ends, peak)}
+    return collector
+
+
+class _Collected:
+    def __init__(self) -> None:
+        from onnxruntime.quantization.calibrate import HistogramCollector
+
+        self._collector = HistogramCollector("percentile", False, _BINS, 128, _PERCENTILE, "same")
+        self._peaks: Array | None = None
+        self._has_channels = True
+
+    def add(self, name: str, array: Array, axis: int) -> None:
+        if not np.isfinite(array).all():
+            raise CalibrationDataError(
+                f"value {name!r} is not finite for a sample of the data; remove the sample, or repair the model"
+            )
+        if array.size:
+            self._collector.collect_value({"": array})
+        if array.ndim and array.size and self._has_channels:
+            others = tuple(at for at in range(array.ndim) if at != axis % array.ndim)
+            peaks = np.abs(array).max(axis=others)
+            known = self._peaks
+            self._has_channels = known is None or known.shape == peaks.shape
+            self._peaks = peaks if known is None or not self._has_channels else np.maximum(known, peaks)
+
+    def distribution(self) -> Distribution:
+        nothing = np.zeros(_BINS, np.int64), np.linspace(0, 0, _BINS + 1), 0.0, 0.0
+        counts, edges, smallest, largest, *_ = self._collector.histogram_dict.get("", nothing)
+        return Distribution(
+            smallest=float(smallest),
+            largest=float(largest),
+            counts=np.asarray(counts),
+            edges=np.asarray(edges, np.float64),
+            channel_peaks=self._peaks if self._has_channels else None,
+        )
+
+
+def with_outputs(model: onnx.ModelProto, names: Iterable[str]) -> onnx.ModelProto:
+    """Return the model with further outputs, unless they are inputs."""
+    more = copied(model)
+    present = {value.name for value in (*more.graph.output, *more.graph.input)}
+    more.graph.output.extend(untyped(name for name in names if name not in present))
+    return more
+
+
+def distributions(
+    model: FloatModel,
+    axes: Mapping[str, int],
+    feeds: Sequence[Mapping[str, Array]],
+    advance: Callable[[], None] = lambda: None,
+) -> dict[str, Distribution]:
+    """Run a model on the CPU and return the distributions of float values.
+
+    Args:
+        model: the model.
+        axes: value -> axis of its channels.
+        feeds: feeds of the model.
+        advance: called after each feed.
+
+    Raises:
+        CalibrationDataError: a value is not finite.
+        NNAdapterError: the model cannot run.
+    """
+    collected = {name: _Collected() for name in axes}
+    inner = [name for name in axes if name not in {value.name for value in model.model.graph.input}]
+    with InferenceSession(with_outputs(model.model, inner), devices="cpu") as session:
+        for feed in feeds:
+            results = dict(zip(inner, session.run(inner, feed), strict=True)) if inner else {}
+            for name, axis in axes.items():
+                collected[name].add(name, results[name] if name in results else np.asarray(feed[name]), axis)
+            advance()
+    return {name: values.distribution() for name, values in collected.items()}

@@ -1,0 +1,241 @@
+"""Float models to quantize: optimized, with their convolutions and matrix products."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx
+from onnx import version_converter
+
+from nnadapter.errors import InvalidModelError
+from nnadapter.ir.operand import Array
+from nnadapter.onnx.construction import copied
+from nnadapter.onnx.files import contents_of, load_model
+from nnadapter.onnx.graphs import node_names, opsets_of, subgraphs
+from nnadapter.onnx.references import array_of
+from nnadapter.process.real_onnxruntime import onnxruntime
+from nnadapter.records import dataclass
+
+if TYPE_CHECKING:
+    import os
+
+LEAST_OPSET = 13
+"""First opset with a scale per channel."""
+WIDE_OPSET = 21
+"""First opset with 16-bit and 4-bit integers, and with blocks."""
+PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Product:
+    """Convolution or matrix product with float32 operands."""
+
+    node: str
+    """Unique name."""
+    op_type: str
+    activations: tuple[str, ...]
+    """Operands that are computed during a run, in the order of inputs."""
+    weight: str = ""
+    """Constant operand; empty if both are activations."""
+    channel_axis: int | None = None
+    """Axis of the weight with the output's channels; None if it has none."""
+    reduced_axis: int = 0
+    """Axis of the weight that is summed over, for products of matrices."""
+    input_axis: int = -1
+    """Axis of the first activation that the weight sums over."""
+    bias: str = ""
+    """Constant bias; empty if there is none."""
+    has_integer_bias: bool = True
+    """False if ONNX scales the bias, so that it stays floating."""
+
+
+@dataclass(frozen=True, eq=False)
+class FloatModel:
+    """Model in the form that is quantized, with unique node names and weights in memory."""
+
+    model: onnx.ModelProto
+
+    @cached_property
+    def constants(self) -> Mapping[str, onnx.TensorProto]:
+        inputs = {value.name for value in self.model.graph.input}
+        return {tensor.name: tensor for tensor in self.model.graph.initializer if tensor.name not in inputs}
+
+    @cached_property
+    def readers(self) -> Mapping[str, list[onnx.NodeProto]]:
+        """Value -> nodes that read it, without those in subgraphs."""
+        found: dict[str, list[onnx.NodeProto]] = defaultdict(list)
+        for node in self.model.graph.node:
+            for name in dict.fromkeys(node.input):
+                found[name].append(node)
+        return found
+
+    @cached_property
+    def producers(self) -> Mapping[str, onnx.NodeProto]:
+        return {name: node for node in self.model.graph.node for name in node.output if name}
+
+    @cached_property
+    def dtypes(self) -> Mapping[str, int]:
+        """Value -> ONNX element type, as far as onnx infers it."""
+        try:
+            inferred = onnx.shape_inference.infer_shapes(self.model, data_prop=True)
+        except Exception:  # noqa: BLE001  onnx raises RuntimeError subclasses of its own
+            inferred = self.model
+        values = (*inferred.graph.value_info, *inferred.graph.input, *inferred.graph.output)
+        return {value.name: value.type.tensor_type.elem_type for value in values}
+
+    @cached_property
+    def opset(self) -> int:
+        return opsets_of(self.model.opset_import)[""]
+
+    @cached_property
+    def products(self) -> tuple[Product, ...]:
+        """Products that can be quantized, in the order of nodes."""
+        return tuple(filter(None, map(self._product, self.model.graph.node)))
+
+    def array(self, name: str) -> Array:
+        """Return the contents of a constant."""
+        return array_of(self.constants[name])
+
+    def at_opset(self, opset: int) -> FloatModel:
+        """Return the model at `opset` or its own, whichever is newer. Raises InvalidModelError."""
+        if self.opset >= opset:
+            return self
+        try:
+            converted = version_converter.convert_version(self.model, opset)
+        except Exception as error:  # onnx raises RuntimeError subclasses of its own
+            raise InvalidModelError(
+                f"the model of opset {self.opset} cannot be converted to opset {opset}, which its quantization needs: "
+                f"{error}; export it with opset {opset}"
+            ) from error
+        return FloatModel(_named(converted))
+
+    def _product(self, node: onnx.NodeProto) -> Product | None:
+        if node.op_type not in PRODUCTS or node.domain not in ("", "ai.onnx"):
+            return None
+        left, right, *rest = node.input
+        if left in self.constants and right in self.constants:
+            return None
+        is_float = [
+            self.dtypes.get(name, onnx.TensorProto.FLOAT) for name in (left, right) if not self._is_weight(name)
+        ]
+        if any(code != onnx.TensorProto.FLOAT for code in is_float):
+            return None
+        if node.op_type == "MatMul":
+            return self._matrix_product(node.name, left, right)
+        if not self._is_weight(right):
+            return None
+        bias = rest[0] if rest and self._is_weight(rest[0]) else ""
+        attributes = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
+        if node.op_type == "Gemm":
+            is_transposed = bool(attributes.get("transB", 0))
+            return Product(
+                node=node.name,
+                op_type="Gemm",
+                activations=(left,),
+                weight=right,
+                channel_axis=0 if is_transposed else 1,
+                reduced_axis=1 if is_transposed else 0,
+                input_axis=0 if attributes.get("transA", 0) else 1,
+                bias=bias if bias and self.array(bias).ndim == 1 else "",
+                has_integer_bias=attributes.get("alpha", 1.0) == 1.0 and attributes.get("beta", 1.0) == 1.0,
+            )
+        is_plain = node.op_type == "Conv"
+        return Product(
+            node=node.name,
+            op_type=node.op_type,
+            activations=(left,),
+            weight=right,
+            channel_axis=0 if is_plain else 1 if attributes.get("group", 1) == 1 else None,
+            reduced_axis=1 if is_plain else 0,
+            input_axis=1,
+            bias=bias,
+        )
+
+    def _matrix_product(self, name: str, left: str, right: str) -> Product | None:
+        if self._is_weight(right):
+            rank = self.array(right).ndim
+            return (
+                None
+                if rank < 2
+                else Product(
+                    node=name,
+                    op_type="MatMul",
+                    activations=(left,),
+                    weight=right,
+                    channel_axis=rank - 1 if rank == 2 else None,
+                    reduced_axis=rank - 2,
+                )
+            )
+        return None if left in self.constants else Product(node=name, op_type="MatMul", activations=(left, right))
+
+    def _is_weight(self, name: str) -> bool:
+        tensor = self.constants.get(name)
+        return tensor is not None and tensor.data_type == onnx.TensorProto.FLOAT
+
+
+def read_float_model(source: str | os.PathLike[str] | bytes | onnx.ModelProto) -> FloatModel:
+    """Return a model with folded constants and batch normalizations, at least of opset 13.
+
+    ONNX Runtime's basic optimizations do the folding. They are left out if they fail or add operators of other domains.
+
+    Raises:
+        InvalidModelError, ModelFileError: the model cannot be read or converted, or is quantized already.
+    """
+    loaded = load_model(source)
+    for node in _all_nodes(loaded.graph):
+        if node.op_type in ("QuantizeLinear", "DequantizeLinear", "QLinearConv", "QLinearMatMul"):
+            raise InvalidModelError(
+                f"the model is quantized already: it has {node.op_type} {node.name!r}; give its float model"
+            )
+    with suppress(InvalidModelError):  # beyond 2 GiB it stays as it is
+        loaded = _optimized(loaded)
+    inlined = load_model(loaded, external_data=False)
+    return FloatModel(_named(inlined)).at_opset(LEAST_OPSET)
+
+
+def _optimized(model: onnx.ModelProto) -> onnx.ModelProto:
+    contents = contents_of(model)
+    domains = {node.domain for node in _all_nodes(model.graph)}
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    options.log_severity_level = 4
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.onnx"
+        options.optimized_model_filepath = str(path)
+        try:
+            onnxruntime.InferenceSession(contents, options, providers=["CPUExecutionProvider"])
+            optimized = onnx.load_model(path)
+        except Exception:  # noqa: BLE001  ONNX Runtime raises exceptions of its own; the session reports invalid models
+            return model
+    added = {node.domain for node in _all_nodes(optimized.graph)} - domains - {"", "ai.onnx"}
+    used = {node.domain for node in _all_nodes(optimized.graph)}
+    kept = [entry for entry in optimized.opset_import if entry.domain in (*used, "", "ai.onnx")]
+    del optimized.opset_import[:]
+    optimized.opset_import.extend(kept)
+    return model if added else optimized
+
+
+def _named(model: onnx.ModelProto) -> onnx.ModelProto:
+    named = copied(model)
+    for node, name in zip(named.graph.node, node_names(named), strict=True):
+        node.name = name
+    return named
+
+
+def _all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    for node in graph.node:
+        yield node
+        for inner in subgraphs(node):
+            yield from _all_nodes(inner)
+
+
+def flattened(array: Array, axis: int) -> Array:
+    """Return `array` as [channels, others], with `axis` first."""
+    return np.moveaxis(array, axis, 0).reshape(array.shape[axis], -1)

@@ -1,0 +1,168 @@
+"""Quantization of a model with one way for all products: `nnadapter.quantize`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nnadapter.drivers.capability import Precision
+from nnadapter.errors import InvalidModelError, InvalidOptionError
+from nnadapter.files.atomic_files import check_writable
+from nnadapter.onnx.files import save_model
+from nnadapter.onnx.signature import Signature, read_signature
+from nnadapter.optional_parts import optional_part
+from nnadapter.options import options_from
+from nnadapter.quantization.calibration import Distribution, distributions
+from nnadapter.quantization.equalization import equalized
+from nnadapter.quantization.products import FloatModel, read_float_model
+from nnadapter.quantization.qdq import Way, bias_shifts, quantize_nodes, quantized_results
+from nnadapter.quantization.samples import Data, Feed, read_samples
+
+if TYPE_CHECKING:
+    import onnx
+
+MOST_SAMPLES = 128
+
+
+def quantize(
+    model: str | os.PathLike[str] | bytes | onnx.ModelProto,
+    data: Data,
+    out: str | os.PathLike[str] | None = None,
+    *,
+    precision: str = Precision.W8A8,
+    ranges: str = "mse",
+    per_channel: bool = True,
+    symmetric: bool = False,
+    reduced: bool = False,
+    smooth: float = 0.0,
+    equalize: bool = False,
+    correct_bias: bool = True,
+    results: bool = True,
+    every_operator: bool = False,
+    exclude: Collection[str] = (),
+    max_samples: int = MOST_SAMPLES,
+    advance: Callable[[], None] = lambda: None,
+) -> onnx.ModelProto:
+    """Quantize an ONNX model after training, as a QDQ model for any runtime.
+
+    By default, convolutions and matrix products compute on 8-bit integers, and everything else in float32. Ranges of
+    activations come from the sample data. ONNX Runtime's basic optimizations are applied first.
+
+    Args:
+        model: float model: path, bytes or `onnx.ModelProto`, or path of a Paddle model.
+        data: sample inputs: a folder of .npz, .npy or pictures, such a file, an iterable of feeds, or a Ray dataset.
+        out: file to write, atomically; None to only return the model.
+        precision: `w8a8`, `w8a16` (16-bit activations), `w8` or `w4a16` (only weights, of 8 or 4 bits).
+        ranges: how ranges of activations are chosen: `minmax`, `percentile`, `entropy` or `mse`.
+        per_channel: weights have a scale per output channel.
+        symmetric: activations have their zero point in the middle.
+        reduced: weights use 7 of 8 bits, for x86 processors without VNNI, where sums of 8-bit products saturate.
+        smooth: SmoothQuant's alpha for matrix products, 0 to 1; 0 for none.
+        equalize: first equalize the weights of consecutive convolutions.
+        correct_bias: shift biases so that the mean of each channel stays.
+        results: results of products are quantized as well, which most engines need to compute on integers. OpenVINO
+            does not, and is more accurate without.
+        every_operator: quantize all operators on floats, as devices need that compute only on integers.
+        exclude: nodes to leave in float32: names, patterns with `*`, or op types.
+        max_samples: maximum number of samples to use.
+        advance: called after each sample.
+
+    Raises:
+        CalibrationDataError: there is no sample, or one does not fit the model.
+        InvalidModelError, ModelFileError: the model cannot be read or written, or has nothing to quantize.
+        InvalidOptionError: an option is not valid.
+    """
+    way = Way(precision=Precision(precision) if precision in [*Precision] else precision,  # type: ignore[arg-type]
+              ranges=ranges, per_channel=per_channel, symmetric=symmetric, reduced=reduced,
+              results=results or every_operator, smooth=smooth)  # fmt: skip
+    if isinstance(max_samples, bool) or not isinstance(max_samples, int) or max_samples < 1:
+        raise InvalidOptionError(f"max_samples must be an integer of at least 1, got {max_samples!r}")
+    target = None if out is None else Path(out)
+    if target is not None:
+        check_writable(target)
+    source = optional_part("paddle_model_as_onnx")(model, options_from(None))
+    float_model = read_float_model(source)
+    feeds = [sample.feed for sample in read_samples(data, signature_of(float_model), max_samples)]
+    if equalize:
+        float_model = equalized(float_model)
+    nodes = quantizable(float_model, way, every_operator=every_operator)
+    chosen = [name for name, op_type in nodes.items() if not _is_excluded(name, op_type, exclude)]
+    if not chosen:
+        raise InvalidModelError(
+            f"nothing can be quantized to {way.precision.value}: the model has no other float32 Conv, ConvTranspose, "
+            "Gemm or MatMul with a constant operand than those excluded; choose another precision, or exclude less"
+        )
+    ways = dict.fromkeys(chosen, way)
+    values = calibrate(float_model, ways, feeds, every_operator=every_operator, advance=advance)
+    shifts = bias_shifts(float_model, ways, values, feeds) if correct_bias else {}
+    quantized = quantize_nodes(float_model, ways, values, shifts)
+    if target is not None:
+        save_model(quantized, target)
+    return quantized
+
+
+def signature_of(model: FloatModel) -> Signature:
+    """Return the signature of a model."""
+    initialized = frozenset(tensor.name for tensor in model.model.graph.initializer)
+    return read_signature(model.model, [value.name for value in model.model.graph.input], initialized)
+
+
+def quantizable(model: FloatModel, way: Way, *, every_operator: bool = False) -> dict[str, str]:
+    """Return name and op type of each node that can be quantized in a way."""
+    products = {product.node: product for product in model.products}
+    found = {}
+    for node in model.model.graph.node:
+        product = products.get(node.name)
+        if product is not None:
+            if not way.quantizes_activations and not product.weight:
+                continue
+            if way.precision is Precision.W4A16 and product.op_type not in ("MatMul", "Gemm"):
+                continue
+            found[node.name] = node.op_type
+        elif every_operator and way.quantizes_activations and _float_values(model, node):
+            found[node.name] = node.op_type
+    return found
+
+
+_NOT_QUANTIZED = (
+    "Cast", "ConstantOfShape", "GRU", "If", "LSTM", "Loop", "NonZero", "RNN", "Range", "Scan", "Shape", "Size",
+)  # fmt: skip
+
+
+def _float_values(model: FloatModel, node: onnx.NodeProto) -> list[str]:
+    """Return the float32 values that a node reads and writes; empty if it cannot be quantized."""
+    if node.op_type in _NOT_QUANTIZED or node.domain not in ("", "ai.onnx"):
+        return []
+    values = [name for name in (*node.input, *node.output) if name and name not in model.constants]
+    return [name for name in values if model.dtypes.get(name) == 1]
+
+
+def calibrate(
+    model: FloatModel,
+    ways: Mapping[str, Way],
+    feeds: Sequence[Feed],
+    *,
+    every_operator: bool = False,
+    advance: Callable[[], None] = lambda: None,
+) -> dict[str, Distribution]:
+    """Return the distributions of all values that the ways quantize."""
+    axes: dict[str, int] = {}
+    products = {product.node: product for product in model.products}
+    for node in model.model.graph.node:
+        way, product = ways.get(node.name), products.get(node.name)
+        if way is None or not way.quantizes_activations:
+            continue
+        if product is not None:
+            axes.update((name, product.input_axis) for name in product.activations)
+            axes.update((name, 1) for name in quantized_results(model, {node.name: way}) if name not in axes)
+        if every_operator:
+            axes.update((name, 1) for name in _float_values(model, node) if name not in axes)
+    return distributions(model, axes, feeds, advance) if axes else {}
+
+
+def _is_excluded(name: str, op_type: str, patterns: Collection[str]) -> bool:
+    names = (patterns,) if isinstance(patterns, str) else patterns
+    return any(pattern == op_type or fnmatchcase(name, pattern) for pattern in names)

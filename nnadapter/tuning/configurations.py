@@ -1,0 +1,385 @@
+"""Alternatives of units, and sessions for configurations: a choice of one alternative per unit."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nnadapter.drivers.capability import ComputePrecision, Precision
+from nnadapter.drivers.registry import open_device
+from nnadapter.drivers.selection import CPU, DeviceRequest, named_requests
+from nnadapter.errors import RulesError
+from nnadapter.ir.operand import Array
+from nnadapter.onnx.graphs import read_graph
+from nnadapter.options import Options
+from nnadapter.quantization.calibration import Distribution, with_outputs
+from nnadapter.quantization.products import FloatModel, Product
+from nnadapter.quantization.qdq import WEIGHTS_ONLY, Way, bias_shifts, quantize_nodes
+from nnadapter.quantization.quantize import calibrate, quantizable
+from nnadapter.records import dataclass
+from nnadapter.rules import Ban, Pin, Rules
+from nnadapter.rules.application import Selector
+from nnadapter.session.ahead_of_time import partition_report
+from nnadapter.session.session import InferenceSession
+
+if TYPE_CHECKING:
+    import onnx
+
+MOST_UNITS = 96
+SIMULATED_TIME = "simulated_us"
+"""Fact of a segment on a simulator: microseconds by its own clock."""
+_TIMED_SAMPLES = 4
+_TIMING_S = 0.5
+_LEAST_ROUNDS, _MOST_ROUNDS = 3, 200
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """Device at one floating precision, for everything that is not quantized."""
+
+    name: str
+    """Name in sessions, such as `openvino@bfloat16`."""
+    options: Mapping[str, Any]
+    precision: Precision
+    ways: tuple[tuple[Way, bool], ...]
+    """Ways to quantize for it, and whether every operator must be quantized."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """Lane of a unit, and the way it is quantized, if it is."""
+
+    lane: int
+    way: Way | None = None
+    every_operator: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """Nodes that get the same alternative: one or more products, and the nodes up to the next one."""
+
+    name: str
+    nodes: tuple[str, ...]
+    products: tuple[str, ...]
+    kind: str = ""
+    """Kind of the first product; products of a kind gain alike from quantization."""
+
+
+Configuration = tuple[int, ...]
+"""Position of the alternative of each unit."""
+
+
+def lanes_of(requests: DeviceRequest | Sequence[DeviceRequest], *, has_matrices: bool) -> tuple[Lane, ...]:
+    """Return the lanes of devices and of the CPU, which comes last.
+
+    A request that names a precision, or has the option, gives one lane. Raises as `InferenceSession`.
+    """
+    lanes: list[Lane] = []
+    named_devices = named_requests(requests)
+    for name, options in {**named_devices, CPU: {}}.items():
+        base, _, named = name.partition("@")
+        capability = open_device(base).capability
+        if not capability.role.accelerates and base != CPU:
+            continue
+        chosen = named or options.get("precision")
+        precisions = (Precision(str(chosen)),) if chosen else capability.floating_precisions or (Precision.FLOAT32,)
+        ways = tuple(pair for row in capability.precisions for pair in _ways(row, smooths=has_matrices))
+        if base == CPU and base not in named_devices:
+            ways = ()  # the CPU only fills in
+        rest = {key: value for key, value in options.items() if key != "precision"}
+        for precision in precisions:
+            is_only = len(capability.floating_precisions) < 2
+            lanes.append(Lane(base if is_only else f"{base}@{precision.value}", rest, precision, ways))
+    return tuple(lanes)
+
+
+def _ways(row: ComputePrecision, *, smooths: bool) -> Iterator[tuple[Way, bool]]:
+    """Yield ways to quantize for a device, and whether to quantize every operator."""
+    precision = row.precision
+    plain: dict[str, Any] = {
+        "precision": precision, "per_channel": row.per_channel, "symmetric": not row.asymmetric,
+    }  # fmt: skip
+    if precision.is_floating:
+        return
+    if precision in WEIGHTS_ONLY:
+        yield Way(**plain), False
+        return
+    if row.full_graph:
+        yield Way(**plain, ranges="mse"), True
+        yield Way(**plain, ranges="minmax"), True
+        return
+    reduced = precision is Precision.W8A8
+    for results in (True, False):
+        yield Way(**plain, ranges="mse", results=results), False
+        if reduced:
+            yield Way(**plain, ranges="mse", results=results, reduced=True), False
+    yield Way(**plain, ranges="minmax", results=False), False
+    yield Way(**plain, ranges="mse", reduced=reduced), True
+    if smooths:
+        yield Way(**plain, ranges="mse", smooth=0.5, reduced=reduced, results=False), False
+
+
+def units_of(model: FloatModel, most: int = MOST_UNITS) -> tuple[Unit, ...]:
+    """Divide a model into units, each with the nodes from its first product to the next unit's.
+
+    Consecutive products share a unit if there would be more than `most`.
+    """
+    products = {product.node: product for product in model.products}
+    per_unit = -(-max(1, len(products)) // most)
+    units: list[list[str]] = [[]]
+    count = 0
+    for node in model.model.graph.node:
+        if node.name in products:
+            if count and count % per_unit == 0:
+                units.append([])
+            count += 1
+        units[-1].append(node.name)
+    made = []
+    for names in filter(None, units):
+        inside = tuple(name for name in names if name in products)
+        kind = _kind(model, products[inside[0]]) if inside else ""
+        made.append(Unit(inside[0] if inside else names[0], tuple(names), inside, kind))
+    return tuple(made)
+
+
+def _kind(model: FloatModel, product: Product) -> str:
+    if not product.weight:
+        return f"{product.op_type} of activations"
+    is_depthwise = product.op_type == "Conv" and model.array(product.weight).shape[1] == 1
+    return f"depthwise {product.op_type}" if is_depthwise else product.op_type
+
+
+class Workshop:
+    """Builds the model and opens the session of any configuration; work of equal ways is done once."""
+
+    def __init__(
+        self,
+        model: FloatModel,
+        lanes: Sequence[Lane],
+        feeds: Sequence[Mapping[str, Array]],
+        calibration: Sequence[Mapping[str, Array]],
+        rules: Rules,
+    ) -> None:
+        self.model, self.lanes, self.feeds = model, tuple(lanes), feeds
+        self._rules = rules
+        self.units = units_of(model)
+        self._calibration = calibration
+        self.alternatives: list[Alternative] = []
+        for at, lane in enumerate(self.lanes):
+            self.alternatives.append(Alternative(at))
+            self.alternatives += [Alternative(at, way, every) for way, every in lane.ways if self._is_useful(way)]
+        self._shifts: dict[tuple[Way, bool], dict[str, Array]] = {}
+
+    @cached_property
+    def able(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """[units, alternatives] Whether a unit has something to quantize in a way, and rules permit it.
+
+        Raises:
+            RulesError: a rule selects no node, or rules permit a unit nothing.
+        """
+        rows = [
+            [
+                alternative.way is None or not self._nodes(unit, alternative).isdisjoint(self._quantizable(alternative))
+                for alternative in self.alternatives
+            ]
+            for unit in self.units
+        ]
+        able = np.array(rows, np.bool_)
+        if len(self._rules.pins) + len(self._rules.bans):
+            self._apply_rules(able)
+        return able
+
+    def _apply_rules(self, able: np.ndarray[Any, np.dtype[np.bool_]]) -> None:
+        graph = read_graph(self.model.model)
+        selector = Selector(graph)
+        for rule in self._rules:
+            names = {graph.nodes[node].name for node in selector.select(rule)}
+            if not names:
+                raise RulesError(f"{self._rules.entry_location(rule)} selects nothing: {selector.why_nothing(rule)}")
+            units = [unit for unit, facts in enumerate(self.units) if not names.isdisjoint(facts.nodes)]
+            meant = np.array([self._is_meant(rule, alternative) for alternative in self.alternatives])
+            able[units] &= meant if isinstance(rule, Pin) else ~meant
+        stuck = np.flatnonzero(~able.any(axis=1))
+        if len(stuck):
+            raise RulesError(
+                f"rules in {self._rules.source} permit no device and precision for node {self.units[stuck[0]].name!r}; "
+                "name another device, or leave a rule out"
+            )
+
+    def _is_meant(self, rule: Pin | Ban, alternative: Alternative) -> bool:
+        lane = self.lanes[alternative.lane]
+        if rule.device not in (None, lane.name, lane.name.partition("@")[0]):
+            return False
+        precision = lane.precision if alternative.way is None else alternative.way.precision
+        return rule.precision in (None, precision)
+
+    def text(self, alternative: Alternative) -> str:
+        """Return the precision of an alternative as text."""
+        lane = self.lanes[alternative.lane]
+        if alternative.way is None:
+            return lane.precision.value
+        every = " of every operator" if alternative.every_operator else ""
+        return f"{alternative.way}{every} over {lane.precision.value}"
+
+    def floating(self, lane: int) -> int:
+        """Return the alternative of a lane that quantizes nothing."""
+        return self.alternatives.index(Alternative(lane))
+
+    def uniform(self, alternative: int) -> Configuration:
+        """Return the configuration with one alternative for all units that can have it.
+
+        Others get the lane's floating one, or else the first that they can have.
+        """
+        floating = self.floating(self.alternatives[alternative].lane)
+        able = self.able
+        return tuple(
+            next((at for at in (alternative, floating) if able[unit, at]), int(able[unit].argmax()))
+            for unit in range(len(self.units))
+        )
+
+    def quantized(self, configuration: Configuration) -> onnx.ModelProto:
+        """Return the QDQ model of a configuration."""
+        ways: dict[str, Way] = {}
+        shifts: dict[str, Array] = {}
+        for unit, at in zip(self.units, configuration, strict=True):
+            alternative = self.alternatives[at]
+            if alternative.way is not None:
+                names = self._nodes(unit, alternative) & self._quantizable(alternative)
+                ways.update(dict.fromkeys(names, alternative.way))
+                known = self._bias_shifts(alternative)
+                shifts.update((name, known[name]) for name in names if name in known)
+        if not ways:
+            return self.model.model
+        return quantize_nodes(self.model, ways, self._values, shifts)
+
+    def requests(self, configuration: Configuration) -> list[DeviceRequest]:
+        """Return the devices of a configuration, in the user's order."""
+        used = sorted({self.alternatives[at].lane for at in configuration})
+        return [(self.lanes[at].name, self.lanes[at].options) for at in used]
+
+    def options(self, configuration: Configuration, model: onnx.ModelProto) -> Options:
+        """Return session options that keep units in their lanes."""
+        lanes = {self.alternatives[at].lane for at in configuration}
+        rules = Rules(pins=tuple(self._pins(configuration, model))) if len(lanes) > 1 else None
+        return Options(fallback="allow", rules=rules)
+
+    def open(self, configuration: Configuration) -> InferenceSession:
+        """Return a session of a configuration."""
+        model = self.quantized(configuration)
+        return InferenceSession(model, devices=self.requests(configuration), options=self.options(configuration, model))
+
+    def flops(self) -> dict[str, int]:
+        """Return the FLOP of nodes, as far as known, for the first sample."""
+        shapes = {name: array.shape for name, array in self.feeds[0].items()}
+        report = partition_report(self.model.model, CPU, shapes)
+        return {node.name: node.flops for node in report.nodes if node.flops}
+
+    def crossings(self) -> Iterator[tuple[int, int, int]]:
+        """Yield producing unit, reading unit and bytes of each value between units, for the first sample."""
+        unit_of = {name: at for at, unit in enumerate(self.units) for name in unit.nodes}
+        producers = {name: unit_of[node.name] for node in self.model.model.graph.node for name in node.output if name}
+        pairs = {
+            (name, producers[name], unit_of[node.name]): None
+            for node in self.model.model.graph.node
+            for name in node.input
+            if name in producers and producers[name] != unit_of[node.name]
+        }
+        names = [*dict.fromkeys(name for name, _, _ in pairs)]
+        if not names:
+            return
+        with InferenceSession(with_outputs(self.model.model, names), devices=CPU) as session:
+            sizes = {
+                name: np.asarray(value).nbytes
+                for name, value in zip(names, session.run(names, self.feeds[0]), strict=True)
+            }
+        for name, producer, reader in pairs:
+            yield producer, reader, sizes[name]
+
+    def _pins(self, configuration: Configuration, model: onnx.ModelProto) -> list[Pin]:
+        """Return a pin per node; nodes that quantization added go to the lane of their first reader."""
+        lane_of = {
+            name: self.lanes[self.alternatives[at].lane].name
+            for unit, at in zip(self.units, configuration, strict=True)
+            for name in unit.nodes
+        }
+        first_reader: dict[str, str] = {}
+        for node in reversed(model.graph.node):
+            lane = lane_of.get(node.name) or next(
+                (first_reader[name] for name in node.output if name in first_reader), ""
+            )
+            lane_of[node.name] = lane or self.lanes[0].name
+            first_reader.update(dict.fromkeys(node.input, lane_of[node.name]))
+        return [Pin(device=lane, name=name) for name, lane in lane_of.items()]
+
+    def _nodes(self, unit: Unit, alternative: Alternative) -> set[str]:
+        return {*(unit.nodes if alternative.every_operator else unit.products)}
+
+    def _is_useful(self, way: Way) -> bool:
+        return bool(quantizable(self.model, way))
+
+    def _quantizable(self, alternative: Alternative) -> frozenset[str]:
+        key = (alternative.way, alternative.every_operator)
+        if key not in self._known:
+            assert alternative.way is not None, "floating alternatives quantize nothing"
+            found = quantizable(self.model, alternative.way, every_operator=alternative.every_operator)
+            self._known[key] = frozenset(found)
+        return self._known[key]
+
+    @cached_property
+    def _known(self) -> dict[tuple[Way | None, bool], frozenset[str]]:
+        return {}
+
+    @cached_property
+    def _values(self) -> dict[str, Distribution]:
+        every = any(alternative.every_operator for alternative in self.alternatives)
+        ways = dict.fromkeys(quantizable(self.model, Way(), every_operator=every), Way())
+        return calibrate(self.model, ways, self._calibration, every_operator=every)
+
+    def _bias_shifts(self, alternative: Alternative) -> dict[str, Array]:
+        assert alternative.way is not None, "floating alternatives quantize nothing"
+        key = (alternative.way, alternative.every_operator)
+        if key not in self._shifts:
+            ways = dict.fromkeys(self._quantizable(alternative), alternative.way)
+            self._shifts[key] = bias_shifts(self.model, ways, self._values, self._calibration)
+        return self._shifts[key]
+
+
+def run_seconds(sessions: Sequence[InferenceSession], feeds: Sequence[Mapping[str, Array]]) -> list[float]:
+    """Return the time of a few feeds per session, in turns; the sum over feeds of the median run."""
+    chosen = _timed(feeds)
+    for session in sessions:
+        for feed in chosen:
+            session.run(None, feed)  # compiles
+    turns: list[list[list[float]]] = [[[] for _ in chosen] for _ in sessions]
+    started = time.perf_counter()
+    for number in range(_MOST_ROUNDS):
+        for session, times in zip(sessions, turns, strict=True):
+            for feed, of_feed in zip(chosen, times, strict=True):
+                begun = time.perf_counter()
+                session.run(None, feed)
+                of_feed.append(time.perf_counter() - begun)
+        if number + 1 >= _LEAST_ROUNDS and time.perf_counter() - started > _TIMING_S * len(sessions):
+            break
+    return [sum(float(np.median(of_feed)) for of_feed in times) for times in turns]
+
+
+def simulated_seconds(session: InferenceSession, feeds: Sequence[Mapping[str, Array]]) -> float | None:
+    """Return the time of the same feeds, with simulated segments by their own clock; None without such segments."""
+    total = 0.0
+    for feed in _timed(feeds):
+        session.run(None, feed)
+        clocks = {segment.index: segment.facts.get(SIMULATED_TIME) for segment in session.report().segments}
+        if not any(isinstance(clock, (int, float)) for clock in clocks.values()) or session.provenance is None:
+            return None
+        for step in session.provenance.steps:
+            clock = clocks.get(step.segment)
+            total += clock / 1e6 if isinstance(clock, (int, float)) else step.seconds
+    return total
+
+
+def _timed(feeds: Sequence[Mapping[str, Array]]) -> Sequence[Mapping[str, Array]]:
+    return feeds[:: -(-len(feeds) // _TIMED_SAMPLES)]

@@ -1,0 +1,258 @@
+"""Report of a tuning: text, JSON and an HTML page with the curve of time against drop."""
+
+from __future__ import annotations
+
+import html
+import json
+import math
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from nnadapter.options import Options
+from nnadapter.records import dataclass, field
+from nnadapter.report.facts import plain
+from nnadapter.report.sections import count, duration
+from nnadapter.session.session import InferenceSession
+
+if TYPE_CHECKING:
+    import onnx
+
+    from nnadapter.drivers.selection import DeviceRequest
+
+_LISTED = 15
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TunedUnit:
+    """Unit of a tuned model: nodes with the same device and precision."""
+
+    name: str
+    nodes: tuple[str, ...]
+    device: str
+    precision: str
+    damage_alone_db: float | None
+    """SQNR of the outputs if only this unit is quantized, in the chosen or the fastest way; None if not measured."""
+    damage_in_place_db: float | None
+    """SQNR of the noise that this unit alone adds to the others'; None if not measured."""
+    saved_seconds: float
+    """Predicted time that the unit saves over its device's floating precision."""
+    reason: str
+    """Why the unit is not quantized; empty if it is."""
+
+    @property
+    def is_quantized(self) -> bool:
+        return not self.reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParetoPoint:
+    """Measured configuration."""
+
+    seconds: float
+    score: float
+    drop: float
+    sqnr_db: float
+    device: str
+    precision: str
+    allowed: bool
+    is_best: bool = False
+    on_front: bool = False
+    """True if no other configuration is at least as good in time and score."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TuneReport:
+    """Result of `nnadapter.tune`. Times are of a few samples together, in seconds."""
+
+    budget: str
+    baseline: float
+    """Metric of the float32 model on the CPU; infinite without a metric."""
+    achieved: float
+    """Metric of the tuned model; SQNR of the worst output in dB without a metric."""
+    drop: float
+    held_out_baseline: float | None
+    """Metric of the float32 model on the samples that the search did not use; None if there are too few samples."""
+    held_out: float | None
+    time: float
+    cpu_time: float
+    """Time of the float32 model on the CPU."""
+    float_time: float
+    """Time of the float32 model on the devices; equal to `cpu_time` if none computes in float32."""
+    bound: float
+    """Lower bound of the additive model, at the noise that measurements permit."""
+    gap: float
+    """Excess of the predicted time over the bound, as a fraction."""
+    evaluations: int
+    """Number of measurements of the metric during the search."""
+    trials: int
+    """Number of compiled configurations, those for the damage of single units included."""
+    seconds: float
+    """Duration of the search."""
+    samples: int
+    devices: tuple[str, ...]
+    units: tuple[TunedUnit, ...]
+    pareto: tuple[ParetoPoint, ...]
+    """All measured configurations, fastest first."""
+    stopped: str = ""
+    """Why the search ended early; empty if it did not."""
+    failures: tuple[str, ...] = ()
+    """Alternatives that a device could not run."""
+    command: str = ""
+    """Command that repeats the search."""
+    output: str = ""
+    model: onnx.ModelProto = field(repr=False)
+    """The tuned model, as QDQ."""
+    requests: Sequence[DeviceRequest] = field(repr=False)
+    options: Options = field(repr=False)
+
+    def session(self) -> InferenceSession:
+        """Open a session of the tuned model on its devices."""
+        return InferenceSession(self.model, devices=self.requests, options=self.options)
+
+    def to_dict(self) -> dict[str, Any]:
+        left_out = ("model", "requests", "options")
+        facts = {name: getattr(self, name) for name in self.__slots__ if name not in left_out}
+        return {**facts, "units": list(map(plain, self.units)), "pareto": list(map(plain, self.pareto))}
+
+    def to_json(self) -> str:
+        """Return JSON text with null for infinite numbers."""
+        return json.dumps(_finite(plain(self.to_dict())), indent=2, allow_nan=False)
+
+    def to_html(self) -> str:
+        """Return a page with a chart of all measured configurations and a table of units."""
+        rows = "".join(map(_row, self.units))
+        lines = "".join(f"<p>{html.escape(line)}</p>" for line in self._summary())
+        return _PAGE.format(summary=lines, chart=_chart(self.pareto), rows=rows)
+
+    def __str__(self) -> str:
+        return "\n".join([*self._summary(), *self._table()])
+
+    def _summary(self) -> Iterator[str]:
+        quantized = sum(unit.is_quantized for unit in self.units)
+        yield (
+            f"{duration(self.time)} on {', '.join(self.devices)}: {self.cpu_time / self.time:.2f} times as fast as "
+            f"float32 on the CPU, {self.float_time / self.time:.2f} as float32 on the devices"
+        )
+        held = "" if self.held_out is None else f"; on {_number(self.held_out)} held-out samples' score"
+        if math.isinf(self.baseline):
+            held = "" if self.held_out is None else f"; {_number(self.held_out)} dB on held-out samples"
+            yield f"SQNR {_number(self.achieved)} dB{held}; budget: {self.budget}"
+        else:
+            if self.held_out is not None:
+                held = f"; on held-out samples {_number(self.held_out_baseline)} -> {_number(self.held_out)}"
+            yield f"metric {_number(self.baseline)} -> {_number(self.achieved)}{held}; budget: {self.budget}"
+        yield f"{quantized} of {count(len(self.units), 'unit')} quantized"
+        yield (
+            f"lower bound of the additive model {duration(self.bound)}, gap {self.gap:.1%}; "
+            f"{count(self.evaluations, 'evaluation')}, {count(self.trials, 'compiled configuration')}, "
+            f"{duration(self.seconds)}"
+        )
+        if self.stopped:
+            yield f"the search ended early: {self.stopped}"
+        yield from (f"not possible: {failure}" for failure in self.failures)
+        if self.output:
+            yield f"written: {self.output}"
+        if self.command:
+            yield f"repeat it with: {self.command}"
+
+    def _table(self) -> Iterator[str]:
+        heads = ("unit", "device", "precision", "alone, dB", "in place, dB", "saved", "raised because")
+        listed = sorted(self.units, key=lambda unit: (unit.is_quantized, -unit.saved_seconds))
+        rows = [
+            (
+                unit.name,
+                unit.device,
+                unit.precision,
+                _number(unit.damage_alone_db),
+                _number(unit.damage_in_place_db),
+                duration(unit.saved_seconds),
+                unit.reason,
+            )
+            for unit in listed[:_LISTED]
+        ]
+        widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
+        for row in (heads, *rows):
+            yield "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
+        if len(self.units) > _LISTED:
+            yield f"and {len(self.units) - _LISTED} more; JSON has all"
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else "inf" if math.isinf(value) else f"{value:.4g}"
+
+
+def _finite(data: Any) -> Any:
+    if isinstance(data, dict):
+        return {key: _finite(value) for key, value in data.items()}
+    if isinstance(data, (list, tuple)):
+        return [_finite(value) for value in data]
+    return None if isinstance(data, float) and not math.isfinite(data) else data
+
+
+def _row(unit: TunedUnit) -> str:
+    cells = (
+        unit.name,
+        unit.device,
+        unit.precision,
+        _number(unit.damage_alone_db),
+        _number(unit.damage_in_place_db),
+        duration(unit.saved_seconds),
+        unit.reason,
+    )
+    return f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in cells)}</tr>"
+
+
+_WIDTH, _HEIGHT, _MARGIN = 640, 320, 48
+
+
+def _chart(points: Sequence[ParetoPoint]) -> str:
+    """Return an SVG of time against drop, or against SQNR without a metric; tooltips name configurations."""
+    shown = [point for point in points if math.isfinite(point.seconds) and math.isfinite(point.sqnr_db)]
+    losses = [point.drop if math.isfinite(point.drop) else -point.sqnr_db for point in shown]
+    if not shown:
+        return "<p>no configuration with a finite drop was measured</p>"
+    left, right = min(losses), max(losses)
+    top = max(point.seconds for point in shown) * 1.1
+
+    def place(loss: float, seconds: float) -> tuple[float, float]:
+        x = _MARGIN + (loss - left) / ((right - left) or 1) * (_WIDTH - 2 * _MARGIN)
+        return x, _HEIGHT - _MARGIN - seconds / top * (_HEIGHT - 2 * _MARGIN)
+
+    dots = []
+    for point, loss in zip(shown, losses, strict=True):
+        x, y = place(loss, point.seconds)
+        color = "#0a7" if point.is_best else "#36c" if point.allowed else "#c55"
+        title = html.escape(
+            f"{duration(point.seconds)}, score {_number(point.score)}, SQNR {_number(point.sqnr_db)} dB, "
+            f"{point.precision} on {point.device}"
+        )
+        radius = 7 if point.is_best else 5 if point.on_front else 3
+        dots.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius}" fill="{color}"><title>{title}</title></circle>')
+    axis = "drop of the metric" if all(math.isfinite(point.drop) for point in shown) else "-SQNR, dB"
+    bottom = _HEIGHT - _MARGIN
+    return (
+        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="time against drop">'
+        f'<path d="M{_MARGIN} {_MARGIN}V{bottom}H{_WIDTH - _MARGIN}" fill="none" stroke="currentColor"/>'
+        f'<text x="{_WIDTH / 2}" y="{_HEIGHT - 10}" text-anchor="middle">{axis}: {left:.4g} to {right:.4g}</text>'
+        f'<text x="8" y="{_MARGIN - 16}">time: 0 to {duration(top)}</text>{"".join(dots)}</svg>'
+    )
+
+
+_PAGE = """<!doctype html>
+<html lang="en"><meta charset="utf-8"><title>Tuned precision</title>
+<style>
+body {{ font: 15px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem;
+  color-scheme: light dark; }}
+svg {{ width: 100%; max-width: 50rem; font-size: 12px; fill: currentColor; }}
+table {{ border-collapse: collapse; }}
+td, th {{ text-align: left; padding: .15rem .7rem; border-bottom: 1px solid #8884; }}
+</style>
+<h1>Tuned precision</h1>
+{summary}
+<h2>Measured configurations</h2>
+{chart}
+<p>Green: chosen. Blue: within the budget. Red: over it. Large: no other is better in time and accuracy.</p>
+<h2>Units</h2>
+<table><tr><th>unit<th>device<th>precision<th>alone, dB<th>in place, dB<th>saved<th>raised because</tr>{rows}</table>
+</html>
+"""

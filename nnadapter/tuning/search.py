@@ -1,0 +1,495 @@
+"""Search for the fastest configuration within an accuracy budget.
+
+1. Every alternative is measured for all units at once.
+2. The damage of each unit alone is measured for the promising alternatives, as noise power at the outputs.
+3. An additive model of times and damages proposes the fastest configuration for a noise budget
+   (`partition.by_cost.budget`), and measurements bisect that budget, because damages add up only roughly.
+4. Near the solution, units are raised and lowered one by one.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from nnadapter.errors import BudgetError, NNAdapterError
+from nnadapter.records import dataclass
+from nnadapter.session.session import InferenceSession
+from nnadapter.tuning.budget import Budget, Outputs, noise_share
+from nnadapter.tuning.configurations import Configuration, Workshop, run_seconds, simulated_seconds
+from partition.by_cost.budget import Choices, Chosen, Edge, choose_within_budget
+
+_FEW_SAMPLES = 4
+"""Samples that rank the damage of units; the rank correlation with 16 samples is about 0.97."""
+_PROMISING = 3
+"""Quantized alternatives per lane to measure for single units."""
+_BISECTIONS = 7
+_MOVES = 8
+"""Units tried near the solution, in each direction."""
+_SHARE_FOR_UNITS = 0.5
+"""Part of the time limit for the damage of single units."""
+_NOISE = 0.01
+"""Smaller differences of times are not trusted."""
+_BORDER_SECONDS, _BORDER_BANDWIDTH = 50e-6, 4e9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Measured:
+    """Measurements of a configuration on all samples."""
+
+    configuration: Configuration
+    seconds: float
+    noise: float
+    """Noise over signal of the worst output, in power."""
+    score: float
+    allowed: bool
+    failure: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Found:
+    """Result of a search."""
+
+    bound: float
+    """Lower bound of the additive model at the noise budget that measurements permit, in seconds; infinite if none."""
+    damage_alone: Mapping[tuple[int, int], float]
+    """(unit, alternative) -> noise over signal with only this unit in the alternative."""
+    damage_in_place: Mapping[int, float]
+    """Unit -> noise that raising it to its lane's floating precision would remove."""
+    choices: Choices | None
+    stopped: str = ""
+    """Why the search ended early; empty if it did not."""
+
+    def predicted_seconds(self, measured: Measured) -> float:
+        """Return the time of a configuration in the additive model; as measured if there is none."""
+        return (
+            measured.seconds if self.choices is None else self.choices.total_seconds(np.array(measured.configuration))
+        )
+
+    def damage_of(self, unit: int, alternative: int) -> float | None:
+        """Return the noise of a unit alone, in an alternative or else in the one that was fastest for all units."""
+        if (unit, alternative) in self.damage_alone:
+            return self.damage_alone[unit, alternative]
+        return next((noise for (at, _), noise in self.damage_alone.items() if at == unit), None)
+
+    def saved_seconds(self, unit: int, floating: int, alternative: int) -> float:
+        """Return the time that a unit saves over a floating alternative, in the additive model."""
+        if self.choices is None:
+            return 0.0
+        saved = self.choices.seconds[unit, floating] - self.choices.seconds[unit, alternative]
+        return float(saved) if np.isfinite(saved) else 0.0
+
+
+class _OutOfLimitError(Exception):
+    pass
+
+
+class Search:
+    """Search with counted evaluations and a deadline.
+
+    `host` is a session of the float32 model on the CPU; every configuration is timed in turns with it.
+    """
+
+    def __init__(
+        self,
+        workshop: Workshop,
+        budget: Budget,
+        items: Sequence[Any],
+        reference: Outputs,
+        baseline: float,
+        host: InferenceSession,
+        *,
+        max_evaluations: int | None,
+        deadline: float | None,
+        report: Callable[[str], None],
+    ) -> None:
+        self.workshop, self.budget, self.items = workshop, budget, items
+        self.reference, self.baseline = reference, baseline
+        self._host, self._host_seconds = host, 0.0
+        self.evaluations = 0
+        self.trials = 0
+        self.measured: dict[Configuration, Measured] = {}
+        self._max_evaluations, self._deadline, self._report = max_evaluations, deadline, report
+        self._began = time.perf_counter()
+
+    def measure_baseline(self) -> None:
+        """Time float32 on the CPU, which is within every budget, but may be excluded by rules."""
+        configuration = self._floating_on(len(self.workshop.lanes) - 1)
+        self.evaluations += 1
+        self.trials += 1
+        seconds = run_seconds([self._host], self.workshop.feeds)[0]
+        self.measured[configuration] = Measured(
+            configuration=configuration,
+            seconds=seconds,
+            noise=0.0,
+            score=self.baseline,
+            allowed=self._permitted(configuration),
+        )
+        self._host_seconds = seconds
+
+    def measure(self, configuration: Configuration, what: str) -> Measured:
+        """Return the measurements of a configuration, taken once. A failure of a device forbids it."""
+        if configuration in self.measured:
+            return self.measured[configuration]
+        self._check_limits()
+        self._report(what)
+        self.trials += 1
+        try:
+            with self.workshop.open(configuration) as session:
+                outputs = [session.run(None, feed) for feed in self.workshop.feeds]
+                seconds = self._seconds(session)
+        except NNAdapterError as error:
+            measured = Measured(
+                configuration=configuration, seconds=math.inf, noise=math.inf, score=-math.inf, allowed=False,
+                failure=str(error),
+            )  # fmt: skip
+        else:
+            self.evaluations += 1
+            score = self.budget.score(outputs, self.reference, self.items)
+            measured = Measured(
+                configuration=configuration,
+                seconds=seconds,
+                noise=noise_share(outputs, self.reference),
+                score=score,
+                allowed=self._permitted(configuration) and self.budget.allows(self.baseline, score),
+            )
+        self.measured[configuration] = measured
+        return measured
+
+    def _permitted(self, configuration: Configuration) -> bool:
+        return bool(self.workshop.able[np.arange(len(configuration)), list(configuration)].all())
+
+    def _seconds(self, session: InferenceSession) -> float:
+        """Return the time of a session, measured in turns with the CPU, so that a busy machine matters less."""
+        simulated = simulated_seconds(session, self.workshop.feeds)
+        if simulated is not None:
+            return simulated
+        host, seconds = run_seconds([self._host, session], self.workshop.feeds)
+        return seconds / host * self._host_seconds
+
+    def run(self) -> Found:
+        """Search until nothing is left to try, a limit is reached, or an interrupt; return the best found."""
+        alone: dict[tuple[int, int], float] = {}
+        in_place: dict[int, float] = {}
+        choices: Choices | None = None
+        solved: Chosen | None = None
+        stopped = ""
+        try:
+            uniform = self._measure_uniform()
+            promising = self._promising(uniform)
+            if promising:
+                saved = self._saved_by_kind(uniform, promising)
+                choices = self._choices(uniform, saved, alone)
+                solved = self._fastest(choices)
+                if solved is None:
+                    alone.update(self._damage_alone(promising))
+                    choices = self._choices(uniform, saved, alone)
+                    solved = self._bisect(choices)
+                    self._move(choices, in_place)
+            self.best()
+        except _OutOfLimitError as limit:
+            stopped = str(limit)
+        except KeyboardInterrupt:
+            if not any(measured.allowed for measured in self.measured.values()):
+                raise
+            stopped = "it was interrupted"
+        return Found(
+            bound=math.inf if solved is None else solved.bound,
+            damage_alone=alone,
+            damage_in_place=in_place,
+            choices=choices,
+            stopped=stopped,
+        )
+
+    def best(self) -> Measured:
+        """Return the fastest allowed configuration. Raises BudgetError if none was found."""
+        allowed = self.allowed()
+        if not allowed:
+            tried = [found for found in self.measured.values() if not found.failure and found.noise > 0]
+            reached = (
+                f"the best of {len(tried)} reached {max(found.score for found in tried):.4g}" if tried else "none ran"
+            )
+            raise BudgetError(
+                f"no configuration that the rules permit keeps {self.budget}: {reached}, the float model has "
+                f"{self.baseline:.4g}; allow a larger drop, or leave rules out"
+            )
+        return allowed[0]
+
+    def allowed(self) -> list[Measured]:
+        """Return the allowed configurations, fastest first."""
+        return sorted((found for found in self.measured.values() if found.allowed), key=lambda found: found.seconds)
+
+    def _check_limits(self) -> None:
+        if self._max_evaluations is not None and self.evaluations >= self._max_evaluations:
+            raise _OutOfLimitError(f"it reached {self.evaluations} evaluations")
+        if self._deadline is not None and time.perf_counter() > self._deadline:
+            raise _OutOfLimitError(f"it reached its time limit after {time.perf_counter() - self._began:.0f} s")
+
+    def _measure_uniform(self) -> dict[int, Measured]:
+        """Measure every alternative for all units; floating ones first, the CPU's before all."""
+        workshop, able = self.workshop, self.workshop.able
+        order = sorted(
+            range(len(workshop.alternatives)),
+            key=lambda at: (workshop.alternatives[at].way is not None, -workshop.alternatives[at].lane),
+        )
+        found = {}
+        for at in order:
+            alternative = workshop.alternatives[at]
+            if alternative.way is None or able[:, at].any():
+                text = f"all units in {workshop.text(alternative)} on {workshop.lanes[alternative.lane].name}"
+                # without quantization even if rules do not permit it: the model of times starts from it
+                whole = self._floating(at) if alternative.way is None else workshop.uniform(at)
+                found[at] = self.measure(whole, text)
+        return found
+
+    def _promising(self, uniform: Mapping[int, Measured]) -> list[int]:
+        """Return quantized alternatives that no other of the lane beats in both time and noise, fastest first.
+
+        Only those that are not slower than the fastest allowed configuration can improve it.
+        """
+        alternatives = self.workshop.alternatives
+        limit = min((found.seconds for found in self.allowed()), default=math.inf)
+        chosen: list[int] = []
+        for lane in range(len(self.workshop.lanes)):
+            rows = sorted(
+                (found.seconds, found.noise, at)
+                for at, found in uniform.items()
+                if alternatives[at].lane == lane
+                and alternatives[at].way is not None
+                and math.isfinite(found.noise)
+                and found.seconds <= limit
+            )
+            front: list[tuple[float, float, int]] = []
+            for row in rows:
+                if all(row[1] < better[1] for better in front):
+                    front.append(row)
+            chosen += [at for _, _, at in front[:_PROMISING]]
+        return sorted(chosen, key=lambda at: uniform[at].seconds)
+
+    def _saved_by_kind(self, uniform: Mapping[int, Measured], promising: Sequence[int]) -> dict[int, dict[str, float]]:
+        """Return the time that each kind of product saves in each alternative.
+
+        It is measured for the fastest alternative of a lane, by leaving a kind in floating point, and distributed by
+        work in others.
+        """
+        workshop = self.workshop
+        work = self._work()
+        kinds = [*dict.fromkeys(unit.kind for unit in workshop.units if unit.kind)]
+        saved: dict[int, dict[str, float]] = {}
+        shares: dict[int, dict[str, float]] = {}
+        for at in promising:
+            lane = workshop.alternatives[at].lane
+            floating = self._floating(at)[0]
+            total = uniform[floating].seconds - uniform[at].seconds
+            configuration = workshop.uniform(at)
+            of_kind = {
+                kind: sum(
+                    work[unit] for unit, chosen in enumerate(configuration)
+                    if chosen == at and workshop.units[unit].kind == kind
+                )
+                for kind in kinds
+            }  # fmt: skip
+            by_work = {kind: total * part / sum(of_kind.values()) for kind, part in of_kind.items() if part}
+            if lane not in shares and len(by_work) > 1:
+                by_work = self._measured_by_kind(at, by_work)
+                shares[lane] = by_work
+            saved[at] = by_work
+        return saved
+
+    def _measured_by_kind(self, at: int, by_work: Mapping[str, float]) -> dict[str, float]:
+        """Return the time that kinds save, by leaving each in floating point while all others are quantized."""
+        whole, floating = self.workshop.uniform(at), self._floating(at)[0]
+        saved = dict(by_work)
+        for kind in by_work:
+            without = tuple(
+                floating if unit.kind == kind else chosen
+                for unit, chosen in zip(self.workshop.units, whole, strict=True)
+            )
+            found = self.measure(without, f"all but {kind} in {self.workshop.text(self.workshop.alternatives[at])}")
+            gain = found.seconds - self.measured[whole].seconds
+            if math.isfinite(gain) and abs(gain) > _NOISE * self.measured[whole].seconds:
+                saved[kind] = gain
+        return saved
+
+    def _fastest(self, choices: Choices) -> Chosen | None:
+        """Return the fastest configuration of the model if it is allowed."""
+        everything = float(np.where(np.isfinite(choices.seconds), choices.damage, 0.0).sum())
+        solved = choose_within_budget(choices, everything)
+        return solved if solved is not None and self._try(solved) else None
+
+    def _damage_alone(self, promising: Sequence[int]) -> dict[tuple[int, int], float]:
+        """Measure noise over signal with one unit in an alternative, and the rest of its lane in floating point."""
+        workshop, able = self.workshop, self.workshop.able
+        positions = range(0, len(workshop.feeds), -(-len(workshop.feeds) // _FEW_SAMPLES))
+        pairs = [(unit, at) for at in promising for unit in np.flatnonzero(able[:, at]).tolist()]
+        base = {at: self._noise_of(self._floating(at), positions) for at in promising}
+        limit = math.inf
+        if self._deadline is not None:
+            limit = time.perf_counter() + (self._deadline - time.perf_counter()) * _SHARE_FOR_UNITS
+        alone: dict[tuple[int, int], float] = {}
+        for number, (unit, at) in enumerate(pairs):
+            if time.perf_counter() > limit:
+                break
+            self._report(f"unit {number + 1} of {len(pairs)} alone")
+            configuration = list(self._floating(at))
+            configuration[unit] = at
+            alone[unit, at] = max(0.0, self._noise_of(tuple(configuration), positions) - base[at])
+        for at in promising:  # units without a measurement get the mean of the others
+            known = [noise for (_, of), noise in alone.items() if of == at and math.isfinite(noise)]
+            mean = float(np.mean(known)) if known else 1.0
+            alone.update(((unit, at), mean) for unit, of in pairs if of == at and (unit, at) not in alone)
+        return alone
+
+    def _floating(self, alternative: int) -> Configuration:
+        """Return the configuration of an alternative's lane without quantization."""
+        return self._floating_on(self.workshop.alternatives[alternative].lane)
+
+    def _floating_on(self, lane: int) -> Configuration:
+        return (self.workshop.floating(lane),) * len(self.workshop.units)
+
+    def _noise_of(self, configuration: Configuration, positions: Sequence[int]) -> float:
+        feeds = [self.workshop.feeds[at] for at in positions]
+        self.trials += 1
+        try:
+            with self.workshop.open(configuration) as session:
+                outputs = [session.run(None, feed) for feed in feeds]
+        except NNAdapterError:
+            return math.inf
+        return noise_share(outputs, [self.reference[at] for at in positions])
+
+    def _choices(
+        self,
+        uniform: Mapping[int, Measured],
+        saved: Mapping[int, Mapping[str, float]],
+        alone: Mapping[tuple[int, int], float],
+    ) -> Choices:
+        """Return the additive model: measured times of alternatives, divided among units by work."""
+        workshop, able = self.workshop, self.workshop.able
+        units = len(workshop.units)
+        work = self._work()
+        kinds = np.array([unit.kind for unit in workshop.units])
+        seconds = np.full((units, len(workshop.alternatives)), np.inf)
+        damage = np.zeros_like(seconds)
+        for at, alternative in enumerate(workshop.alternatives):
+            if alternative.way is None and at in uniform and math.isfinite(uniform[at].seconds):
+                seconds[:, at] = np.where(able[:, at], uniform[at].seconds * work / work.sum(), np.inf)
+                damage[:, at] = uniform[at].noise / units
+        for at, of_kind in saved.items():
+            floating = self._floating(at)[0]
+            for kind, gain in of_kind.items():
+                members = able[:, at] & (kinds == kind)
+                share = work[members] / work[members].sum()
+                seconds[members, at] = np.maximum(seconds[members, floating] - gain * share, 0.0)
+            for unit in np.flatnonzero(able[:, at]).tolist():
+                damage[unit, at] = damage[unit, floating] + alone.get((unit, at), 0.0)
+        lanes = np.array([alternative.lane for alternative in workshop.alternatives])
+        is_possible = np.isfinite(damage)
+        return Choices(np.where(is_possible, seconds, np.inf), np.where(is_possible, damage, 0.0), lanes, self._edges)
+
+    def _work(self) -> np.ndarray[Any, np.dtype[np.float64]]:
+        """Return the work of units: FLOP of products, by the sizes of the first sample."""
+        flops = self.workshop.flops()
+        return np.array([1.0 + sum(flops.get(name, 0) for name in unit.nodes) for unit in self.workshop.units])
+
+    @cached_property
+    def _edges(self) -> tuple[Edge, ...]:
+        count = len(self.workshop.lanes)
+        if count < 2:
+            return ()
+        away = 1 - np.eye(count)
+        return tuple(
+            Edge(producer, reader, (_BORDER_SECONDS + nbytes / _BORDER_BANDWIDTH) * away)
+            for producer, reader, nbytes in self.workshop.crossings()
+        )
+
+    def _bisect(self, choices: Choices) -> Chosen | None:
+        """Bisect the logarithm of the noise budget for the largest one with an allowed solution."""
+        fastest = choose_within_budget(choices, float(np.where(np.isfinite(choices.seconds), choices.damage, 0).sum()))
+        if fastest is None:
+            return None
+        best: Chosen | None = None
+        high, low = max(fastest.damage, 1e-12), max(fastest.damage, 1e-12) * 1e-6
+        budget = high if self.budget.metric is not None else min(high, 10 ** (-self.budget.limit / 10))
+        for _ in range(_BISECTIONS):
+            solved = choose_within_budget(choices, budget)
+            is_allowed = solved is not None and self._try(solved)
+            if solved is not None and is_allowed:
+                best, low = solved, budget
+            else:
+                high = budget
+            if high <= low * 1.05:
+                break
+            budget = math.sqrt(low * high)
+        return best
+
+    def _try(self, solved: Chosen) -> bool:
+        configuration = tuple(solved.choice.tolist())
+        return self.measure(configuration, f"proposed: {self._described(configuration)}").allowed
+
+    def _described(self, configuration: Configuration) -> str:
+        quantized = sum(self.workshop.alternatives[at].way is not None for at in configuration)
+        return f"{quantized} of {len(configuration)} units quantized"
+
+    def _move(self, choices: Choices, in_place: dict[int, float]) -> None:
+        """Raise units of a faster configuration that is not allowed, and lower units of the best one."""
+        allowed = self.allowed()
+        limit = choices.total_seconds(np.array(allowed[0].configuration)) if allowed else math.inf
+        faster = [
+            found
+            for found in self.measured.values()
+            if not found.allowed
+            and math.isfinite(found.noise)
+            and choices.total_seconds(np.array(found.configuration)) < limit
+        ]
+        if faster:
+            self._raise_units(min(faster, key=lambda found: found.noise), choices, in_place)
+        if self.allowed():
+            self._lower_units(self.best(), choices)
+
+    def _raise_units(self, start: Measured, choices: Choices, in_place: dict[int, float]) -> None:
+        """Raise the unit that removes the most noise in place, until the configuration is allowed."""
+        current = start
+        for _ in range(3):
+            tried: list[Measured] = []
+            for unit in self._by_damage(current.configuration, choices)[:_MOVES]:
+                raised = list(current.configuration)
+                raised[unit] = self._floating(raised[unit])[0]
+                found = self.measure(tuple(raised), f"unit {self.workshop.units[unit].name!r} raised")
+                in_place[unit] = current.noise - found.noise
+                tried.append(found)
+                if found.allowed:
+                    return
+            if not tried:
+                return
+            current = min(tried, key=lambda found: found.noise)
+
+    def _by_damage(self, configuration: Configuration, choices: Choices) -> list[int]:
+        quantized = [unit for unit, at in enumerate(configuration) if self.workshop.alternatives[at].way is not None]
+        return sorted(quantized, key=lambda unit: -choices.damage[unit, configuration[unit]])
+
+    def _lower_units(self, start: Measured, choices: Choices) -> None:
+        """Give units of the best configuration faster alternatives of its lane, one by one, while it is allowed."""
+        current = start
+        options = []
+        for unit, at in enumerate(current.configuration):
+            lane = self.workshop.alternatives[at].lane
+            for other, alternative in enumerate(self.workshop.alternatives):
+                saved = choices.seconds[unit, at] - choices.seconds[unit, other]
+                if alternative.lane == lane and np.isfinite(saved) and saved > 0:
+                    options.append((saved / max(choices.damage[unit, other], 1e-12), unit, other))
+        for _, unit, other in sorted(options, reverse=True)[:_MOVES]:
+            lowered = list(current.configuration)
+            lowered[unit] = other
+            found = self.measure(tuple(lowered), f"unit {self.workshop.units[unit].name!r} lowered")
+            if found.allowed:
+                current = found
+
+
+def signal_to_noise(noise: float) -> float:
+    """Return a share of noise in dB."""
+    return math.inf if noise <= 0 else -10 * math.log10(noise) if math.isfinite(noise) else -math.inf

@@ -1,0 +1,323 @@
+"""`nnadapter.tune`: device, precision and quantization per unit, under an accuracy budget."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nnadapter.drivers.selection import CPU, DeviceRequest
+from nnadapter.errors import InvalidOptionError
+from nnadapter.files.atomic_files import check_writable
+from nnadapter.onnx.files import save_model
+from nnadapter.optional_parts import optional_part
+from nnadapter.options import default_devices, options_from
+from nnadapter.process.packages import require_extra
+from nnadapter.quantization.products import read_float_model
+from nnadapter.quantization.quantize import signature_of
+from nnadapter.quantization.samples import Data, Sample, held_out, read_samples
+from nnadapter.records import replace
+from nnadapter.rules import Rules, read_rules
+from nnadapter.session.ahead_of_time import compile as compile_model
+from nnadapter.session.session import InferenceSession
+from nnadapter.tuning.budget import Budget, Metric, Outputs, read_budget
+from nnadapter.tuning.configurations import Configuration, Workshop, lanes_of, run_seconds, simulated_seconds
+from nnadapter.tuning.report import ParetoPoint, TunedUnit, TuneReport
+from nnadapter.tuning.search import Found, Measured, Search, signal_to_noise
+
+if TYPE_CHECKING:
+    import onnx
+
+MOST_SAMPLES = 128
+_CALIBRATION = 32
+"""Samples from which ranges are taken."""
+_FINALISTS = 3
+_MOST_SHAPES = 8
+
+
+def tune(
+    model: str | os.PathLike[str] | bytes | onnx.ModelProto,
+    devices: DeviceRequest | Sequence[DeviceRequest] | None = None,
+    data: Data | None = None,
+    metric: Metric | None = None,
+    max_drop: float | str | None = None,
+    out: str | os.PathLike[str] | None = None,
+    max_evaluations: int | None = None,
+    seconds: float | None = None,
+    *,
+    rules: Rules | str | os.PathLike[str] | None = None,
+    max_samples: int = MOST_SAMPLES,
+    progress: Callable[[str], None] = lambda text: None,
+) -> TuneReport:
+    """Find the fastest way to run a model on devices within an accuracy budget, by measurement.
+
+    Every part of the model gets a device, a floating precision, and possibly a way to be quantized. The result is never
+    slower than float32 on the CPU, and within the budget on the data.
+
+    Args:
+        model: float model: path, bytes or `onnx.ModelProto`, or path of a Paddle model.
+        devices: as in `InferenceSession`; every floating precision of each is tried unless an option chooses one.
+        data: sample inputs, as in `nnadapter.quantize`. With 10 or more, every fifth one is held out of the search.
+        metric: function of outputs (one list of arrays per sample) and of the items of the data, that returns a number
+            or one per sample; larger is better. None: the distance to the float32 outputs.
+        max_drop: largest drop of the metric: a number, or a text such as `0.5%` of the baseline; by default 1 %.
+            Without a metric, the least SQNR of the worst output in dB; by default 20.
+        out: file to write: `.onnx` for the QDQ model, otherwise a compiled model.
+        max_evaluations: maximum number of computations of the metric.
+        seconds: time limit of the search, which then ends with the best configuration so far. Ctrl-C does the same.
+        rules: pins and bans of devices and precisions, as in `Options`; they hold for the nodes of the model after
+            ONNX Runtime's basic optimizations.
+        max_samples: maximum number of samples to use.
+        progress: called with a text before each measurement.
+
+    Raises:
+        CalibrationDataError: there is no sample, or one does not fit the model.
+        MetricError: the metric raised, or returned no finite number.
+        BudgetError: rules exclude float32 on the CPU, and nothing else is within the budget.
+        RulesError: rules cannot be read, select nothing, or permit nothing for a node.
+        InvalidOptionError: a limit or an option is not valid.
+        MissingExtraError: scipy is not installed.
+        InvalidModelError, DeviceNotFoundError, DeviceUnavailableError: as in `InferenceSession`.
+    """
+    started = time.perf_counter()
+    budget = read_budget(metric, max_drop)
+    _check_limits(max_evaluations, seconds, max_samples)
+    require_extra("latency", "tuning")
+    target = None if out is None else Path(out)
+    if target is not None:
+        check_writable(target)
+    if data is None:
+        raise InvalidOptionError("tuning needs sample inputs; pass data, such as a list of feeds or a folder")
+    requests = default_devices() if devices is None else devices
+    source = optional_part("paddle_model_as_onnx")(model, options_from(None))
+    float_model = read_float_model(source)
+    samples = read_samples(data, signature_of(float_model), max_samples)
+    used, outside = (_at(samples, positions) for positions in held_out(len(samples)))
+    lanes = lanes_of(requests, has_matrices=any(row.op_type == "MatMul" for row in float_model.products))
+    feeds = [sample.feed for sample in used]
+    chosen_rules = Rules() if rules is None else read_rules(rules)
+    workshop = Workshop(float_model, lanes, feeds, feeds[:: -(-len(feeds) // _CALIBRATION)], chosen_rules)
+    progress("float32 on the CPU")
+    with InferenceSession(float_model.model, devices=CPU) as host:
+        reference = [host.run(None, feed) for feed in feeds]
+        items = [sample.item for sample in used]
+        baseline = math.inf if metric is None else budget.score(reference, reference, items)
+        search = Search(
+            workshop, budget, items, reference, baseline, host,
+            max_evaluations=max_evaluations, deadline=None if seconds is None else started + seconds, report=progress,
+        )  # fmt: skip
+        search.measure_baseline()
+        found = search.run()
+        progress("comparing the fastest in turns")
+        final = _Final(search, found, budget, outside, host)
+    report = final.report(time.perf_counter() - started, len(samples))
+    if target is None:
+        return report
+    progress("writing")
+    return replace(report, output=_written(report, target, feeds))
+
+
+def _check_limits(max_evaluations: int | None, seconds: float | None, max_samples: int) -> None:
+    for name, value in (("max_evaluations", max_evaluations), ("max_samples", max_samples)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            raise InvalidOptionError(f"{name} must be an integer of at least 1, got {value!r}")
+    is_number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
+    if seconds is not None and (not is_number or not math.isfinite(seconds) or seconds <= 0):
+        raise InvalidOptionError(f"seconds must be a number above 0, got {seconds!r}")
+
+
+def _at(samples: Sequence[Sample], positions: Sequence[int]) -> list[Sample]:
+    return [samples[at] for at in positions]
+
+
+class _Final:
+    """Comparison of the fastest allowed configurations in turns, and on held-out samples."""
+
+    def __init__(
+        self, search: Search, found: Found, budget: Budget, outside: Sequence[Sample], host: InferenceSession
+    ) -> None:
+        self._search, self._found, self._budget, self._outside = search, found, budget, outside
+        self._workshop = search.workshop
+        self._outside_feeds = [sample.feed for sample in outside]
+        self._outside_reference: Outputs = [host.run(None, feed) for feed in self._outside_feeds]
+        self._cpu = self._uniform(lambda lane: lane.name == CPU)
+        self._times = self._timed()
+        self._outside_scores: dict[Configuration, float] = {}
+
+    def report(self, seconds: float, samples: int) -> TuneReport:
+        """Return the report on the fastest configuration that is within the budget on held-out samples as well."""
+        order = sorted(self._times, key=self._times.__getitem__)
+        permitted = {each.configuration: each.score for each in self._search.allowed()}
+        within = (each for each in order if each in permitted and self._is_within(each))
+        best = next(within, max(permitted, key=permitted.__getitem__))
+        search, found, workshop = self._search, self._found, self._workshop
+        measured = search.measured[best]
+        floats = [each for each in self._times if self._is_float(each)]
+        model = workshop.quantized(best)
+        predicted = found.predicted_seconds(measured)
+        bound = min(found.bound, predicted)  # without a model, nothing faster is known
+        return TuneReport(
+            budget=str(self._budget),
+            baseline=search.baseline,
+            achieved=measured.score,
+            drop=self._drop(measured),
+            held_out_baseline=self._outside_score(None),
+            held_out=self._outside_score(best),
+            time=self._times[best],
+            cpu_time=self._times[self._cpu],
+            float_time=min((self._times[each] for each in floats if each != self._cpu), default=self._times[self._cpu]),
+            bound=bound,
+            gap=predicted / bound - 1 if 0 < bound < math.inf else 0.0,
+            evaluations=search.evaluations,
+            trials=search.trials,
+            seconds=seconds,
+            samples=samples,
+            devices=tuple(dict.fromkeys(workshop.lanes[workshop.alternatives[at].lane].name for at in best)),
+            units=tuple(self._units(best)),
+            pareto=self._pareto(best),
+            stopped=found.stopped,
+            failures=tuple(each.failure for each in search.measured.values() if each.failure),
+            model=model,
+            requests=workshop.requests(best),
+            options=workshop.options(best, model),
+        )
+
+    def _timed(self) -> dict[Configuration, float]:
+        fastest = [each.configuration for each in self._search.allowed()[:_FINALISTS]]
+        floats = [each.configuration for each in self._search.allowed() if self._is_float(each.configuration)]
+        chosen = list(dict.fromkeys([self._cpu, *fastest, *floats]))
+        sessions = [self._workshop.open(each) for each in chosen]
+        try:
+            feeds = self._workshop.feeds
+            clocks = [simulated_seconds(session, feeds) for session in sessions]
+            times = run_seconds(sessions, feeds)
+        finally:
+            for session in sessions:
+                session.close()
+        pairs = zip(clocks, times, strict=True)
+        return dict(zip(chosen, (wall if clock is None else clock for clock, wall in pairs), strict=True))
+
+    def _uniform(self, is_wanted: Callable[[Any], bool]) -> Configuration:
+        workshop = self._workshop
+        at = next(
+            at for at, each in enumerate(workshop.alternatives)
+            if each.way is None and is_wanted(workshop.lanes[each.lane])
+        )  # fmt: skip
+        return (at,) * len(workshop.units)
+
+    def _is_float(self, configuration: Configuration) -> bool:
+        chosen = {self._workshop.alternatives[at] for at in configuration}
+        return all(each.way is None and self._workshop.lanes[each.lane].precision == "float32" for each in chosen)
+
+    def _is_within(self, configuration: Configuration) -> bool:
+        """Return whether a configuration is within the budget on held-out samples and on all samples."""
+        if not self._outside or configuration == self._cpu:
+            return True
+        baseline, score = self._outside_score(None), self._outside_score(configuration)
+        assert baseline is not None and score is not None, "there are held-out samples"
+        if self._budget.metric is None:
+            return self._budget.allows(baseline, score)
+        inside, outside = len(self._search.items), len(self._outside)
+        every = inside + outside
+        total = (self._search.baseline * inside + baseline * outside) / every
+        achieved = (self._search.measured[configuration].score * inside + score * outside) / every
+        return self._budget.allows(total, achieved)
+
+    def _outside_score(self, configuration: Configuration | None) -> float | None:
+        """Return the score on held-out samples; of the float32 model for None. None without held-out samples."""
+        if not self._outside:
+            return None
+        items = [sample.item for sample in self._outside]
+        if configuration is None:
+            if self._budget.metric is None:
+                return math.inf
+            return self._budget.score(self._outside_reference, self._outside_reference, items)
+        if configuration not in self._outside_scores:
+            with self._workshop.open(configuration) as session:
+                outputs: Outputs = [session.run(None, feed) for feed in self._outside_feeds]
+            self._outside_scores[configuration] = self._budget.score(outputs, self._outside_reference, items)
+        return self._outside_scores[configuration]
+
+    def _drop(self, measured: Measured) -> float:
+        if self._budget.metric is None:
+            return 0.0 if math.isinf(measured.score) else math.inf
+        return self._budget.drop(self._search.baseline, measured.score)
+
+    def _units(self, best: Configuration) -> list[TunedUnit]:
+        workshop, found = self._workshop, self._found
+        rows = []
+        for unit, (facts, at) in enumerate(zip(workshop.units, best, strict=True)):
+            alternative = workshop.alternatives[at]
+            alone = found.damage_of(unit, at)
+            floating = workshop.floating(alternative.lane)
+            in_place = found.damage_in_place.get(unit)
+            rows.append(
+                TunedUnit(
+                    name=facts.name,
+                    nodes=facts.nodes,
+                    device=workshop.lanes[alternative.lane].name,
+                    precision=workshop.text(alternative),
+                    damage_alone_db=None if alone is None else signal_to_noise(alone),
+                    damage_in_place_db=None if in_place is None else signal_to_noise(in_place),
+                    saved_seconds=found.saved_seconds(unit, floating, at),
+                    reason=self._reason(unit, at),
+                )
+            )
+        return rows
+
+    def _reason(self, unit: int, at: int) -> str:
+        if self._workshop.alternatives[at].way is not None:
+            return ""
+        if not self._workshop.units[unit].products:
+            return "nothing to quantize"
+        alone = self._found.damage_of(unit, at)
+        if alone is None:
+            return "no quantized alternative is faster within the budget"
+        if not math.isfinite(alone):
+            return "quantized, the outputs are not finite or the device fails"
+        return f"alone it lowers the SQNR to {signal_to_noise(alone):.1f} dB"
+
+    def _pareto(self, best: Configuration) -> tuple[ParetoPoint, ...]:
+        workshop = self._workshop
+        rows = sorted(
+            (each for each in self._search.measured.values() if math.isfinite(each.seconds)),
+            key=lambda each: each.seconds,
+        )
+        points = []
+        highest = -math.inf
+        for each in rows:
+            on_front = each.score > highest
+            highest = max(highest, each.score)
+            chosen = [workshop.alternatives[at] for at in each.configuration]
+            precisions = dict.fromkeys(map(workshop.text, chosen))
+            points.append(
+                ParetoPoint(
+                    seconds=self._times.get(each.configuration, each.seconds),
+                    score=each.score,
+                    drop=self._drop(each),
+                    sqnr_db=signal_to_noise(each.noise),
+                    device=", ".join(dict.fromkeys(workshop.lanes[one.lane].name for one in chosen)),
+                    precision=", ".join(precisions),
+                    allowed=each.allowed,
+                    is_best=each.configuration == best,
+                    on_front=on_front,
+                )
+            )
+        return tuple(points)
+
+
+def _written(report: TuneReport, target: Path, feeds: Sequence[Mapping[str, Any]]) -> str:
+    """Write the tuned model, compiled unless the name ends in .onnx."""
+    if target.suffix == ".onnx":
+        save_model(report.model, target)
+        return str(target)
+    shapes = [{name: array.shape for name, array in feed.items()} for feed in feeds]
+    distinct = list({tuple(sorted(each.items())): each for each in shapes}.values())[:_MOST_SHAPES]
+    compile_model(
+        report.model, target, devices=report.requests, input_shapes=distinct, options=report.options,
+        dynamic_shapes=len(distinct) > 1,
+    )  # fmt: skip
+    return str(target)
