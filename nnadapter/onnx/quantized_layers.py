@@ -55,8 +55,9 @@ class QuantizedLayers:
         dequantizers = [at for q in quantizers for at in _readers(graph, graph.nodes[q].outputs[0], "DequantizeLinear")]
         self._quantizing[before] = [*quantizers, *dequantizers]
         after = graph.nodes[dequantizers[0]].outputs[0] if dequantizers else before
-        position = graph.producer.get(before, quantizers[0] if quantizers else None)
-        return None if position is None else MatchedLayer(value, before, after, graph.nodes[position])
+        if after in graph.inputs:
+            return None
+        return MatchedLayer(value, before, after, graph.nodes[graph.producer.get(before, (quantizers or [0])[0])])
 
     def separated(self, values: Mapping[str, Array]) -> tuple[onnx.ModelProto, dict[str, Array]]:
         """Return the quantized model cut between its layers, and its inputs from the float model's `values`.

@@ -231,6 +231,13 @@ def test_layer_alone_quantizes_inputs_of_the_float_model():
             assert off.relative == pytest.approx(np.linalg.norm(got - expected) / np.linalg.norm(expected), rel=1e-4)
 
 
+def test_integers_without_dequantization_are_left_out(tmp_path):
+    quantize_static(float_model(), tmp_path / "q.onnx", Samples(), quant_format=QuantFormat.QOperator)
+    report = nna.compare(tmp_path / "q.onnx", feeds=PICTURE, reference=float_model(), layers=True)
+    assert [layer.values for layer in report.layer_distances] == [("y",)]
+    assert report.layer_distances[0].alone == report.layer_distances[0].accumulated
+
+
 def test_equal_models_are_exact():
     report = nna.compare(float_model(), feeds=PICTURE, reference=float_model(), layers=True)
     assert report.agrees and len(report.layer_distances) == 8
