@@ -61,6 +61,11 @@ from nnadapter.tuning.tune import MOST_SAMPLES
     help="Time limit of the search; it ends with the best configuration so far. Ctrl-C does the same.",
 )
 @click.option(
+    "--search-on",
+    metavar="DEVICE",
+    help="Device to search on instead of a slow one such as an emulator; the results are verified on the devices.",
+)
+@click.option(
     "--rules", metavar="FILE", help="TOML file with pins and bans of devices and precisions, as in `nnadapter report`."
 )
 @click.option(

@@ -14,17 +14,20 @@ import numpy as np
 import onnx
 from onnx import version_converter
 
-from nnadapter.errors import InvalidModelError
+from nnadapter.errors import InvalidModelError, InvalidOptionError
+from nnadapter.files.source_kind import SourceKind, kind_of
 from nnadapter.ir.operand import Array
 from nnadapter.onnx.construction import copied
 from nnadapter.onnx.files import contents_of, load_model
 from nnadapter.onnx.graphs import node_names, opsets_of, subgraphs
 from nnadapter.onnx.references import array_of
+from nnadapter.optional_parts import optional_part
+from nnadapter.options import Options
 from nnadapter.process.real_onnxruntime import onnxruntime
 from nnadapter.records import dataclass
 
 if TYPE_CHECKING:
-    import os
+    from nnadapter.session.session import ModelSource
 
 LEAST_OPSET = 13
 """First opset with a scale per channel."""
@@ -180,15 +183,21 @@ class FloatModel:
         return tensor is not None and tensor.data_type == onnx.TensorProto.FLOAT
 
 
-def read_float_model(source: str | os.PathLike[str] | bytes | onnx.ModelProto) -> FloatModel:
+def read_float_model(source: ModelSource) -> FloatModel:
     """Return a model with folded constants and batch normalizations, at least of opset 13.
 
     ONNX Runtime's basic optimizations do the folding. They are left out if they fail or add operators of other domains.
 
     Raises:
+        InvalidOptionError: it is a compiled model.
         InvalidModelError, ModelFileError: the model cannot be read or converted, or is quantized already.
     """
-    loaded = load_model(source)
+    kind = kind_of(source)
+    if kind is SourceKind.COMPILED:
+        raise InvalidOptionError("a compiled model cannot be quantized; give the original model")
+    if kind is SourceKind.MODULE:
+        source = optional_part("torch_model_as_onnx")(source)
+    loaded = load_model(optional_part("paddle_model_as_onnx")(source, Options()))
     for node in _all_nodes(loaded.graph):
         if node.op_type in ("QuantizeLinear", "DequantizeLinear", "QLinearConv", "QLinearMatMul"):
             raise InvalidModelError(

@@ -13,8 +13,6 @@ from nnadapter.errors import InvalidModelError, InvalidOptionError
 from nnadapter.files.atomic_files import check_writable
 from nnadapter.onnx.files import save_model
 from nnadapter.onnx.signature import Signature, read_signature
-from nnadapter.optional_parts import optional_part
-from nnadapter.options import options_from
 from nnadapter.quantization.calibration import Distribution, distributions
 from nnadapter.quantization.equalization import equalized
 from nnadapter.quantization.products import FloatModel, read_float_model
@@ -83,8 +81,7 @@ def quantize(
     target = None if out is None else Path(out)
     if target is not None:
         check_writable(target)
-    source = optional_part("paddle_model_as_onnx")(model, options_from(None))
-    float_model = read_float_model(source)
+    float_model = read_float_model(model)
     feeds = [sample.feed for sample in read_samples(data, signature_of(float_model), max_samples)]
     if equalize:
         float_model = equalized(float_model)

@@ -47,6 +47,12 @@ class Lane:
     precision: Precision
     ways: tuple[tuple[Way, bool], ...]
     """Ways to quantize for it, and whether every operator must be quantized."""
+    stand_in: DeviceRequest | None = None
+    """Device to search on instead."""
+
+    @property
+    def request(self) -> DeviceRequest:
+        return self.name, self.options
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +79,18 @@ Configuration = tuple[int, ...]
 """Position of the alternative of each unit."""
 
 
-def lanes_of(requests: DeviceRequest | Sequence[DeviceRequest], *, has_matrices: bool) -> tuple[Lane, ...]:
+def lanes_of(
+    requests: DeviceRequest | Sequence[DeviceRequest], search_on: DeviceRequest | None = None, *, has_matrices: bool
+) -> tuple[Lane, ...]:
     """Return the lanes of devices and of the CPU, which comes last.
 
-    A request that names a precision, or has the option, gives one lane. Raises as `InferenceSession`.
+    A request that names a precision, or has the option, gives one lane. With `search_on`, lanes of accelerators are
+    searched on this device. Raises as `InferenceSession`.
     """
     lanes: list[Lane] = []
-    named_devices = named_requests(requests)
-    for name, options in {**named_devices, CPU: {}}.items():
+    named_devices = dict(named_requests(requests))
+    cpu_options = named_devices.pop(CPU, None)
+    for name, options in (*named_devices.items(), (CPU, cpu_options or {})):
         base, _, named = name.partition("@")
         capability = open_device(base).capability
         if not capability.role.accelerates and base != CPU:
@@ -88,13 +98,21 @@ def lanes_of(requests: DeviceRequest | Sequence[DeviceRequest], *, has_matrices:
         chosen = named or options.get("precision")
         precisions = (Precision(str(chosen)),) if chosen else capability.floating_precisions or (Precision.FLOAT32,)
         ways = tuple(pair for row in capability.precisions for pair in _ways(row, smooths=has_matrices))
-        if base == CPU and base not in named_devices:
+        if base == CPU and cpu_options is None:
             ways = ()  # the CPU only fills in
         rest = {key: value for key, value in options.items() if key != "precision"}
         for precision in precisions:
             is_only = len(capability.floating_precisions) < 2
-            lanes.append(Lane(base if is_only else f"{base}@{precision.value}", rest, precision, ways))
+            stand_in = None if search_on is None or base == CPU else _stand_in(search_on, precision)
+            lanes.append(Lane(base if is_only else f"{base}@{precision.value}", rest, precision, ways, stand_in))
     return tuple(lanes)
+
+
+def _stand_in(request: DeviceRequest, precision: Precision) -> DeviceRequest:
+    """Return a device in a precision, if it has it."""
+    (name, options), *_ = named_requests(request).items()
+    precisions = open_device(name).capability.floating_precisions
+    return (f"{name}@{precision.value}" if precision in precisions and len(precisions) > 1 else name), options
 
 
 def _ways(row: ComputePrecision, *, smooths: bool) -> Iterator[tuple[Way, bool]]:
@@ -258,8 +276,10 @@ class Workshop:
 
     def requests(self, configuration: Configuration) -> list[DeviceRequest]:
         """Return the devices of a configuration, in the user's order."""
-        used = sorted({self.alternatives[at].lane for at in configuration})
-        return [(self.lanes[at].name, self.lanes[at].options) for at in used]
+        return [lane.request for lane in self._used(configuration)]
+
+    def _used(self, configuration: Configuration) -> list[Lane]:
+        return [self.lanes[at] for at in sorted({self.alternatives[at].lane for at in configuration})]
 
     def options(self, configuration: Configuration, model: onnx.ModelProto) -> Options:
         """Return session options that keep units in their lanes."""
@@ -267,10 +287,14 @@ class Workshop:
         rules = Rules(pins=tuple(self._pins(configuration, model))) if len(lanes) > 1 else None
         return Options(fallback="allow", rules=rules)
 
-    def open(self, configuration: Configuration) -> InferenceSession:
-        """Return a session of a configuration."""
-        model = self.quantized(configuration)
-        return InferenceSession(model, devices=self.requests(configuration), options=self.options(configuration, model))
+    def open(self, configuration: Configuration, *, on_stand_in: bool = True) -> InferenceSession:
+        """Return a session of a configuration, on the device to search on unless `on_stand_in` is False."""
+        model, lanes = self.quantized(configuration), self._used(configuration)
+        if not on_stand_in or all(lane.stand_in is None for lane in lanes):
+            options = self.options(configuration, model)
+            return InferenceSession(model, devices=[lane.request for lane in lanes], options=options)
+        requests = {str(lane.stand_in or lane.request): lane.stand_in or lane.request for lane in lanes}
+        return InferenceSession(model, devices=[*requests.values()], options=Options(fallback="allow"))
 
     def flops(self) -> dict[str, int]:
         """Return the FLOP of nodes, as far as known, for the first sample."""

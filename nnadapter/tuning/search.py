@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from nnadapter.errors import BudgetError, NNAdapterError
-from nnadapter.records import dataclass
+from nnadapter.records import dataclass, replace
 from nnadapter.session.session import InferenceSession
 from nnadapter.tuning.budget import Budget, Outputs, noise_share
 from nnadapter.tuning.configurations import Configuration, Workshop, run_seconds, simulated_seconds
@@ -160,6 +160,21 @@ class Search:
             )
         self.measured[configuration] = measured
         return measured
+
+    def verify(self, configuration: Configuration) -> Measured:
+        """Measure a configuration on its own devices, after a search on another one."""
+        self._report("verifying on the devices")
+        self.evaluations += 1
+        self.trials += 1
+        with self.workshop.open(configuration, on_stand_in=False) as session:
+            outputs = [session.run(None, feed) for feed in self.workshop.feeds]
+        score = self.budget.score(outputs, self.reference, self.items)
+        return replace(
+            self.measured[configuration],
+            score=score,
+            noise=noise_share(outputs, self.reference),
+            allowed=self._permitted(configuration) and self.budget.allows(self.baseline, score),
+        )
 
     def _permitted(self, configuration: Configuration) -> bool:
         return bool(self.workshop.able[np.arange(len(configuration)), list(configuration)].all())

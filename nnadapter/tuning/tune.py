@@ -13,8 +13,7 @@ from nnadapter.drivers.selection import CPU, DeviceRequest
 from nnadapter.errors import InvalidOptionError
 from nnadapter.files.atomic_files import check_writable
 from nnadapter.onnx.files import save_model
-from nnadapter.optional_parts import optional_part
-from nnadapter.options import default_devices, options_from
+from nnadapter.options import default_devices
 from nnadapter.process.packages import require_extra
 from nnadapter.quantization.products import read_float_model
 from nnadapter.quantization.quantize import signature_of
@@ -22,6 +21,7 @@ from nnadapter.quantization.samples import Data, Sample, held_out, read_samples
 from nnadapter.records import replace
 from nnadapter.rules import Rules, read_rules
 from nnadapter.session.ahead_of_time import compile as compile_model
+from nnadapter.session.ahead_of_time import partition_report
 from nnadapter.session.session import InferenceSession
 from nnadapter.tuning.budget import Budget, Metric, Outputs, read_budget
 from nnadapter.tuning.configurations import Configuration, Workshop, lanes_of, run_seconds, simulated_seconds
@@ -48,6 +48,7 @@ def tune(
     max_evaluations: int | None = None,
     seconds: float | None = None,
     *,
+    search_on: DeviceRequest | None = None,
     rules: Rules | str | os.PathLike[str] | None = None,
     max_samples: int = MOST_SAMPLES,
     progress: Callable[[str], None] = lambda text: None,
@@ -65,9 +66,12 @@ def tune(
             or one per sample; larger is better. None: the distance to the float32 outputs.
         max_drop: largest drop of the metric: a number, or a text such as `0.5%` of the baseline; by default 1 %.
             Without a metric, the least SQNR of the worst output in dB; by default 20.
-        out: file to write: `.onnx` for the QDQ model, otherwise a compiled model.
+        out: file to write: `.onnx` for the QDQ model, with a plan file `.plan.json` next to it, otherwise a compiled
+            model.
         max_evaluations: maximum number of computations of the metric.
         seconds: time limit of the search, which then ends with the best configuration so far. Ctrl-C does the same.
+        search_on: device to search on instead of slow `devices` such as emulators, for instance `("fake_npu", {"clock":
+            "simulated"})`. The fastest results are then verified on `devices`. Times are of the search.
         rules: pins and bans of devices and precisions, as in `Options`; they hold for the nodes of the model after
             ONNX Runtime's basic optimizations.
         max_samples: maximum number of samples to use.
@@ -92,11 +96,10 @@ def tune(
     if data is None:
         raise InvalidOptionError("tuning needs sample inputs; pass data, such as a list of feeds or a folder")
     requests = default_devices() if devices is None else devices
-    source = optional_part("paddle_model_as_onnx")(model, options_from(None))
-    float_model = read_float_model(source)
+    float_model = read_float_model(model)
     samples = read_samples(data, signature_of(float_model), max_samples)
     used, outside = (_at(samples, positions) for positions in held_out(len(samples)))
-    lanes = lanes_of(requests, has_matrices=any(row.op_type == "MatMul" for row in float_model.products))
+    lanes = lanes_of(requests, search_on, has_matrices=any(row.op_type == "MatMul" for row in float_model.products))
     feeds = [sample.feed for sample in used]
     chosen_rules = Rules() if rules is None else read_rules(rules)
     workshop = Workshop(float_model, lanes, feeds, feeds[:: -(-len(feeds) // _CALIBRATION)], chosen_rules)
@@ -146,6 +149,7 @@ class _Final:
         self._cpu = self._uniform(lambda lane: lane.name == CPU)
         self._times = self._timed()
         self._outside_scores: dict[Configuration, float] = {}
+        self._verified: dict[Configuration, Measured] = {}
 
     def report(self, seconds: float, samples: int) -> TuneReport:
         """Return the report on the fastest configuration that is within the budget on held-out samples as well."""
@@ -154,7 +158,7 @@ class _Final:
         within = (each for each in order if each in permitted and self._is_within(each))
         best = next(within, max(permitted, key=permitted.__getitem__))
         search, found, workshop = self._search, self._found, self._workshop
-        measured = search.measured[best]
+        measured = self._verified.get(best, search.measured[best])
         floats = [each for each in self._times if self._is_float(each)]
         model = workshop.quantized(best)
         predicted = found.predicted_seconds(measured)
@@ -213,8 +217,15 @@ class _Final:
         return all(each.way is None and self._workshop.lanes[each.lane].precision == "float32" for each in chosen)
 
     def _is_within(self, configuration: Configuration) -> bool:
-        """Return whether a configuration is within the budget on held-out samples and on all samples."""
-        if not self._outside or configuration == self._cpu:
+        """Return whether a configuration is within the budget on its devices, and on held-out samples as well."""
+        if configuration == self._cpu:
+            return True
+        if any(self._workshop.lanes[self._workshop.alternatives[at].lane].stand_in for at in configuration):
+            measured = self._search.verify(configuration)
+            self._verified[configuration] = measured
+            if not measured.allowed:
+                return False
+        if not self._outside:
             return True
         baseline, score = self._outside_score(None), self._outside_score(configuration)
         assert baseline is not None and score is not None, "there are held-out samples"
@@ -223,7 +234,8 @@ class _Final:
         inside, outside = len(self._search.items), len(self._outside)
         every = inside + outside
         total = (self._search.baseline * inside + baseline * outside) / every
-        achieved = (self._search.measured[configuration].score * inside + score * outside) / every
+        known = self._verified.get(configuration, self._search.measured[configuration])
+        achieved = (known.score * inside + score * outside) / every
         return self._budget.allows(total, achieved)
 
     def _outside_score(self, configuration: Configuration | None) -> float | None:
@@ -236,7 +248,7 @@ class _Final:
                 return math.inf
             return self._budget.score(self._outside_reference, self._outside_reference, items)
         if configuration not in self._outside_scores:
-            with self._workshop.open(configuration) as session:
+            with self._workshop.open(configuration, on_stand_in=False) as session:
                 outputs: Outputs = [session.run(None, feed) for feed in self._outside_feeds]
             self._outside_scores[configuration] = self._budget.score(outputs, self._outside_reference, items)
         return self._outside_scores[configuration]
@@ -313,7 +325,10 @@ def _written(report: TuneReport, target: Path, feeds: Sequence[Mapping[str, Any]
     """Write the tuned model, compiled unless the name ends in .onnx."""
     if target.suffix == ".onnx":
         save_model(report.model, target)
-        return str(target)
+        plan = target.with_suffix(".plan.json")
+        sizes = {name: array.shape for name, array in feeds[0].items()}
+        partition_report(report.model, report.requests, sizes, report.options, save_plan=plan)
+        return f"{target} and {plan}"
     shapes = [{name: array.shape for name, array in feed.items()} for feed in feeds]
     distinct = list({tuple(sorted(each.items())): each for each in shapes}.values())[:_MOST_SHAPES]
     compile_model(

@@ -164,11 +164,23 @@ def test_interrupt_ends_the_search_with_the_best_so_far(data):
 def test_result_is_written_as_compiled_model_and_as_onnx(data, tmp_path, plain):
     for name in ("net.nna", "net.onnx"):
         report = nna.tune(network(), NPU, data, max_drop=30, out=tmp_path / name)
-        assert report.output == str(tmp_path / name)
+        assert str(tmp_path / name) in report.output
     with nna.InferenceSession(tmp_path / "net.nna") as session:
         got = np.concatenate([session.run(None, feed)[0] for feed in data])
     assert sqnr(got, host_outputs(network(), data)) >= 30
     onnx.checker.check_model(onnx.load(tmp_path / "net.onnx"), full_check=True)
+    plan = nna.Options(plan=tmp_path / "net.plan.json")
+    again = nna.partition_report(tmp_path / "net.onnx", report.requests, {"x": (1, 3, 32, 32)}, plan)
+    assert again.coverage.nodes == 1
+
+
+def test_search_on_another_device_is_verified_on_the_named_one(data):
+    report = nna.tune(network(planted=2), "openvino", data, max_drop=25, search_on=NPU)
+    assert report.achieved >= 25
+    assert set(report.devices) <= {"openvino", "openvino@float32", "openvino@bfloat16", "cpu"}
+    with report.session() as session:
+        got = np.concatenate([session.run(None, feed)[0] for feed in data])
+    assert sqnr(got, host_outputs(network(planted=2), data)) >= 25
 
 
 class TestRules:
