@@ -11,9 +11,11 @@ from __future__ import annotations
 import argparse
 import logging
 import math
+import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import redirect_stdout
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -130,7 +132,7 @@ def _candidates(
         try:
             if way.quantizer not in models:
                 made: list[Any] = []
-                with warnings.catch_warnings():
+                with warnings.catch_warnings(), redirect_stdout(sys.stderr):  # progress of quantizers
                     warnings.simplefilter("ignore")
                     seconds = seconds_of(lambda way=way, made=made: made.append(way.quantizer(network)))
                 models[way.quantizer] = made[0], seconds
@@ -150,13 +152,15 @@ def _fastest(rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
         yield {key: row[key] for key in ("way", "ms", "times as fast as float32", "drop")}
 
 
-def _sqnr(outputs: Sequence[Outputs], expected: Sequence[Outputs]) -> float | None:
-    """Return the ratio of the power of the right outputs to that of their error in dB; None if there is no error."""
+def _sqnr(outputs: Sequence[Outputs], expected: Sequence[Outputs]) -> float | str | None:
+    """Return the ratio of the power of the right outputs to that of their error in dB; None without an error."""
     signal = noise = 0.0
     for arrays, rights in zip(outputs, expected, strict=True):
         for array, right in zip(arrays, rights, strict=True):
             signal += float((right.astype(np.float64) ** 2).sum())
             noise += float(((array.astype(np.float64) - right) ** 2).sum())
+    if not math.isfinite(noise):
+        return "not finite"
     return 10 * math.log10(signal / noise) if noise else None
 
 
