@@ -16,7 +16,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
-from functools import partial
+from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -68,7 +68,8 @@ def run(options: argparse.Namespace, results: Results) -> None:
     """Measure every way on every network."""
     logging.disable(logging.WARNING)  # advice of quantizers
     precisions = openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
-    results.note(f"OpenVINO's CPU computes in {', '.join(precisions)}")
+    bits = "8" if _has_vnni() else "7, as this processor has no VNNI"
+    results.note(f"OpenVINO's CPU computes in {', '.join(precisions)}; bits of weights by ONNX Runtime: {bits}")
     best = []
     for name in select(options.networks, NAMES):
         missing = [package for package in packages_of(name) if find_spec(package) is None]
@@ -189,8 +190,16 @@ def _by_onnxruntime(network: Trained, method: CalibrationMethod) -> onnx.ModelPr
             quant_format=QuantFormat.QDQ,
             calibrate_method=method,
             per_channel=True,
+            reduce_range=not _has_vnni(),
         )
         return onnx.load(target)
+
+
+@cache
+def _has_vnni() -> bool:
+    """Return whether 8-bit products are exact; otherwise two are added in 16 bits, and weights should have 7 bits."""
+    flags = Path("/proc/cpuinfo")
+    return flags.exists() and "vnni" in flags.read_text(encoding="utf-8")
 
 
 def _nncf_options(network: Trained) -> dict[str, Any]:
