@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from nnadapter.drivers.capability import Precision
 from nnadapter.errors import BudgetError, NNAdapterError
 from nnadapter.records import dataclass, replace
 from nnadapter.session.session import InferenceSession
@@ -33,6 +34,8 @@ _MOVES = 8
 """Units tried near the solution, in each direction."""
 _SHARE_FOR_UNITS = 0.5
 """Part of the time limit for the damage of single units."""
+_GUESSED_GAINS = {Precision.W8A8: 2.0, Precision.W8A16: 1.25}
+"""Assumed speed of integers over 16-bit floats, if the search runs on another device."""
 _NOISE = 0.01
 """Smaller differences of times are not trusted."""
 _BORDER_SECONDS, _BORDER_BANDWIDTH = 50e-6, 4e9
@@ -142,7 +145,7 @@ class Search:
         try:
             with self.workshop.open(configuration) as session:
                 outputs = [session.run(None, feed) for feed in self.workshop.feeds]
-                seconds = self._seconds(session)
+                seconds = self._seconds(session, configuration)
         except NNAdapterError as error:
             measured = Measured(
                 configuration=configuration, seconds=math.inf, noise=math.inf, score=-math.inf, allowed=False,
@@ -179,8 +182,17 @@ class Search:
     def _permitted(self, configuration: Configuration) -> bool:
         return bool(self.workshop.able[np.arange(len(configuration)), list(configuration)].all())
 
-    def _seconds(self, session: InferenceSession) -> float:
-        """Return the time of a session, measured in turns with the CPU, so that a busy machine matters less."""
+    def _seconds(self, session: InferenceSession, configuration: Configuration) -> float:
+        """Return the time of a session, measured in turns with the CPU, so that a busy machine matters less.
+
+        On a stand-in, the gain of integers is guessed.
+        """
+        alternatives = [self.workshop.alternatives[at] for at in configuration]
+        stand_ins = {each.lane for each in alternatives if self.workshop.lanes[each.lane].stand_in is not None}
+        if any(each.way is not None for each in alternatives) and len(stand_ins) == 1:
+            gains = [1.0 if each.way is None else _GUESSED_GAINS.get(each.way.precision, 1.0) for each in alternatives]
+            floating = self.measured[self._floating_on(stand_ins.pop())].seconds
+            return floating * float(np.average(1 / np.array(gains), weights=self._work()))
         simulated = simulated_seconds(session, self.workshop.feeds)
         if simulated is not None:
             return simulated
