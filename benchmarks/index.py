@@ -84,7 +84,7 @@ BENCHMARKS = {
         "How fast and how exact are quantized networks?", "some minutes", "mobilenet --rounds 1", "openvino"
     ),
     "precision": Benchmark(
-        "How fast and how good are trained networks in the lower precisions of OpenVINO, ONNX Runtime and NNCF?",
+        "How fast and how good are trained networks in lower precision, beside OpenVINO, ONNX Runtime and NNCF?",
         "half an hour",
         "rapidocr-cls --samples 4 --calibration 2 --rounds 1 --turn 0 --ways 'OpenVINO float32,ONNX Runtime min-max'",
         "openvino",

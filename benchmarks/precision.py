@@ -1,9 +1,9 @@
-"""Networks with trained weights in lower precision, as OpenVINO, ONNX Runtime and NNCF make them: time and metric.
+"""Networks with trained weights in lower precision, as OpenVINO, ONNX Runtime, NNCF and nnadapter make them.
 
-All ways get the same samples for calibration. Times are of one sample, in turns. The drop is of the network's metric
-from float32 in ONNX Runtime, in points; a way keeps the budget if its drop is at most `--max-drop`. SQNR compares the
-outputs of the first samples with float32, in dB. The last table has the fastest way within the budget. Ways of NNCF
-are left out if it is not installed.
+All ways get the same samples for calibration; tuning gets those of the metric. Times are of one sample, in turns. The
+drop is of the network's metric from float32 in ONNX Runtime, in points; a way keeps the budget if its drop is at most
+`--max-drop`. SQNR compares the outputs of the first samples with float32, in dB. The last table has the fastest way
+within the budget. Ways of NNCF are left out if it is not installed.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ import openvino
 from onnxruntime.quantization import CalibrationDataReader, CalibrationMethod, QuantFormat, quantize_static
 from onnxruntime.quantization.shape_inference import quant_pre_process
 
+import nnadapter as nna
 from benchmarks.harness import Results, UsageError, interleaved, seconds_of, select
 from benchmarks.models.trained import NAMES, Array, Feed, Outputs, Trained, in_onnxruntime, packages_of, trained
 
@@ -55,10 +56,11 @@ class _Candidate(NamedTuple):
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of this benchmark."""
     parser.add_argument("networks", nargs="*", metavar="NETWORK", help=f"of {', '.join(NAMES)}")
-    parser.add_argument("--ways", help=f"some of {', '.join(_WAYS)}, with commas")
+    parser.add_argument("--ways", help=f"some of {', '.join(_NAMES)}, with commas")
     parser.add_argument("--samples", type=int, help="at most as many samples for the metric")
     parser.add_argument("--calibration", type=int, default=16, help="at most as many samples for calibration")
     parser.add_argument("--max-drop", type=float, default=0.5, help="budget in points of the metric")
+    parser.add_argument("--tune-seconds", type=float, default=240, help="limit of tuning")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--turn", type=float, default=0.1, help="seconds of a turn")
     parser.add_argument("--folder", type=Path, help="where trained weights are cached")
@@ -77,7 +79,7 @@ def run(options: argparse.Namespace, results: Results) -> None:
             results.note(f"{name} is left out: {missing[0]} is not installed")
             continue
         network = trained(name, options.folder, options.samples)
-        rows = list(_rows(network, _chosen_ways(options.ways), options, results))
+        rows = list(_rows(network, _chosen_ways(options), options, results))
         table = results.table(name)
         for row in rows:
             table.add(row)
@@ -87,11 +89,13 @@ def run(options: argparse.Namespace, results: Results) -> None:
         table.add(row)
 
 
-def _chosen_ways(names: str | None) -> dict[str, _Way]:
-    chosen = select(names.split(",") if names else [], _WAYS)
-    ways = {name: _WAYS[name] for name in chosen if not _WAYS[name].needs or find_spec(_WAYS[name].needs)}
+def _chosen_ways(options: argparse.Namespace) -> dict[str, _Way]:
+    """Return the ways that are asked for and whose packages are installed."""
+    every = _ways(options.max_drop, options.tune_seconds)
+    chosen = select(options.ways.split(",") if options.ways else [], every)
+    ways = {name: every[name] for name in chosen if not every[name].needs or find_spec(every[name].needs)}
     if not ways:
-        raise UsageError(f"{', '.join(chosen)}: {_WAYS[chosen[0]].needs} is not installed")
+        raise UsageError(f"{', '.join(chosen)}: {every[chosen[0]].needs} is not installed")
     return ways
 
 
@@ -232,6 +236,21 @@ def _weights_by_nncf(network: Trained) -> openvino.Model:
     return nncf.compress_weights(_openvino_model(network.model))
 
 
+def _by_quantize(network: Trained) -> onnx.ModelProto:
+    return nna.quantize(network.model, network.calibration, reduced=not _has_vnni())
+
+
+def _by_tune(network: Trained, max_drop: float, seconds: float) -> nna.TuneReport:
+    """Return a tuned model for OpenVINO, with the samples and the metric of the network."""
+    feeds, metric = list(network.samples), network.metric_of_feeds
+    return nna.tune(network.model, "openvino", feeds, metric=metric, max_drop=max_drop, seconds=seconds)
+
+
+def _in_session(report: nna.TuneReport) -> Run:
+    session = report.session()
+    return lambda feed: session.run(None, dict(feed))
+
+
 def _openvino_model(model: Any) -> openvino.Model:
     is_onnx = isinstance(model, onnx.ModelProto)
     return openvino.Core().read_model(model.SerializeToString()) if is_onnx else model
@@ -259,13 +278,23 @@ _METHODS: dict[str, Quantizer] = {
         "percentile": CalibrationMethod.Percentile,
     }.items()
 }
-_WAYS = {
-    "ONNX Runtime float32": _Way(_unchanged, in_onnxruntime),
-    _BASELINE: _Way(_unchanged, _FLOAT32_IN_OPENVINO),
-    "OpenVINO default": _Way(_unchanged, _in_openvino),
-    **{f"ONNX Runtime {name}": _Way(quantizer, in_onnxruntime) for name, quantizer in _METHODS.items()},
-    **{f"ONNX Runtime {name} in OpenVINO": _Way(quantizer, _in_openvino) for name, quantizer in _METHODS.items()},
-    "NNCF int8": _Way(_by_nncf, _in_openvino, "nncf"),
-    "NNCF int8 on ONNX": _Way(_by_nncf_on_onnx, _in_openvino, "nncf"),
-    "NNCF 8-bit weights": _Way(_weights_by_nncf, _in_openvino, "nncf"),
-}
+
+
+def _ways(max_drop: float, seconds: float) -> dict[str, _Way]:
+    """Return all ways; `max_drop` and `seconds` limit tuning."""
+    return {
+        "ONNX Runtime float32": _Way(_unchanged, in_onnxruntime),
+        _BASELINE: _Way(_unchanged, _FLOAT32_IN_OPENVINO),
+        "OpenVINO default": _Way(_unchanged, _in_openvino),
+        **{f"ONNX Runtime {name}": _Way(quantizer, in_onnxruntime) for name, quantizer in _METHODS.items()},
+        **{f"ONNX Runtime {name} in OpenVINO": _Way(quantizer, _in_openvino) for name, quantizer in _METHODS.items()},
+        "NNCF int8": _Way(_by_nncf, _in_openvino, "nncf"),
+        "NNCF int8 on ONNX": _Way(_by_nncf_on_onnx, _in_openvino, "nncf"),
+        "NNCF 8-bit weights": _Way(_weights_by_nncf, _in_openvino, "nncf"),
+        "nnadapter quantize in ONNX Runtime": _Way(_by_quantize, in_onnxruntime),
+        "nnadapter quantize in OpenVINO": _Way(_by_quantize, _in_openvino),
+        "nnadapter tune": _Way(partial(_by_tune, max_drop=max_drop, seconds=seconds), _in_session),
+    }
+
+
+_NAMES = tuple(_ways(0, 0))
