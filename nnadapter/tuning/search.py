@@ -69,10 +69,9 @@ class Found:
     """Why the search ended early; empty if it did not."""
 
     def predicted_seconds(self, measured: Measured) -> float:
-        """Return the time of a configuration in the additive model; as measured if there is none."""
-        return (
-            measured.seconds if self.choices is None else self.choices.total_seconds(np.array(measured.configuration))
-        )
+        """Return the time of a configuration in the additive model; as measured if the model lacks it."""
+        seconds = math.inf if self.choices is None else self.choices.total_seconds(np.array(measured.configuration))
+        return seconds if math.isfinite(seconds) else measured.seconds
 
     def damage_of(self, unit: int, alternative: int) -> float | None:
         """Return the noise of a unit alone, in an alternative or else in the one that was fastest for all units."""
