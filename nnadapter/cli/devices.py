@@ -24,8 +24,8 @@ from nnadapter.costs.calibration import Calibration, contents_of, is_calibrated,
 from nnadapter.costs.calibrator import ROUNDS
 from nnadapter.costs.calibrator import calibrate as measure
 from nnadapter.drivers.capability import Capability, DeviceInfo, MemoryStatistics, ModelForm, OperationSupport
-from nnadapter.drivers.registry import device_of, open_device, sources
-from nnadapter.drivers.selection import CPU, HOSTS, REFERENCE
+from nnadapter.drivers.registry import LANE, device_of, open_device, sources
+from nnadapter.drivers.selection import CPU, HOSTS, REFERENCE, select_one
 from nnadapter.errors import DeviceNotFoundError, InvalidOptionError, NNAdapterError, NotDelegatedError, describe
 from nnadapter.files.atomic_files import cache_folder, check_writable
 from nnadapter.ir.operand import ANY, DataType
@@ -114,6 +114,8 @@ def devices(name: str | None, as_json: bool) -> None:
         known_devices = nnadapter.devices()
         if name is not None:
             known_devices = _called(device_of(name), known_devices)
+            if LANE in name:
+                select_one(name, {})  # raises for a precision that the device lacks
         rows = [_plain(device) for device in known_devices] if as_json else []
     if as_json:
         click.echo(parameters.to_json(rows))

@@ -9,7 +9,7 @@ import click
 
 import nnadapter
 from nnadapter.cli import parameters
-from nnadapter.cli.command import ModelCommand
+from nnadapter.cli.command import MODELS, Command
 from nnadapter.options import Options
 from nnadapter.process.terminal import prints_to_stderr
 from nnadapter.quantization.calibration import RANGES
@@ -24,7 +24,7 @@ takes_data = click.option(
 )  # fmt: skip
 
 
-@click.command(cls=ModelCommand)
+@click.command(cls=Command, epilog=MODELS)
 @click.argument("model")
 @takes_data
 @click.option("-o", "--output", required=True, metavar="FILE", help="ONNX file to write.")
@@ -33,7 +33,10 @@ takes_data = click.option(
     type=parameters.OneOf([way.value for way in WAYS]),
     default=WAYS[0].value,
     show_default=True,
-    help="w8a8, w8a16: integer weights of 8 bits and activations of 8 or 16; w8, w4a16: only weights, of 8 or 4 bits.",
+    help=(
+        "w8a8, w8a16: integer weights of 8 bits and activations of 8 or 16; w8: only weights; w4a16: only weights of "
+        "matrix products, of 4 bits."
+    ),
 )
 @click.option(
     "--ranges",
@@ -62,9 +65,14 @@ takes_data = click.option(
 @click.option("--equalize", is_flag=True, help="Equalize the weights of consecutive convolutions first.")
 @click.option("--no-bias-correction", is_flag=True, help="Leave biases as they are.")
 @click.option(
+    "--float-results",
+    is_flag=True,
+    help="Leave results of convolutions in float32, which is more accurate; most engines then compute in float32.",
+)
+@click.option(
     "--every-operator",
     is_flag=True,
-    help="Quantize all operators on floats and their results, for devices that compute only on integers.",
+    help="Quantize all operators on floats, for devices that compute only on integers.",
 )
 @click.option(
     "--exclude",

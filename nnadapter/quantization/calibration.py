@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import onnx
 
-from nnadapter.errors import CalibrationDataError
 from nnadapter.ir.operand import Array
 from nnadapter.onnx.construction import copied, untyped
+from nnadapter.onnx.references import array_of
 from nnadapter.quantization.products import FloatModel
 from nnadapter.records import dataclass
 from nnadapter.session.session import InferenceSession
@@ -113,12 +113,12 @@ class _Collected:
         self._collector = HistogramCollector("percentile", False, _BINS, 128, _PERCENTILE, "same")
         self._peaks: Array | None = None
         self._has_channels = True
+        self.is_finite = True
 
-    def add(self, name: str, array: Array, axis: int) -> None:
-        if not np.isfinite(array).all():
-            raise CalibrationDataError(
-                f"value {name!r} is not finite for a sample of the data; remove the sample, or repair the model"
-            )
+    def add(self, array: Array, axis: int) -> None:
+        self.is_finite = self.is_finite and bool(np.isfinite(array).all())
+        if not self.is_finite:
+            return
         if array.size:
             self._collector.collect_value({"": array})
         if array.ndim and array.size and self._has_channels:
@@ -154,7 +154,7 @@ def distributions(
     feeds: Sequence[Mapping[str, Array]],
     advance: Callable[[], None] = lambda: None,
 ) -> dict[str, Distribution]:
-    """Run a model on the CPU and return the distributions of float values.
+    """Run a model on the CPU and return the distributions of float values, without those that are not always finite.
 
     Args:
         model: the model.
@@ -163,15 +163,16 @@ def distributions(
         advance: called after each feed.
 
     Raises:
-        CalibrationDataError: a value is not finite.
         NNAdapterError: the model cannot run.
     """
     collected = {name: _Collected() for name in axes}
+    defaults = {tensor.name: array_of(tensor) for tensor in model.model.graph.initializer if tensor.name in axes}
     inner = [name for name in axes if name not in {value.name for value in model.model.graph.input}]
     with InferenceSession(with_outputs(model.model, inner), devices="cpu") as session:
         for feed in feeds:
             results = dict(zip(inner, session.run(inner, feed), strict=True)) if inner else {}
+            values = {**defaults, **feed, **results}
             for name, axis in axes.items():
-                collected[name].add(name, results[name] if name in results else np.asarray(feed[name]), axis)
+                collected[name].add(np.asarray(values[name]), axis)
             advance()
-    return {name: values.distribution() for name, values in collected.items()}
+    return {name: values.distribution() for name, values in collected.items() if values.is_finite}

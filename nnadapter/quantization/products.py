@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -33,6 +33,8 @@ LEAST_OPSET = 13
 """First opset with a scale per channel."""
 WIDE_OPSET = 21
 """First opset with 16-bit and 4-bit integers, and with blocks."""
+_FIRST_IR_WITH_CONSTANTS = 4
+"""Before this version of the format, every initializer had to be an input as well."""
 PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 
 
@@ -54,9 +56,14 @@ class Product:
     input_axis: int = -1
     """Axis of the first activation that the weight sums over."""
     bias: str = ""
-    """Constant bias; empty if there is none."""
-    has_integer_bias: bool = True
-    """False if ONNX scales the bias, so that it stays floating."""
+    """Constant bias with an element per channel; empty if there is none."""
+    takes_bias: bool = False
+    """True if there is such a bias or room for one, and the op does not scale it."""
+
+    @property
+    def takes_divisors(self) -> bool:
+        """True if a vector on the last axis of the activation can be divided out of it: SmoothQuant."""
+        return self.op_type == "MatMul" or (self.op_type == "Gemm" and self.input_axis == 1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,6 +99,16 @@ class FloatModel:
             inferred = self.model
         values = (*inferred.graph.value_info, *inferred.graph.input, *inferred.graph.output)
         return {value.name: value.type.tensor_type.elem_type for value in values}
+
+    @cached_property
+    def sizes(self) -> frozenset[str]:
+        """Values computed only from sizes of other values."""
+        found: set[str] = set()
+        for node in self.model.graph.node:
+            operands = [name for name in node.input if name and name not in self.constants]
+            if node.op_type in ("Shape", "Size") or (operands and found.issuperset(operands)):
+                found.update(node.output)
+        return frozenset(found)
 
     @cached_property
     def opset(self) -> int:
@@ -134,10 +151,10 @@ class FloatModel:
             return self._matrix_product(node.name, left, right)
         if not self._is_weight(right):
             return None
-        bias = rest[0] if rest and self._is_weight(rest[0]) else ""
         attributes = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
         if node.op_type == "Gemm":
             is_transposed = bool(attributes.get("transB", 0))
+            bias = self._bias(rest, self.array(right).shape[0 if is_transposed else 1])
             return Product(
                 node=node.name,
                 op_type="Gemm",
@@ -146,10 +163,12 @@ class FloatModel:
                 channel_axis=0 if is_transposed else 1,
                 reduced_axis=1 if is_transposed else 0,
                 input_axis=0 if attributes.get("transA", 0) else 1,
-                bias=bias if bias and self.array(bias).ndim == 1 else "",
-                has_integer_bias=attributes.get("alpha", 1.0) == 1.0 and attributes.get("beta", 1.0) == 1.0,
+                bias=bias or "",
+                takes_bias=bias is not None and {attributes.get(name, 1.0) for name in ("alpha", "beta")} == {1.0},
             )
         is_plain = node.op_type == "Conv"
+        channels = self.array(right).shape[0] if is_plain else self.array(right).shape[1] * attributes.get("group", 1)
+        bias = self._bias(rest, channels)
         return Product(
             node=node.name,
             op_type=node.op_type,
@@ -158,8 +177,15 @@ class FloatModel:
             channel_axis=0 if is_plain else 1 if attributes.get("group", 1) == 1 else None,
             reduced_axis=1 if is_plain else 0,
             input_axis=1,
-            bias=bias,
+            bias=bias or "",
+            takes_bias=bias is not None,
         )
+
+    def _bias(self, rest: Sequence[str], channels: int) -> str | None:
+        """Return the name of a bias with an element per channel; empty without a bias, None for another one."""
+        name = rest[0] if rest else ""
+        fits = not name or (self._is_weight(name) and self.array(name).shape == (channels,))
+        return name if fits else None
 
     def _matrix_product(self, name: str, left: str, right: str) -> Product | None:
         if self._is_weight(right):
@@ -198,6 +224,12 @@ def read_float_model(source: ModelSource) -> FloatModel:
     if kind is SourceKind.MODULE:
         source = optional_part("torch_model_as_onnx")(source)
     loaded = load_model(optional_part("paddle_model_as_onnx")(source, Options()))
+    if loaded.ir_version < _FIRST_IR_WITH_CONSTANTS:
+        initialized = {tensor.name for tensor in loaded.graph.initializer}
+        inputs = [value for value in loaded.graph.input if value.name not in initialized]
+        del loaded.graph.input[:]
+        loaded.graph.input.extend(inputs)
+        loaded.ir_version = _FIRST_IR_WITH_CONSTANTS
     for node in _all_nodes(loaded.graph):
         if node.op_type in ("QuantizeLinear", "DequantizeLinear", "QLinearConv", "QLinearMatMul"):
             raise InvalidModelError(
@@ -232,9 +264,12 @@ def _optimized(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _named(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the model with unique node names, without the suffix that ONNX Runtime adds to a Gemm."""
     named = copied(model)
-    for node, name in zip(named.graph.node, node_names(named), strict=True):
-        node.name = name
+    names = node_names(named)
+    for node, name in zip(named.graph.node, names, strict=True):
+        original = name.removesuffix("/MatMulAddFusion")
+        node.name = name if original in names else original
     return named
 
 

@@ -16,9 +16,10 @@ from nnadapter.errors import InvalidOptionError, near_names
 from nnadapter.ir.operand import Array
 from nnadapter.onnx.construction import copied, initializer_of
 from nnadapter.onnx.graphs import captured_names
+from nnadapter.process.real_onnxruntime import onnxruntime
 from nnadapter.quantization.calibration import RANGES, Distribution, with_outputs
 from nnadapter.quantization.products import LEAST_OPSET, PRODUCTS, WIDE_OPSET, FloatModel, Product, flattened
-from nnadapter.records import dataclass
+from nnadapter.records import dataclass, replace
 from nnadapter.session.session import InferenceSession
 
 WAYS = (Precision.W8A8, Precision.W8A16, Precision.W8, Precision.W4A16)
@@ -46,8 +47,8 @@ class Way:
     reduced: bool = False
     """Weights use 7 of 8 bits, so that sums of two products fit 16 bits, as x86 processors without VNNI need."""
     results: bool = True
-    """Results are quantized as well, after an activation function that follows. Most engines compute on integers only
-    then.
+    """Results of convolutions are quantized as well, after an activation function that follows. Most engines compute
+    them on integers only then. Results of matrix products are quantized only if every operator is.
     """
     smooth: float = 0.0
     """Share of outliers that SmoothQuant moves from activations to weights of matrix products, 0 to 1; 0 for none.
@@ -66,7 +67,7 @@ class Way:
             raise InvalidOptionError(
                 f"ranges must be one of {', '.join(RANGES)}, got {self.ranges!r}{near_names(self.ranges, RANGES, '; ')}"
             )
-        if not 0 <= self.smooth <= 1:
+        if isinstance(self.smooth, bool) or not isinstance(self.smooth, (int, float)) or not 0 <= self.smooth <= 1:
             raise InvalidOptionError(f"smooth must be a number from 0 to 1, got {self.smooth!r}")
 
     @property
@@ -150,7 +151,12 @@ class QdqWriter:
     ) -> None:
         self.model, self.ways, self.values, self.bias_shifts = model, ways, values, bias_shifts
         self._fused = fused
-        self.products = {product.node: product for product in model.products if product.node in ways}
+        self.products = {
+            product.node: product
+            for product in model.products
+            if product.node in ways
+            and (not ways[product.node].quantizes_activations or values.keys() >= {*product.activations})
+        }
         self.nodes: list[onnx.NodeProto] = []
         self.initializers: dict[str, TensorProto] = {}
         self._made: dict[tuple[Any, ...], str] = {}
@@ -163,7 +169,7 @@ class QdqWriter:
         groups: dict[str, list[Product]] = {}
         for product in self.products.values():
             way = self.ways[product.node]
-            if way.smooth and way.quantizes_activations and product.weight and product.op_type in ("MatMul", "Gemm"):
+            if way.smooth and way.quantizes_activations and product.weight and product.takes_divisors:
                 groups.setdefault(product.activations[0], []).append(product)
         made = {
             name: smoothing(self.model, products, self.values[name], self.ways[products[0].node].smooth)
@@ -174,7 +180,7 @@ class QdqWriter:
     def write(self, node: onnx.NodeProto) -> None:
         """Append a node of the model, with quantized operands if it is one of the `ways`."""
         way, product = self.ways.get(node.name), self.products.get(node.name)
-        if way is None:
+        if way is None or (product is None and node.op_type in PRODUCTS):
             self.nodes.append(node)
             return
         changed = copied(node)
@@ -192,7 +198,8 @@ class QdqWriter:
             values, source = self.values[name], name
             if divisors is not None:
                 source, values = self._divided(name, divisors), _divided_values(values, divisors)
-            scaled = activation_scale(way, values, signed=position == 1)
+            smooth_way = way if divisors is None else replace(way, ranges="minmax")  # only the ends are known
+            scaled = activation_scale(smooth_way, values, signed=position == 1)
             node.input[position] = self.quantized(source, scaled)
             scale = scaled.scale
         if not product.weight:
@@ -273,7 +280,7 @@ class QdqWriter:
         rows = weight.reshape(1, -1) if axis is None else flattened(weight, axis)
         most = 63 if way.reduced else 127
         scales = np.abs(rows).max(axis=1, initial=0).astype(np.float64) / most
-        if bias is not None and scale is not None and product.has_integer_bias:
+        if bias is not None and scale is not None and product.takes_bias:
             least = np.abs(bias).astype(np.float64) / (scale * _MOST_BIAS)  # otherwise the bias exceeds 32 bits
             scales = np.maximum(scales, least if axis is not None else least.max(initial=0))
         scales = np.where(scales >= np.finfo(np.float32).tiny, scales, 1.0).astype(np.float32)
@@ -302,13 +309,13 @@ class QdqWriter:
     def _bias(self, product: Product, weight: Array) -> Array | None:
         """Return the bias with its correction; None if the product has none of its own."""
         shift = self.bias_shifts.get(product.node)
-        if product.op_type == "MatMul" or (not product.bias and shift is None):
+        if not product.takes_bias or (not product.bias and shift is None):
             return None
         bias = self.model.array(product.bias) if product.bias else np.zeros_like(shift)
         return bias if shift is None else (bias + shift).astype(np.float32)
 
     def _written_bias(self, product: Product, bias: Array, scale: float | None, scales: Array | None) -> str:
-        if scale is None or scales is None or not product.has_integer_bias:
+        if scale is None or scales is None or not product.takes_bias:
             return self._constant(f"{product.node}_bias", bias)
         steps = (np.float32(scale) * scales).astype(np.float32)
         steps = np.where(steps >= np.finfo(np.float32).tiny, steps, np.float32(1))
@@ -410,9 +417,12 @@ def quantized_results(model: FloatModel, ways: Mapping[str, Way]) -> dict[str, W
     """Return the values to quantize as results of nodes: those after an activation function, if one follows."""
     results: dict[str, Way] = {}
     outputs = {value.name for value in model.model.graph.output}
+    every = not ways.keys() <= {product.node for product in model.products}
     for node in model.model.graph.node:
         way = ways.get(node.name)
         if way is None or not way.results or not way.quantizes_activations:
+            continue
+        if not every and node.op_type in ("Gemm", "MatMul"):
             continue
         for name in filter(None, node.output):
             readers = model.readers.get(name, [])
@@ -458,20 +468,9 @@ def _reading(node: onnx.NodeProto, names: Mapping[str, str]) -> onnx.NodeProto:
 def _assembled(
     model: onnx.ModelProto, nodes: Sequence[onnx.NodeProto], initializers: Mapping[str, TensorProto]
 ) -> onnx.ModelProto:
-    assembled = type(model)()
-    for field in model.DESCRIPTOR.fields:
-        if field.name != "graph" and (field.is_repeated or model.HasField(field.name)):
-            value = getattr(model, field.name)
-            if field.is_repeated:
-                getattr(assembled, field.name).extend(value)
-            elif field.message_type is not None:
-                getattr(assembled, field.name).CopyFrom(value)
-            else:
-                setattr(assembled, field.name, value)
+    assembled = copied(model)
     graph = assembled.graph
-    graph.name, graph.doc_string = model.graph.name, model.graph.doc_string
-    for part in ("input", "output", "value_info", "sparse_initializer"):
-        getattr(graph, part).extend(getattr(model.graph, part))
+    del graph.node[:], graph.initializer[:]
     graph.node.extend(nodes)
     read = {name for node in nodes for name in chain(node.input, captured_names(node))}
     read.update(value.name for value in chain(graph.output, graph.input))
@@ -497,7 +496,7 @@ def bias_shifts(
     for node in wide.model.graph.node:
         writer.nodes.append(node)
         product = writer.products.get(node.name)
-        if product is None or product.op_type == "MatMul":
+        if product is None or not product.takes_bias:
             continue
         twin = copied(node)
         twin.name = twin.output[0] = f"{node.output[0]}_twin"
@@ -513,7 +512,9 @@ def bias_shifts(
     doubled = _assembled(wide.model, writer.nodes, writer.initializers)
     few = feeds[:: -(-len(feeds) // _SHIFT_SAMPLES)]
     sums: dict[str, Array] = {}
-    with InferenceSession(with_outputs(doubled, means.values()), devices="cpu") as session:
+    options = onnxruntime.SessionOptions()
+    options.add_session_config_entry("session.disable_quant_qdq", "1")  # integer kernels saturate on some processors
+    with InferenceSession(with_outputs(doubled, means.values()), options, devices="cpu") as session:
         for feed in few:
             found = session.run([*means.values()], feed)
             for name, mean in zip(means, found, strict=True):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nnadapter.drivers.capability import Precision
-from nnadapter.errors import InvalidModelError, InvalidOptionError
+from nnadapter.errors import InvalidModelError, InvalidOptionError, close_names
 from nnadapter.files.atomic_files import check_writable
 from nnadapter.onnx.files import save_model
 from nnadapter.onnx.signature import Signature, read_signature
@@ -53,7 +53,8 @@ def quantize(
         model: float model: path, bytes or `onnx.ModelProto`, or path of a Paddle model.
         data: sample inputs: a folder of .npz, .npy or pictures, such a file, an iterable of feeds, or a Ray dataset.
         out: file to write, atomically; None to only return the model.
-        precision: `w8a8`, `w8a16` (16-bit activations), `w8` or `w4a16` (only weights, of 8 or 4 bits).
+        precision: `w8a8`, `w8a16` (16-bit activations), `w8` (only weights), or `w4a16` (only weights of matrix
+            products).
         ranges: how ranges of activations are chosen: `minmax`, `percentile`, `entropy` or `mse`.
         per_channel: weights have a scale per output channel.
         symmetric: activations have their zero point in the middle.
@@ -61,7 +62,7 @@ def quantize(
         smooth: SmoothQuant's alpha for matrix products, 0 to 1; 0 for none.
         equalize: first equalize the weights of consecutive convolutions.
         correct_bias: shift biases so that the mean of each channel stays.
-        results: results of products are quantized as well, which most engines need to compute on integers. OpenVINO
+        results: results of convolutions are quantized as well, which most engines need to compute on integers. OpenVINO
             does not, and is more accurate without.
         every_operator: quantize all operators on floats, as devices need that compute only on integers.
         exclude: nodes to leave in float32: names, patterns with `*`, or op types.
@@ -87,10 +88,13 @@ def quantize(
         float_model = equalized(float_model)
     nodes = quantizable(float_model, way, every_operator=every_operator)
     chosen = [name for name, op_type in nodes.items() if not _is_excluded(name, op_type, exclude)]
+    _check_exclusions(float_model, exclude)
     if not chosen:
+        ops = "Gemm or MatMul" if way.precision is Precision.W4A16 else "Conv, ConvTranspose, Gemm or MatMul"
         raise InvalidModelError(
-            f"nothing can be quantized to {way.precision.value}: the model has no other float32 Conv, ConvTranspose, "
-            "Gemm or MatMul with a constant operand than those excluded; choose another precision, or exclude less"
+            f"nothing can be quantized to {way.precision.value}: the model has no {'other ' if nodes else ''}{ops} of "
+            f"float32 with constant weights{' than those excluded' if nodes else ''}; choose another precision, or "
+            "exclude less"
         )
     ways = dict.fromkeys(chosen, way)
     values = calibrate(float_model, ways, feeds, every_operator=every_operator, advance=advance)
@@ -134,7 +138,7 @@ def _float_values(model: FloatModel, node: onnx.NodeProto) -> list[str]:
     if node.op_type in _NOT_QUANTIZED or node.domain not in ("", "ai.onnx"):
         return []
     values = [name for name in (*node.input, *node.output) if name and name not in model.constants]
-    return [name for name in values if model.dtypes.get(name) == 1]
+    return [name for name in values if model.dtypes.get(name) == 1 and name not in model.sizes]
 
 
 def calibrate(
@@ -158,6 +162,16 @@ def calibrate(
         if every_operator:
             axes.update((name, 1) for name in _float_values(model, node) if name not in axes)
     return distributions(model, axes, feeds, advance) if axes else {}
+
+
+def _check_exclusions(model: FloatModel, patterns: Collection[str]) -> None:
+    nodes = model.model.graph.node
+    for pattern in (patterns,) if isinstance(patterns, str) else patterns:
+        if not any(_is_excluded(node.name, node.op_type, [pattern]) for node in nodes):
+            names = [*dict.fromkeys((*(node.name for node in nodes), *(node.op_type for node in nodes)))]
+            raise InvalidOptionError(
+                f"exclude has {pattern!r}, which is no node or op type; {close_names(pattern, names)}"
+            )
 
 
 def _is_excluded(name: str, op_type: str, patterns: Collection[str]) -> bool:

@@ -109,7 +109,7 @@ def _from_file(file: Path, signature: Signature) -> Iterator[tuple[str, Any, Any
         loaded = np.load(file, allow_pickle=False)
         arrays = dict(loaded) if isinstance(loaded, np.lib.npyio.NpzFile) else loaded
     except (OSError, ValueError, EOFError, BadZipFile, MemoryError) as error:
-        raise CalibrationDataError(f"{place} cannot be read: {error}; write it with numpy.save or savez") from error
+        raise CalibrationDataError(f"{place} cannot be read as numbers; write it with numpy.save or savez") from error
     if isinstance(arrays, dict):
         yield from _feeds_in(arrays, place, signature)
     else:
@@ -154,9 +154,15 @@ def _checked(place: str, feed: Any, signature: Signature) -> Feed:
             name=str(unknown),
         )
     try:
-        return signature.check_feed(feed)
+        checked = signature.check_feed(feed)
     except InvalidInputError as error:
         raise CalibrationDataError(f"{place} does not fit the model: {error}", name=error.name) from error
+    for name, array in checked.items():
+        if isinstance(array, np.ndarray) and array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise CalibrationDataError(
+                f"input {name!r} of {place} is not finite; repair or remove the sample", name=name
+            )
+    return checked
 
 
 def held_out(count: int, least: int = 10) -> tuple[list[int], list[int]]:

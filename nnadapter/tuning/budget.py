@@ -57,13 +57,18 @@ class Budget:
             return sqnr(outputs, reference)
         try:
             value = self.metric([list(arrays) for arrays in outputs], list(items))
-            number = float(np.mean(value)) if np.ndim(value) else float(value)
+            shape = np.shape(value)
+            number = float(np.mean(value))
         except FAILURES as error:
             name = getattr(self.metric, "__name__", "metric")
             raise MetricError(
                 f"metric {name!r} raised {type(error).__name__}: {error}; it gets the outputs of {len(items)} samples, "
                 "a list of arrays each, and the items of the data"
             ) from error
+        if shape not in ((), (len(items),)):
+            raise MetricError(
+                f"the metric returned {list(shape)} numbers for {len(items)} samples; return one, or one each"
+            )
         if not math.isfinite(number):
             raise MetricError(f"the metric returned {number}, expected a finite number")
         return number

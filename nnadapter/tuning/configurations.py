@@ -11,7 +11,7 @@ import numpy as np
 
 from nnadapter.drivers.capability import ComputePrecision, Precision
 from nnadapter.drivers.registry import open_device
-from nnadapter.drivers.selection import CPU, DeviceRequest, named_requests
+from nnadapter.drivers.selection import CPU, DeviceRequest, named_requests, requests_of
 from nnadapter.errors import RulesError
 from nnadapter.ir.operand import Array
 from nnadapter.onnx.graphs import read_graph
@@ -88,7 +88,7 @@ def lanes_of(
     searched on this device. Raises as `InferenceSession`.
     """
     lanes: list[Lane] = []
-    named_devices = dict(named_requests(requests))
+    named_devices = dict(named_requests(requests_of(requests)))
     cpu_options = named_devices.pop(CPU, None)
     for name, options in (*named_devices.items(), (CPU, cpu_options or {})):
         base, _, named = name.partition("@")
@@ -373,7 +373,7 @@ class Workshop:
 
 
 def run_seconds(sessions: Sequence[InferenceSession], feeds: Sequence[Mapping[str, Array]]) -> list[float]:
-    """Return the time of a few feeds per session, in turns; the sum over feeds of the median run."""
+    """Return the time of a feed per session: the mean over a few feeds of the median of runs in turns."""
     chosen = _timed(feeds)
     for session in sessions:
         for feed in chosen:
@@ -388,11 +388,11 @@ def run_seconds(sessions: Sequence[InferenceSession], feeds: Sequence[Mapping[st
                 of_feed.append(time.perf_counter() - begun)
         if number + 1 >= _LEAST_ROUNDS and time.perf_counter() - started > _TIMING_S * len(sessions):
             break
-    return [sum(float(np.median(of_feed)) for of_feed in times) for times in turns]
+    return [float(np.mean([np.median(of_feed) for of_feed in times])) for times in turns]
 
 
 def simulated_seconds(session: InferenceSession, feeds: Sequence[Mapping[str, Array]]) -> float | None:
-    """Return the time of the same feeds, with simulated segments by their own clock; None without such segments."""
+    """Return the mean time of the same feeds, with simulated segments by their clock; None without such segments."""
     total = 0.0
     for feed in _timed(feeds):
         session.run(None, feed)
@@ -402,7 +402,7 @@ def simulated_seconds(session: InferenceSession, feeds: Sequence[Mapping[str, Ar
         for step in session.provenance.steps:
             clock = clocks.get(step.segment)
             total += clock / 1e6 if isinstance(clock, (int, float)) else step.seconds
-    return total
+    return total / len(_timed(feeds))
 
 
 def _timed(feeds: Sequence[Mapping[str, Array]]) -> Sequence[Mapping[str, Array]]:

@@ -62,7 +62,7 @@ class ParetoPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TuneReport:
-    """Result of `nnadapter.tune`. Times are of a few samples together, in seconds."""
+    """Result of `nnadapter.tune`. Times are seconds per sample."""
 
     budget: str
     baseline: float
@@ -152,6 +152,9 @@ class TuneReport:
         yield from (f"not possible: {failure}" for failure in self.failures)
         if self.output:
             yield f"written: {self.output}"
+            if self.output.endswith(".plan.json"):
+                model, _, plan = self.output.partition(" and ")
+                yield f"run it with: nnadapter run {model} -d {','.join(self.devices)} --plan {plan}"
         if self.command:
             yield f"repeat it with: {self.command}"
 

@@ -36,6 +36,8 @@ _SHARE_FOR_UNITS = 0.5
 """Part of the time limit for the damage of single units."""
 _GUESSED_GAINS = {Precision.W8A8: 2.0, Precision.W8A16: 1.25}
 """Assumed speed of integers over 16-bit floats, if the search runs on another device."""
+_FOR_HELD_OUT = 2
+"""Evaluations reserved for held-out samples, if there are more than twice as many."""
 _NOISE = 0.01
 """Smaller differences of times are not trusted."""
 _BORDER_SECONDS, _BORDER_BANDWIDTH = 50e-6, 4e9
@@ -78,6 +80,12 @@ class Found:
         if (unit, alternative) in self.damage_alone:
             return self.damage_alone[unit, alternative]
         return next((noise for (at, _), noise in self.damage_alone.items() if at == unit), None)
+
+    def gains(self, unit: int, floating: int) -> bool:
+        """Return whether any alternative of a unit is faster than a floating one, in the additive model."""
+        return self.choices is not None and bool(
+            self.choices.seconds[unit].min() < self.choices.seconds[unit, floating] * (1 - _NOISE)
+        )
 
     def saved_seconds(self, unit: int, floating: int, alternative: int) -> float:
         """Return the time that a unit saves over a floating alternative, in the additive model."""
@@ -217,13 +225,13 @@ class Search:
                     choices = self._choices(uniform, saved, alone)
                     solved = self._bisect(choices)
                     self._move(choices, in_place)
-            self.best()
         except _OutOfLimitError as limit:
             stopped = str(limit)
         except KeyboardInterrupt:
             if not any(measured.allowed for measured in self.measured.values()):
                 raise
             stopped = "it was interrupted"
+        self.best()
         return Found(
             bound=math.inf if solved is None else solved.bound,
             damage_alone=alone,
@@ -236,10 +244,9 @@ class Search:
         """Return the fastest allowed configuration. Raises BudgetError if none was found."""
         allowed = self.allowed()
         if not allowed:
-            tried = [found for found in self.measured.values() if not found.failure and found.noise > 0]
-            reached = (
-                f"the best of {len(tried)} reached {max(found.score for found in tried):.4g}" if tried else "none ran"
-            )
+            ran = [found for found in self.measured.values() if not found.failure]
+            scores = [found.score for found in ran if self._permitted(found.configuration)]
+            reached = f"the best of {len(scores)} reached {max(scores):.4g}" if scores else "none ran"
             raise BudgetError(
                 f"no configuration that the rules permit keeps {self.budget}: {reached}, the float model has "
                 f"{self.baseline:.4g}; allow a larger drop, or leave rules out"
@@ -250,8 +257,13 @@ class Search:
         """Return the allowed configurations, fastest first."""
         return sorted((found for found in self.measured.values() if found.allowed), key=lambda found: found.seconds)
 
+    def has_evaluations(self, reserved: int) -> bool:
+        """Return whether more evaluations than those reserved are left."""
+        limit = self._max_evaluations
+        return limit is None or self.evaluations < (limit - reserved if limit > 2 * reserved else limit)
+
     def _check_limits(self) -> None:
-        if self._max_evaluations is not None and self.evaluations >= self._max_evaluations:
+        if not self.has_evaluations(_FOR_HELD_OUT):
             raise _OutOfLimitError(f"it reached {self.evaluations} evaluations")
         if self._deadline is not None and time.perf_counter() > self._deadline:
             raise _OutOfLimitError(f"it reached its time limit after {time.perf_counter() - self._began:.0f} s")

@@ -35,6 +35,8 @@ MOST_SAMPLES = 128
 _CALIBRATION = 32
 """Samples from which ranges are taken."""
 _FINALISTS = 3
+_SHARE_TO_SEARCH = 0.85
+"""Part of the time limit for the search; the rest is for the comparison in turns."""
 _MOST_SHAPES = 8
 
 
@@ -111,7 +113,8 @@ def tune(
         baseline = math.inf if metric is None else budget.score(reference, reference, items)
         search = Search(
             workshop, budget, items, reference, baseline, host,
-            max_evaluations=max_evaluations, deadline=None if seconds is None else started + seconds, report=progress,
+            max_evaluations=max_evaluations, deadline=None if seconds is None else started + _SHARE_TO_SEARCH * seconds,
+            report=progress,
         )  # fmt: skip
         search.measure_baseline()
         found = search.run()
@@ -149,7 +152,7 @@ class _Final:
         self._outside_reference: Outputs = [host.run(None, feed) for feed in self._outside_feeds]
         self._cpu = self._uniform(lambda lane: lane.name == CPU)
         self._times = self._timed()
-        self._outside_scores: dict[Configuration, float] = {}
+        self._outside_scores: dict[Configuration | None, float] = {}
         self._verified: dict[Configuration, Measured] = {}
 
     def report(self, seconds: float, samples: int) -> TuneReport:
@@ -169,12 +172,12 @@ class _Final:
             baseline=search.baseline,
             achieved=measured.score,
             drop=self._drop(measured),
-            held_out_baseline=self._outside_score(None),
+            held_out_baseline=self._outside_score(None) if self._outside else None,
             held_out=self._outside_score(best),
             time=self._times[best],
             cpu_time=self._times[self._cpu],
             float_time=min((self._times[each] for each in floats if each != self._cpu), default=self._times[self._cpu]),
-            bound=bound,
+            bound=self._times[best] * (bound / predicted if 0 < bound < math.inf else 1.0),
             gap=predicted / bound - 1 if 0 < bound < math.inf else 0.0,
             evaluations=search.evaluations,
             trials=search.trials,
@@ -184,7 +187,7 @@ class _Final:
             units=tuple(self._units(best)),
             pareto=self._pareto(best),
             stopped=found.stopped,
-            failures=tuple(each.failure for each in search.measured.values() if each.failure),
+            failures=tuple(dict.fromkeys(each.failure for each in search.measured.values() if each.failure)),
             model=model,
             requests=workshop.requests(best),
             options=workshop.options(best, model),
@@ -196,11 +199,14 @@ class _Final:
         chosen = list(dict.fromkeys([self._cpu, *fastest, *floats]))
         if any(lane.stand_in is not None for lane in self._workshop.lanes):
             return {each: self._search.measured[each].seconds for each in chosen}
-        sessions = [self._workshop.open(each) for each in chosen]
+        sessions: list[InferenceSession] = []
         try:
+            sessions += [self._workshop.open(each) for each in chosen]
             feeds = self._workshop.feeds
             clocks = [simulated_seconds(session, feeds) for session in sessions]
             times = run_seconds(sessions, feeds)
+        except KeyboardInterrupt:
+            return {each: self._search.measured[each].seconds for each in chosen}
         finally:
             for session in sessions:
                 session.close()
@@ -231,7 +237,8 @@ class _Final:
         if not self._outside:
             return True
         baseline, score = self._outside_score(None), self._outside_score(configuration)
-        assert baseline is not None and score is not None, "there are held-out samples"
+        if baseline is None or score is None:
+            return True
         if self._budget.metric is None:
             return self._budget.allows(baseline, score)
         inside, outside = len(self._search.items), len(self._outside)
@@ -242,19 +249,24 @@ class _Final:
         return self._budget.allows(total, achieved)
 
     def _outside_score(self, configuration: Configuration | None) -> float | None:
-        """Return the score on held-out samples; of the float32 model for None. None without held-out samples."""
-        if not self._outside:
+        """Return the score on held-out samples, for None of the float32 model.
+
+        Returns None without held-out samples, and if no evaluation is left.
+        """
+        if configuration in self._outside_scores:
+            return self._outside_scores[configuration]
+        if configuration is None and self._budget.metric is None:
+            return math.inf
+        if not self._outside or not self._search.has_evaluations(reserved=0):
             return None
-        items = [sample.item for sample in self._outside]
-        if configuration is None:
-            if self._budget.metric is None:
-                return math.inf
-            return self._budget.score(self._outside_reference, self._outside_reference, items)
-        if configuration not in self._outside_scores:
+        self._search.evaluations += 1
+        outputs = self._outside_reference
+        if configuration is not None:
             with self._workshop.open(configuration, on_stand_in=False) as session:
-                outputs: Outputs = [session.run(None, feed) for feed in self._outside_feeds]
-            self._outside_scores[configuration] = self._budget.score(outputs, self._outside_reference, items)
-        return self._outside_scores[configuration]
+                outputs = [session.run(None, feed) for feed in self._outside_feeds]
+        score = self._budget.score(outputs, self._outside_reference, [sample.item for sample in self._outside])
+        self._outside_scores[configuration] = score
+        return score
 
     def _drop(self, measured: Measured) -> float:
         if self._budget.metric is None:
@@ -289,8 +301,9 @@ class _Final:
         if not self._workshop.units[unit].products:
             return "nothing to quantize"
         alone = self._found.damage_of(unit, at)
-        if alone is None:
-            return "no quantized alternative is faster within the budget"
+        floating = self._workshop.floating(self._workshop.alternatives[at].lane)
+        if alone is None or not self._found.gains(unit, floating):
+            return "quantized, it is no faster"
         if not math.isfinite(alone):
             return "quantized, the outputs are not finite or the device fails"
         return f"alone it lowers the SQNR to {signal_to_noise(alone):.1f} dB"

@@ -183,6 +183,43 @@ def test_search_on_another_device_is_verified_on_the_named_one(data):
     assert sqnr(got, host_outputs(network(planted=2), data)) >= 25
 
 
+def test_interrupt_of_the_comparison_keeps_the_best(data):
+    def interrupt(text):
+        if "in turns" in text:
+            import nnadapter.tuning.tune as module
+
+            real = module.run_seconds
+
+            def stop(*arguments):
+                module.run_seconds = real
+                raise KeyboardInterrupt
+
+            module.run_seconds = stop
+
+    report = nna.tune(network(), NPU, data, max_drop=30, progress=interrupt)
+    assert report.achieved >= 30
+
+
+def test_metric_runs_are_counted_and_bounded(data):
+    for limit in (1, 3, 8):
+        calls = []
+        report = nna.tune(
+            network(), NPU, data, lambda outputs, items, calls=calls: len(calls.append(1) or [1]), max_evaluations=limit
+        )
+        assert len(calls) <= report.evaluations <= limit
+
+
+def test_time_is_of_one_sample(data):
+    npu = ("fake_npu@float32", {**NPU[1], "peak_gflops": 1000.0})
+    few, many = (nna.tune(network(), npu, samples, max_drop=90) for samples in (data[:1], data))
+    assert few.devices == many.devices == ("fake_npu@float32",)
+    with few.session() as session:
+        session.run(None, data[0])
+        (segment,) = session.report().segments
+    for report in (few, many):
+        assert report.time == pytest.approx(segment.facts["simulated_us"] / 1e6, rel=0.01)
+
+
 class TestRules:
     def test_node_pinned_to_a_precision_keeps_it(self, data):
         rules = nna.Rules(pins=(nna.Pin(precision="float32", name="*"),))
@@ -196,8 +233,9 @@ class TestRules:
 
     def test_budget_that_rules_make_impossible(self, data):
         rules = nna.Rules(pins=(nna.Pin(precision="w8a8", op_type="Conv"),))
-        with pytest.raises(errors.BudgetError, match="the best of .* reached"):
-            nna.tune(network(planted=2), NPU, data, max_drop=60, rules=rules)
+        for limit in (None, 6):
+            with pytest.raises(errors.BudgetError, match="the best of .* reached|none ran"):
+                nna.tune(network(planted=2), NPU, data, max_drop=60, rules=rules, max_evaluations=limit)
 
     def test_rule_without_nodes_is_refused(self, data):
         rules = nna.Rules(bans=(nna.Ban(precision="w8a8", op_type="Softmax"),))
@@ -211,8 +249,9 @@ class TestBadUse:
         [
             (lambda outputs, items: 1 / 0, "raised ZeroDivisionError"),
             (lambda outputs, items: float("nan"), "returned nan"),
-            (lambda outputs, items: "good", "raised ValueError"),
+            (lambda outputs, items: "good", "raised (ValueError|TypeError)"),
             (lambda outputs, items: None, "raised TypeError"),
+            (lambda outputs, items: [1.0], "for 10 samples"),
         ],
     )
     def test_broken_metric(self, data, metric, text, tmp_path):
@@ -244,3 +283,5 @@ class TestBadUse:
     def test_unknown_device(self, data):
         with pytest.raises(errors.DeviceNotFoundError):
             nna.tune(network(), "fake_tpu", data)
+        with pytest.raises(errors.InvalidOptionError, match="w8a8"):
+            nna.tune(network(), "fake_npu@w8a8", data)
