@@ -98,9 +98,7 @@ def element_differences(got: Array, expected: Array, tolerance: Tolerance) -> Di
             scale = max(1.0, float(size[np.isfinite(size)].max(initial=0.0))) if tolerance.scaled else 1.0
             allowed = tolerance.absolute * scale + tolerance.relative * size
         return Differences(
-            absolute=off,
-            relative=np.where(size > 0, _over(off, size), 0.0),
-            tolerances=_over(off, allowed),
+            absolute=off, relative=np.where(size > 0, _over(off, size), 0.0), tolerances=_over(off, allowed)
         )
 
 

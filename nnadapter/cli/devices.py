@@ -65,10 +65,7 @@ def check_health(device: DeviceInfo) -> Health:
     feed = {"x": np.arange(4, dtype=np.float32), "y": np.full(4, 0.5, np.float32)}
     started = perf_counter()
     try:
-        with (
-            warnings.catch_warnings(),
-            InferenceSession(model, devices=device.name, options=_OPTIONS) as session,
-        ):
+        with warnings.catch_warnings(), InferenceSession(model, devices=device.name, options=_OPTIONS) as session:
             warnings.simplefilter("ignore")
             (first,) = session.run(None, feed)
             between = perf_counter()

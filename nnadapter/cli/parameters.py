@@ -468,8 +468,7 @@ def values_of(sources: Mapping[str, str]) -> dict[str, Any]:
         value = _load(name, source) if Path(source).suffix == ".npy" else number_of(source)
         if value is None and source != RANDOM:
             raise InvalidInputError(
-                f"input {name!r} is {source!r}, expected a .npy file, a number, true, false or random",
-                name=name,
+                f"input {name!r} is {source!r}, expected a .npy file, a number, true, false or random", name=name
             )
         values |= {} if value is None else {name: value}
     return values

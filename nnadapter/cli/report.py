@@ -121,9 +121,7 @@ _ENDINGS = dict.fromkeys(form.endings[0] for form in FORMATS.values())
 )  # fmt: skip
 @click.option("--save-plan", metavar="FILE", help="Write the device of every node to FILE, for --plan.")
 @click.option(
-    "--save-segments",
-    metavar="DIR",
-    help="Write each segment to the folder DIR, as an ONNX file that runs on its own.",
+    "--save-segments", metavar="DIR", help="Write each segment to the folder DIR, as an ONNX file that runs on its own."
 )
 @takes_gates
 @click.option(

@@ -398,16 +398,7 @@ _ZERO_ONLY = frozenset({DataType.INT32})
 """Types for which ONNX requires zero point 0."""
 
 
-_LINEAR = frozenset(
-    {
-        DataType.INT4,
-        DataType.INT8,
-        DataType.INT16,
-        DataType.UINT4,
-        DataType.UINT8,
-        DataType.UINT16,
-    }
-)
+_LINEAR = frozenset({DataType.INT4, DataType.INT8, DataType.INT16, DataType.UINT4, DataType.UINT8, DataType.UINT16})
 """Types of QuantizeLinear and DequantizeLinear."""
 
 

@@ -480,10 +480,7 @@ def _assembled(
 
 
 def bias_shifts(
-    model: FloatModel,
-    ways: Mapping[str, Way],
-    values: Mapping[str, Distribution],
-    feeds: Sequence[Mapping[str, Array]],
+    model: FloatModel, ways: Mapping[str, Way], values: Mapping[str, Distribution], feeds: Sequence[Mapping[str, Array]]
 ) -> dict[str, Array]:
     """Return a correction of the bias per quantized product that keeps the mean of each channel.
 

@@ -262,8 +262,7 @@ def batches_of(signature: Signature, columns: Mapping[str, str], arrays: Mapping
             is_batch = check_row(value, columns[name], shape)
             if batch_flags.setdefault(name, is_batch) != is_batch:
                 raise InvalidInputError(
-                    f"rows of column {columns[name]!r} differ in rank, so some fill input {name!r} entirely",
-                    name=name,
+                    f"rows of column {columns[name]!r} differ in rank, so some fill input {name!r} entirely", name=name
                 )
         batch_flags.setdefault(name, True)
     return batch_flags

@@ -246,7 +246,7 @@ class _Binder:
                 raise self._error(
                     f"{self._rules.entry_location(pin)} pins {self._called(atoms[0], pin)} to {pin.target}, "
                     f"which is not one of the devices {self._described_devices(pin)}; name it as a device, or leave "
-                    "the rule out",
+                    "the rule out"
                 )
             for atom in atoms:
                 other = (precisions_by_atom if pin.device is None else pins_by_atom).setdefault(atom, pin)
@@ -278,7 +278,7 @@ class _Binder:
             if ban is not None:
                 raise self._error(
                     f"{self._rules.entry_location(pin)} and {self._rules.entry_location(ban)} contradict each other: "
-                    f"{self._called(atom, pin)} is pinned to {device!r} and banned from it; change one of them",
+                    f"{self._called(atom, pin)} is pinned to {device!r} and banned from it; change one of them"
                 )
             verdict = verdicts[device][atom]
             if isinstance(verdict, Unsupported):
@@ -302,7 +302,7 @@ class _Binder:
                     raise self._error(
                         f"{self._rules.entry_location(ban)} leaves {self._called(atom, ban)} without a device: it is "
                         f"banned from {device!r}, and no other supports it"
-                        f"{f' ({alternatives})' if alternatives else ''}; narrow the ban",
+                        f"{f' ({alternatives})' if alternatives else ''}; narrow the ban"
                     )
 
     def effect(self, rule: Pin | Ban) -> RuleEffect:

@@ -352,10 +352,7 @@ def _prepared(source: ModelPlanSource, chosen: BranchSelection | None) -> Prepar
 
 
 def _plan_source(
-    model: ModelSource,
-    setting: Setting,
-    options: Options,
-    session_options: onnxruntime.SessionOptions | None,
+    model: ModelSource, setting: Setting, options: Options, session_options: onnxruntime.SessionOptions | None
 ) -> ModelPlanSource:
     try:
         make = ModelPlanSource if options.verify is None else with_checks(ModelPlanSource, options)

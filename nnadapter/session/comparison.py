@@ -668,11 +668,7 @@ def _each_feed(
 
 
 def _tolerances(
-    source: ModelSource,
-    session: InferenceSession,
-    feed: Mapping[str, Any],
-    relative: float,
-    absolute: float,
+    source: ModelSource, session: InferenceSession, feed: Mapping[str, Any], relative: float, absolute: float
 ) -> Tolerances:
     outputs = session.get_outputs()
     names, quantized = frozenset(output.name for output in outputs), frozenset[str]()

@@ -59,7 +59,7 @@ _STRUCTURES = {
     "program_memory:pointer memory:pointer streams:pointer serialization:pointer clone_with_constants:pointer",
 }
 _UNIONS = {
-    "AttributeValue": "boolean:i32 integer:i64 real:f64 string:text integers:pointer reals:pointer strings:pointer",
+    "AttributeValue": "boolean:i32 integer:i64 real:f64 string:text integers:pointer reals:pointer strings:pointer"
 }
 _FUNCTIONS = {
     "open_device": "status text pointer pointer",

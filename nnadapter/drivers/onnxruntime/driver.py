@@ -49,7 +49,7 @@ class _Packed(NamedTuple):
 
 
 _PACKED: Mapping[tuple[str, str], tuple[_Packed, ...]] = {
-    (MICROSOFT, "MultiHeadAttention"): (_Packed(0, 5, "queries, keys and values"), _Packed(1, 5, "keys and values")),
+    (MICROSOFT, "MultiHeadAttention"): (_Packed(0, 5, "queries, keys and values"), _Packed(1, 5, "keys and values"))
 }
 
 

@@ -65,12 +65,7 @@ def options_of(abilities: frozenset[str], properties: frozenset[str]) -> tuple[O
             choices=tuple(_HINTS),
             help="Goal of the engine's optimization: latency of one run, or throughput of many.",
         ),
-        Option(
-            name="switched_off",
-            default=(),
-            help="ONNX op types to refuse (Resize, Erf).",
-            affects_speed=False,
-        ),
+        Option(name="switched_off", default=(), help="ONNX op types to refuse (Resize, Erf).", affects_speed=False),
     )
 
 

@@ -85,11 +85,7 @@ def _same(types: Any, result: OperandType) -> Callable[..., Any]:
     return lambda x, finish: [x]
 
 
-FUNCTIONS: Mapping[str, Callable[..., Any]] = {
-    "QUANTIZE": _quantize,
-    "DEQUANTIZE": _dequantize,
-    "STORAGE_CAST": _same,
-}
+FUNCTIONS: Mapping[str, Callable[..., Any]] = {"QUANTIZE": _quantize, "DEQUANTIZE": _dequantize, "STORAGE_CAST": _same}
 """Operation type -> factory of its function from input types and result type."""
 
 

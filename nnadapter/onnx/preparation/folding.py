@@ -392,14 +392,7 @@ _UNKNOWN_SIZE_BYTES = 1 << 20
 
 _SELECTING = frozenset(("NonZero", "Unique", "Compress"))
 _NEVER_FOLDED = frozenset(
-    [
-        "RandomNormal",
-        "RandomNormalLike",
-        "RandomUniform",
-        "RandomUniformLike",
-        "Multinomial",
-        "Bernoulli",
-    ]
+    ["RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"]
 )
 _DEQUANTIZING = "DequantizeLinear"
 """Folded on request only: it is fused into integer operations."""

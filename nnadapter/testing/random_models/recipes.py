@@ -547,9 +547,7 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
         "GRU": Recipe(operands=recurrent, attributes=recurrent_attributes("GRU")),
         "INSTANCE_NORMALIZATION": Recipe(operands=per_channel),
         "LAYER_NORMALIZATION": Recipe(
-            operands=spread_behind,
-            attributes=attributes.late_axis,
-            sound=spread(axes_behind),
+            operands=spread_behind, attributes=attributes.late_axis, sound=spread(axes_behind)
         ),
         "LINEAR_ATTENTION": Recipe(operands=linear_attention, attributes=linear_attention_attributes),
         "LOCAL_RESPONSE_NORMALIZATION": Recipe(attributes=attributes.response),
