@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import shlex
 import sys
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +13,11 @@ import click
 import nnadapter
 from nnadapter.cli import parameters
 from nnadapter.cli.command import NO, Failure, ModelCommand
-from nnadapter.cli.quantize import takes_data
+from nnadapter.cli.quantize import takes_data, takes_max_samples
 from nnadapter.errors import describe
 from nnadapter.options import Options
 from nnadapter.process.terminal import prints_to_stderr
 from nnadapter.records import replace
-from nnadapter.tuning.tune import MOST_SAMPLES
 
 
 @click.command(cls=ModelCommand)
@@ -28,53 +26,36 @@ from nnadapter.tuning.tune import MOST_SAMPLES
 @parameters.takes_options
 @takes_data
 @click.option(
-    "--metric",
-    metavar="FILE.py:FUNCTION",
-    help=(
-        "Function of the outputs (a list of arrays per sample) and of the items of the data (the arrays of an .npz "
-        "file, or the path of another file). It returns a number or one per sample; larger is better. Default: the "
-        "distance to the float32 outputs."
-    ),
-)
+    "--metric", metavar="FILE.py:FUNCTION",
+    help=("Function of the outputs (a list of arrays per sample) and of the items of the data (the arrays of an .npz "
+"file, or the path of another file). It returns a number or one per sample; larger is better. Default: the distance to "
+"the float32 outputs."),
+)  # fmt: skip
 @click.option(
-    "--max-drop",
-    metavar="X[%]",
-    help=(
-        "Largest drop of the metric, or of its share with %  [default: 1%]. Without a metric, the least SQNR of the "
-        "worst output in dB  [default: 20]."
-    ),
-)
+    "--max-drop", metavar="X[%]",
+    help=("Largest drop of the metric, or of its share with %  [default: 1%]. Without a metric, the least SQNR of the "
+"worst output in dB  [default: 20]."),
+)  # fmt: skip
 @click.option(
-    "-o",
-    "--output",
-    metavar="FILE",
+    "-o", "--output", metavar="FILE",
     help="File to write: FILE.onnx for the QDQ model, otherwise a compiled model for `nnadapter run`.",
-)
+)  # fmt: skip
 @click.option("--report", "page", metavar="FILE.html", help="Page to write with a chart of time against drop.")
 @click.option(
     "--max-evaluations", type=click.IntRange(min=1), metavar="N", help="Maximum number of measurements of the metric."
 )
 @click.option(
-    "--seconds",
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="S",
+    "--seconds", type=click.FloatRange(min=0, min_open=True), metavar="S",
     help="Time limit of the search; it ends with the best configuration so far. Ctrl-C does the same.",
-)
+)  # fmt: skip
 @click.option(
-    "--search-on",
-    metavar="DEVICE",
+    "--search-on", metavar="DEVICE",
     help="Device to search on instead of a slow one such as an emulator; the results are verified on the devices.",
-)
+)  # fmt: skip
 @click.option(
     "--rules", metavar="FILE", help="TOML file with pins and bans of devices and precisions, as in `nnadapter report`."
 )
-@click.option(
-    "--max-samples",
-    type=click.IntRange(min=1),
-    default=MOST_SAMPLES,
-    show_default=True,
-    help="Maximum number of samples to use.",
-)
+@takes_max_samples
 @parameters.takes_format
 def tune(
     model: str, devices: tuple[str, ...], options: parameters.DeviceOptions, data: str, metric: str | None,
@@ -96,7 +77,7 @@ def tune(
         )  # fmt: skip
     report = replace(report, command=shlex.join(["nnadapter", *sys.argv[1:]]))
     if page is not None:
-        parameters.write_output(page, partial(_write, text=report.to_html()))
+        parameters.write_output(page, lambda file: file.write(report.to_html().encode()))
     click.echo(report.to_json() if form == "json" else str(report))
     if report.time >= report.cpu_time:
         raise click.exceptions.Exit(NO)
@@ -105,10 +86,6 @@ def tune(
 def _progress(text: str) -> None:
     if sys.stderr.isatty():
         click.echo(f"\r\x1b[K{text}", nl=False, err=True)
-
-
-def _write(file: Any, text: str) -> None:
-    file.write(text.encode())
 
 
 def _function(named: str) -> Any:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import html
 import json
 import math
 from collections.abc import Iterator, Sequence
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 from nnadapter.options import Options
 from nnadapter.records import dataclass, field
 from nnadapter.report.facts import plain
+from nnadapter.report.html import static_page, table
 from nnadapter.report.sections import count, duration
 from nnadapter.session.session import InferenceSession
 
@@ -120,28 +121,30 @@ class TuneReport:
 
     def to_html(self) -> str:
         """Return a page with a chart of all measured configurations and a table of units."""
-        rows = "".join(map(_row, self.units))
-        lines = "".join(f"<p>{html.escape(line)}</p>" for line in self._summary())
-        return _PAGE.format(summary=lines, chart=_chart(self.pareto), rows=rows)
+        subtitle, *summary = self._summary()
+        parts = (
+            *(f"<p>{escape(line)}</p>" for line in summary),
+            f"<h2>Measured configurations</h2>{_chart(self.pareto)}<p>{_COLORS}</p>",
+            f"<h2>Units</h2>{table([(head, False) for head in _HEADS], [_cells(unit) for unit in self.units])}",
+        )
+        return static_page("Tuning", "Tuned precision", subtitle, f"<section>{''.join(parts)}</section>")
 
     def __str__(self) -> str:
         return "\n".join([*self._summary(), *self._table()])
 
     def _summary(self) -> Iterator[str]:
-        quantized = sum(unit.is_quantized for unit in self.units)
         yield (
             f"{duration(self.time)} on {', '.join(self.devices)}: {self.cpu_time / self.time:.2f} times as fast as "
             f"float32 on the CPU, {self.float_time / self.time:.2f} as float32 on the devices"
         )
-        held = "" if self.held_out is None else f"; on {_number(self.held_out)} held-out samples' score"
+        held_out, has_held_out = _number(self.held_out), self.held_out is not None
         if math.isinf(self.baseline):
-            held = "" if self.held_out is None else f"; {_number(self.held_out)} dB on held-out samples"
+            held = f"; {held_out} dB on held-out samples" if has_held_out else ""
             yield f"SQNR {_number(self.achieved)} dB{held}; budget: {self.budget}"
         else:
-            if self.held_out is not None:
-                held = f"; on held-out samples {_number(self.held_out_baseline)} -> {_number(self.held_out)}"
+            held = f"; on held-out samples {_number(self.held_out_baseline)} -> {held_out}" if has_held_out else ""
             yield f"metric {_number(self.baseline)} -> {_number(self.achieved)}{held}; budget: {self.budget}"
-        yield f"{quantized} of {count(len(self.units), 'unit')} quantized"
+        yield f"{sum(unit.is_quantized for unit in self.units)} of {count(len(self.units), 'unit')} quantized"
         yield (
             f"lower bound of the additive model {duration(self.bound)}, gap {self.gap:.1%}; "
             f"{count(self.evaluations, 'evaluation')}, {count(self.trials, 'compiled configuration')}, "
@@ -159,22 +162,10 @@ class TuneReport:
             yield f"repeat it with: {self.command}"
 
     def _table(self) -> Iterator[str]:
-        heads = ("unit", "device", "precision", "alone, dB", "in place, dB", "saved", "raised because")
         listed = sorted(self.units, key=lambda unit: (unit.is_quantized, -unit.saved_seconds))
-        rows = [
-            (
-                unit.name,
-                unit.device,
-                unit.precision,
-                _number(unit.damage_alone_db),
-                _number(unit.damage_in_place_db),
-                duration(unit.saved_seconds),
-                unit.reason,
-            )
-            for unit in listed[:_LISTED]
-        ]
-        widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
-        for row in (heads, *rows):
+        rows = [_HEADS, *map(_cells, listed[:_LISTED])]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        for row in rows:
             yield "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
         if len(self.units) > _LISTED:
             yield f"and {len(self.units) - _LISTED} more; JSON has all"
@@ -192,20 +183,16 @@ def _finite(data: Any) -> Any:
     return None if isinstance(data, float) and not math.isfinite(data) else data
 
 
-def _row(unit: TunedUnit) -> str:
-    cells = (
-        unit.name,
-        unit.device,
-        unit.precision,
-        _number(unit.damage_alone_db),
-        _number(unit.damage_in_place_db),
-        duration(unit.saved_seconds),
-        unit.reason,
-    )
-    return f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in cells)}</tr>"
+_HEADS = ("unit", "device", "precision", "alone, dB", "in place, dB", "saved", "raised because")
+
+
+def _cells(unit: TunedUnit) -> tuple[str, ...]:
+    alone, in_place = _number(unit.damage_alone_db), _number(unit.damage_in_place_db)
+    return unit.name, unit.device, unit.precision, alone, in_place, duration(unit.saved_seconds), unit.reason
 
 
 _WIDTH, _HEIGHT, _MARGIN = 640, 320, 48
+_COLORS = "Green: chosen. Blue: within the budget. Red: over it. Large: no other is better in time and accuracy."
 
 
 def _chart(points: Sequence[ParetoPoint]) -> str:
@@ -217,45 +204,21 @@ def _chart(points: Sequence[ParetoPoint]) -> str:
     left, right = min(losses), max(losses)
     top = max(point.seconds for point in shown) * 1.1
 
-    def place(loss: float, seconds: float) -> tuple[float, float]:
-        x = _MARGIN + (loss - left) / ((right - left) or 1) * (_WIDTH - 2 * _MARGIN)
-        return x, _HEIGHT - _MARGIN - seconds / top * (_HEIGHT - 2 * _MARGIN)
-
     dots = []
     for point, loss in zip(shown, losses, strict=True):
-        x, y = place(loss, point.seconds)
+        x = _MARGIN + (loss - left) / ((right - left) or 1) * (_WIDTH - 2 * _MARGIN)
+        y = _HEIGHT - _MARGIN - point.seconds / top * (_HEIGHT - 2 * _MARGIN)
         color = "#0a7" if point.is_best else "#36c" if point.allowed else "#c55"
-        title = html.escape(
-            f"{duration(point.seconds)}, score {_number(point.score)}, SQNR {_number(point.sqnr_db)} dB, "
-            f"{point.precision} on {point.device}"
-        )
         radius = 7 if point.is_best else 5 if point.on_front else 3
+        figures = f"{duration(point.seconds)}, score {_number(point.score)}, SQNR {_number(point.sqnr_db)} dB"
+        title = escape(f"{figures}, {point.precision} on {point.device}")
         dots.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius}" fill="{color}"><title>{title}</title></circle>')
     axis = "drop of the metric" if all(math.isfinite(point.drop) for point in shown) else "-SQNR, dB"
     bottom = _HEIGHT - _MARGIN
     return (
-        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="time against drop">'
+        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" font-size="12" fill="currentColor" role="img" '
+        'aria-label="time against drop">'
         f'<path d="M{_MARGIN} {_MARGIN}V{bottom}H{_WIDTH - _MARGIN}" fill="none" stroke="currentColor"/>'
         f'<text x="{_WIDTH / 2}" y="{_HEIGHT - 10}" text-anchor="middle">{axis}: {left:.4g} to {right:.4g}</text>'
         f'<text x="8" y="{_MARGIN - 16}">time: 0 to {duration(top)}</text>{"".join(dots)}</svg>'
     )
-
-
-_PAGE = """<!doctype html>
-<html lang="en"><meta charset="utf-8"><title>Tuned precision</title>
-<style>
-body {{ font: 15px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem;
-  color-scheme: light dark; }}
-svg {{ width: 100%; max-width: 50rem; font-size: 12px; fill: currentColor; }}
-table {{ border-collapse: collapse; }}
-td, th {{ text-align: left; padding: .15rem .7rem; border-bottom: 1px solid #8884; }}
-</style>
-<h1>Tuned precision</h1>
-{summary}
-<h2>Measured configurations</h2>
-{chart}
-<p>Green: chosen. Blue: within the budget. Red: over it. Large: no other is better in time and accuracy.</p>
-<h2>Units</h2>
-<table><tr><th>unit<th>device<th>precision<th>alone, dB<th>in place, dB<th>saved<th>raised because</tr>{rows}</table>
-</html>
-"""

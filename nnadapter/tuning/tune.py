@@ -16,7 +16,7 @@ from nnadapter.onnx.files import save_model
 from nnadapter.options import default_devices
 from nnadapter.process.packages import require_extra
 from nnadapter.quantization.products import read_float_model
-from nnadapter.quantization.quantize import signature_of
+from nnadapter.quantization.quantize import MOST_SAMPLES, signature_of
 from nnadapter.quantization.samples import Data, Sample, held_out, read_samples
 from nnadapter.records import replace
 from nnadapter.rules import Rules, read_rules
@@ -31,7 +31,6 @@ from nnadapter.tuning.search import Found, Measured, Search, signal_to_noise
 if TYPE_CHECKING:
     import onnx
 
-MOST_SAMPLES = 128
 _CALIBRATION = 32
 """Samples from which ranges are taken."""
 _FINALISTS = 3
