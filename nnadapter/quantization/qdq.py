@@ -54,6 +54,8 @@ class Way:
     """Share of outliers that SmoothQuant moves from activations to weights of matrix products, 0 to 1; 0 for none.
     Source: Xiao et al., SmoothQuant, 2023 (alpha).
     """
+    every_operator: bool = False
+    """All operators on floats are quantized, as devices need that compute only on integers."""
 
     def __post_init__(self) -> None:
         if self.precision not in WAYS:
@@ -80,15 +82,16 @@ class Way:
         return WIDE_OPSET if self.precision in (Precision.W8A16, Precision.W4A16) else LEAST_OPSET
 
     def __str__(self) -> str:
-        details = [
-            *([self.ranges] if self.quantizes_activations and self.ranges != "minmax" else []),
-            *([] if self.per_channel else ["per tensor"]),
-            *(["symmetric"] if self.symmetric else []),
-            *(["7-bit weights"] if self.reduced else []),
-            *(["float results"] if self.quantizes_activations and not self.results else []),
-            *(["smooth"] if self.smooth else []),
-        ]
-        return " ".join([self.precision.value, *details])
+        details = {
+            self.ranges: self.quantizes_activations and self.ranges != "minmax",
+            "per tensor": not self.per_channel,
+            "symmetric": self.symmetric,
+            "7-bit weights": self.reduced,
+            "float results": self.quantizes_activations and not self.results,
+            "smooth": self.smooth,
+            "of every operator": self.every_operator,
+        }
+        return " ".join([self.precision.value, *(text for text, is_shown in details.items() if is_shown)])
 
 
 class Scaled(NamedTuple):

@@ -76,7 +76,7 @@ def quantize(
     """
     way = Way(precision=Precision(precision) if precision in [*Precision] else precision,  # type: ignore[arg-type]
               ranges=ranges, per_channel=per_channel, symmetric=symmetric, reduced=reduced,
-              results=results or every_operator, smooth=smooth)  # fmt: skip
+              results=results or every_operator, smooth=smooth, every_operator=every_operator)  # fmt: skip
     if isinstance(max_samples, bool) or not isinstance(max_samples, int) or max_samples < 1:
         raise InvalidOptionError(f"max_samples must be an integer of at least 1, got {max_samples!r}")
     target = None if out is None else Path(out)
@@ -86,7 +86,7 @@ def quantize(
     feeds = [sample.feed for sample in read_samples(data, signature_of(float_model), max_samples)]
     if equalize:
         float_model = equalized(float_model)
-    nodes = quantizable(float_model, way, every_operator=every_operator)
+    nodes = quantizable(float_model, way)
     chosen = [name for name, op_type in nodes.items() if not _is_excluded(name, op_type, exclude)]
     _check_exclusions(float_model, exclude)
     if not chosen:
@@ -97,7 +97,7 @@ def quantize(
             "exclude less"
         )
     ways = dict.fromkeys(chosen, way)
-    values = calibrate(float_model, ways, feeds, every_operator=every_operator, advance=advance)
+    values = calibrate(float_model, ways, feeds, advance)
     shifts = bias_shifts(float_model, ways, values, feeds) if correct_bias else {}
     quantized = quantize_nodes(float_model, ways, values, shifts)
     if target is not None:
@@ -111,7 +111,7 @@ def signature_of(model: FloatModel) -> Signature:
     return read_signature(model.model, [value.name for value in model.model.graph.input], initialized)
 
 
-def quantizable(model: FloatModel, way: Way, *, every_operator: bool = False) -> dict[str, str]:
+def quantizable(model: FloatModel, way: Way) -> dict[str, str]:
     """Return name and op type of each node that can be quantized in a way."""
     products = {product.node: product for product in model.products}
     found = {}
@@ -123,7 +123,7 @@ def quantizable(model: FloatModel, way: Way, *, every_operator: bool = False) ->
             if way.precision is Precision.W4A16 and product.op_type not in ("MatMul", "Gemm"):
                 continue
             found[node.name] = node.op_type
-        elif every_operator and way.quantizes_activations and _float_values(model, node):
+        elif way.every_operator and way.quantizes_activations and _float_values(model, node):
             found[node.name] = node.op_type
     return found
 
@@ -145,8 +145,6 @@ def calibrate(
     model: FloatModel,
     ways: Mapping[str, Way],
     feeds: Sequence[Feed],
-    *,
-    every_operator: bool = False,
     advance: Callable[[], None] = lambda: None,
 ) -> dict[str, Distribution]:
     """Return the distributions of all values that the ways quantize."""
@@ -159,7 +157,7 @@ def calibrate(
         if product is not None:
             axes.update((name, product.input_axis) for name in product.activations)
             axes.update((name, 1) for name in quantized_results(model, {node.name: way}) if name not in axes)
-        if every_operator:
+        if way.every_operator:
             axes.update((name, 1) for name in _float_values(model, node) if name not in axes)
     return distributions(model, axes, feeds, advance) if axes else {}
 

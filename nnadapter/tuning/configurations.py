@@ -20,7 +20,7 @@ from nnadapter.quantization.calibration import Distribution, with_outputs
 from nnadapter.quantization.products import FloatModel, Product
 from nnadapter.quantization.qdq import WEIGHTS_ONLY, Way, bias_shifts, quantize_nodes
 from nnadapter.quantization.quantize import calibrate, quantizable
-from nnadapter.records import dataclass
+from nnadapter.records import dataclass, replace
 from nnadapter.rules import Ban, Pin, Rules
 from nnadapter.rules.application import Selector
 from nnadapter.session.ahead_of_time import partition_report
@@ -45,8 +45,8 @@ class Lane:
     """Name in sessions, such as `openvino@bfloat16`."""
     options: Mapping[str, Any]
     precision: Precision
-    ways: tuple[tuple[Way, bool], ...]
-    """Ways to quantize for it, and whether every operator must be quantized."""
+    ways: tuple[Way, ...]
+    """Ways to quantize for it."""
     stand_in: DeviceRequest | None = None
     """Device to search on instead."""
 
@@ -61,7 +61,6 @@ class Alternative:
 
     lane: int
     way: Way | None = None
-    every_operator: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +96,7 @@ def lanes_of(
             continue
         chosen = named or options.get("precision")
         precisions = (Precision(str(chosen)),) if chosen else capability.floating_precisions or (Precision.FLOAT32,)
-        ways = tuple(pair for row in capability.precisions for pair in _ways(row, smooths=has_matrices))
+        ways = tuple(way for row in capability.precisions for way in _ways(row, smooths=has_matrices))
         if base == CPU and cpu_options is None:
             ways = ()  # the CPU only fills in
         rest = {key: value for key, value in options.items() if key != "precision"}
@@ -115,30 +114,26 @@ def _stand_in(request: DeviceRequest, precision: Precision) -> DeviceRequest:
     return (f"{name}@{precision.value}" if precision in precisions and len(precisions) > 1 else name), options
 
 
-def _ways(row: ComputePrecision, *, smooths: bool) -> Iterator[tuple[Way, bool]]:
-    """Yield ways to quantize for a device, and whether to quantize every operator."""
+def _ways(row: ComputePrecision, *, smooths: bool) -> Iterator[Way]:
     precision = row.precision
-    plain: dict[str, Any] = {
-        "precision": precision, "per_channel": row.per_channel, "symmetric": not row.asymmetric,
-    }  # fmt: skip
     if precision.is_floating:
         return
+    plain = Way(precision=precision, per_channel=row.per_channel, symmetric=not row.asymmetric)
+    mse = replace(plain, ranges="mse")
     if precision in WEIGHTS_ONLY:
-        yield Way(**plain), False
-        return
-    if row.full_graph:
-        yield Way(**plain, ranges="mse"), True
-        yield Way(**plain, ranges="minmax"), True
-        return
-    reduced = precision is Precision.W8A8
-    for results in (True, False):
-        yield Way(**plain, ranges="mse", results=results), False
-        if reduced:
-            yield Way(**plain, ranges="mse", results=results, reduced=True), False
-    yield Way(**plain, ranges="minmax", results=False), False
-    yield Way(**plain, ranges="mse", reduced=reduced), True
-    if smooths:
-        yield Way(**plain, ranges="mse", smooth=0.5, reduced=reduced, results=False), False
+        yield plain
+    elif row.full_graph:
+        yield from (replace(way, every_operator=True) for way in (mse, plain))
+    else:
+        reduced = precision is Precision.W8A8
+        for results in (True, False):
+            yield replace(mse, results=results)
+            if reduced:
+                yield replace(mse, results=results, reduced=True)
+        yield replace(plain, results=False)
+        yield replace(mse, reduced=reduced, every_operator=True)
+        if smooths:
+            yield replace(mse, smooth=0.5, reduced=reduced, results=False)
 
 
 def units_of(model: FloatModel, most: int = MOST_UNITS) -> tuple[Unit, ...]:
@@ -186,11 +181,14 @@ class Workshop:
         self._rules = rules
         self.units = units_of(model)
         self._calibration = calibration
+        self._known: dict[Way, frozenset[str]] = {}
+        self._shifts: dict[Way, dict[str, Array]] = {}
         self.alternatives: list[Alternative] = []
         for at, lane in enumerate(self.lanes):
             self.alternatives.append(Alternative(at))
-            self.alternatives += [Alternative(at, way, every) for way, every in lane.ways if self._is_useful(way)]
-        self._shifts: dict[tuple[Way, bool], dict[str, Array]] = {}
+            self.alternatives += [
+                Alternative(at, way) for way in lane.ways if self._quantizable(replace(way, every_operator=False))
+            ]
 
     @cached_property
     def able(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
@@ -199,13 +197,8 @@ class Workshop:
         Raises:
             RulesError: a rule selects no node, or rules permit a unit nothing.
         """
-        rows = [
-            [
-                alternative.way is None or not self._nodes(unit, alternative).isdisjoint(self._quantizable(alternative))
-                for alternative in self.alternatives
-            ]
-            for unit in self.units
-        ]
+        ways = [alternative.way for alternative in self.alternatives]
+        rows = [[way is None or bool(self._nodes(unit, way)) for way in ways] for unit in self.units]
         able = np.array(rows, np.bool_)
         if len(self._rules.pins) + len(self._rules.bans):
             self._apply_rules(able)
@@ -238,10 +231,7 @@ class Workshop:
     def text(self, alternative: Alternative) -> str:
         """Return the precision of an alternative as text."""
         lane = self.lanes[alternative.lane]
-        if alternative.way is None:
-            return lane.precision.value
-        every = " of every operator" if alternative.every_operator else ""
-        return f"{alternative.way}{every} over {lane.precision.value}"
+        return lane.precision.value if alternative.way is None else f"{alternative.way} over {lane.precision.value}"
 
     def floating(self, lane: int) -> int:
         """Return the alternative of a lane that quantizes nothing."""
@@ -264,11 +254,10 @@ class Workshop:
         ways: dict[str, Way] = {}
         shifts: dict[str, Array] = {}
         for unit, at in zip(self.units, configuration, strict=True):
-            alternative = self.alternatives[at]
-            if alternative.way is not None:
-                names = self._nodes(unit, alternative) & self._quantizable(alternative)
-                ways.update(dict.fromkeys(names, alternative.way))
-                known = self._bias_shifts(alternative)
+            way = self.alternatives[at].way
+            if way is not None:
+                names, known = self._nodes(unit, way), self._bias_shifts(way)
+                ways.update(dict.fromkeys(names, way))
                 shifts.update((name, known[name]) for name in names if name in known)
         if not ways:
             return self.model.model
@@ -306,22 +295,17 @@ class Workshop:
         """Yield producing unit, reading unit and bytes of each value between units, for the first sample."""
         unit_of = {name: at for at, unit in enumerate(self.units) for name in unit.nodes}
         producers = {name: unit_of[node.name] for node in self.model.model.graph.node for name in node.output if name}
-        pairs = {
-            (name, producers[name], unit_of[node.name]): None
+        pairs = dict.fromkeys(
+            (name, producers[name], unit_of[node.name])
             for node in self.model.model.graph.node
             for name in node.input
             if name in producers and producers[name] != unit_of[node.name]
-        }
+        )
         names = [*dict.fromkeys(name for name, _, _ in pairs)]
-        if not names:
-            return
-        with InferenceSession(with_outputs(self.model.model, names), devices=CPU) as session:
-            sizes = {
-                name: np.asarray(value).nbytes
-                for name, value in zip(names, session.run(names, self.feeds[0]), strict=True)
-            }
-        for name, producer, reader in pairs:
-            yield producer, reader, sizes[name]
+        if names:
+            with InferenceSession(with_outputs(self.model.model, names), devices=CPU) as session:
+                values = dict(zip(names, session.run(names, self.feeds[0]), strict=True))
+            yield from ((producer, reader, np.asarray(values[name]).nbytes) for name, producer, reader in pairs)
 
     def _pins(self, configuration: Configuration, model: onnx.ModelProto) -> list[Pin]:
         """Return a pin per node; nodes that quantization added go to the lane of their first reader."""
@@ -339,37 +323,26 @@ class Workshop:
             first_reader.update(dict.fromkeys(node.input, lane_of[node.name]))
         return [Pin(device=lane, name=name) for name, lane in lane_of.items()]
 
-    def _nodes(self, unit: Unit, alternative: Alternative) -> set[str]:
-        return {*(unit.nodes if alternative.every_operator else unit.products)}
+    def _nodes(self, unit: Unit, way: Way) -> frozenset[str]:
+        """Return the nodes of a unit that are quantized in a way."""
+        return self._quantizable(way).intersection(unit.nodes if way.every_operator else unit.products)
 
-    def _is_useful(self, way: Way) -> bool:
-        return bool(quantizable(self.model, way))
-
-    def _quantizable(self, alternative: Alternative) -> frozenset[str]:
-        key = (alternative.way, alternative.every_operator)
-        if key not in self._known:
-            assert alternative.way is not None, "floating alternatives quantize nothing"
-            found = quantizable(self.model, alternative.way, every_operator=alternative.every_operator)
-            self._known[key] = frozenset(found)
-        return self._known[key]
-
-    @cached_property
-    def _known(self) -> dict[tuple[Way | None, bool], frozenset[str]]:
-        return {}
+    def _quantizable(self, way: Way) -> frozenset[str]:
+        if way not in self._known:
+            self._known[way] = frozenset(quantizable(self.model, way))
+        return self._known[way]
 
     @cached_property
     def _values(self) -> dict[str, Distribution]:
-        every = any(alternative.every_operator for alternative in self.alternatives)
-        ways = dict.fromkeys(quantizable(self.model, Way(), every_operator=every), Way())
-        return calibrate(self.model, ways, self._calibration, every_operator=every)
+        ways = [alternative.way for alternative in self.alternatives if alternative.way is not None]
+        way = Way(every_operator=any(way.every_operator for way in ways))
+        return calibrate(self.model, dict.fromkeys(self._quantizable(way), way), self._calibration)
 
-    def _bias_shifts(self, alternative: Alternative) -> dict[str, Array]:
-        assert alternative.way is not None, "floating alternatives quantize nothing"
-        key = (alternative.way, alternative.every_operator)
-        if key not in self._shifts:
-            ways = dict.fromkeys(self._quantizable(alternative), alternative.way)
-            self._shifts[key] = bias_shifts(self.model, ways, self._values, self._calibration)
-        return self._shifts[key]
+    def _bias_shifts(self, way: Way) -> dict[str, Array]:
+        if way not in self._shifts:
+            ways = dict.fromkeys(self._quantizable(way), way)
+            self._shifts[way] = bias_shifts(self.model, ways, self._values, self._calibration)
+        return self._shifts[way]
 
 
 def run_seconds(sessions: Sequence[InferenceSession], feeds: Sequence[Mapping[str, Array]]) -> list[float]:
