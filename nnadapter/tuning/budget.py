@@ -54,7 +54,7 @@ class Budget:
             MetricError: the metric raised, or returned no finite number.
         """
         if self.metric is None:
-            return sqnr(outputs, reference)
+            return signal_to_noise(noise_share(outputs, reference))
         try:
             value = self.metric([list(arrays) for arrays in outputs], list(items))
             shape = np.shape(value)
@@ -104,10 +104,9 @@ def read_budget(metric: Metric | None, max_drop: float | str | None) -> Budget:
     return Budget(metric=metric, limit=number / 100 if is_relative else number, is_relative=is_relative)
 
 
-def sqnr(outputs: Outputs, reference: Outputs) -> float:
-    """Return the SQNR of the worst output over all samples, in dB; inf for equal outputs."""
-    noise = noise_share(outputs, reference)
-    return math.inf if noise == 0 else -10 * math.log10(noise) if math.isfinite(noise) else -math.inf
+def signal_to_noise(noise: float) -> float:
+    """Return a share of noise in dB."""
+    return math.inf if noise <= 0 else -10 * math.log10(noise) if math.isfinite(noise) else -math.inf
 
 
 def noise_share(outputs: Outputs, reference: Outputs) -> float:

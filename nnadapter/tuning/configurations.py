@@ -267,6 +267,14 @@ class Workshop:
         """Return the devices of a configuration, in the user's order."""
         return [lane.request for lane in self._used(configuration)]
 
+    def device_names(self, configuration: Configuration) -> tuple[str, ...]:
+        """Return the devices of a configuration, in the order of units."""
+        return tuple(dict.fromkeys(self.lanes[self.alternatives[at].lane].name for at in configuration))
+
+    def has_stand_in(self, configuration: Configuration) -> bool:
+        """Return whether a configuration is searched on another device."""
+        return any(lane.stand_in is not None for lane in self._used(configuration))
+
     def _used(self, configuration: Configuration) -> list[Lane]:
         return [self.lanes[at] for at in sorted({self.alternatives[at].lane for at in configuration})]
 
@@ -279,7 +287,7 @@ class Workshop:
     def open(self, configuration: Configuration, *, on_stand_in: bool = True) -> InferenceSession:
         """Return a session of a configuration, on the device to search on unless `on_stand_in` is False."""
         model, lanes = self.quantized(configuration), self._used(configuration)
-        if not on_stand_in or all(lane.stand_in is None for lane in lanes):
+        if not on_stand_in or not self.has_stand_in(configuration):
             options = self.options(configuration, model)
             return InferenceSession(model, devices=[lane.request for lane in lanes], options=options)
         requests = {str(lane.stand_in or lane.request): lane.stand_in or lane.request for lane in lanes}

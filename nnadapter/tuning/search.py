@@ -19,7 +19,7 @@ import numpy as np
 
 from nnadapter.drivers.capability import Precision
 from nnadapter.errors import BudgetError, NNAdapterError
-from nnadapter.records import dataclass, replace
+from nnadapter.records import dataclass, field
 from nnadapter.session.session import InferenceSession
 from nnadapter.tuning.budget import Budget, Outputs, noise_share
 from nnadapter.tuning.configurations import Configuration, Workshop, run_seconds, simulated_seconds
@@ -56,17 +56,17 @@ class Measured:
     failure: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Found:
     """Result of a search."""
 
-    bound: float
+    bound: float = math.inf
     """Lower bound of the additive model at the noise budget that measurements permit, in seconds; infinite if none."""
-    damage_alone: Mapping[tuple[int, int], float]
+    damage_alone: dict[tuple[int, int], float] = field(default_factory=dict)
     """(unit, alternative) -> noise over signal with only this unit in the alternative."""
-    damage_in_place: Mapping[int, float]
+    damage_in_place: dict[int, float] = field(default_factory=dict)
     """Unit -> noise that raising it to its lane's floating precision would remove."""
-    choices: Choices | None
+    choices: Choices | None = None
     stopped: str = ""
     """Why the search ended early; empty if it did not."""
 
@@ -99,55 +99,45 @@ class _OutOfLimitError(Exception):
     pass
 
 
+@dataclass(eq=False, kw_only=True)
 class Search:
-    """Search with counted evaluations and a deadline.
+    """Search with counted evaluations and a deadline. Every configuration is timed in turns with `host`."""
 
-    `host` is a session of the float32 model on the CPU; every configuration is timed in turns with it.
-    """
+    workshop: Workshop
+    budget: Budget
+    items: Sequence[Any]
+    reference: Outputs
+    baseline: float
+    host: InferenceSession
+    """The float32 model on the CPU."""
+    max_evaluations: int | None
+    deadline: float | None
+    report: Callable[[str], None]
+    evaluations: int = 0
+    trials: int = 0
+    measured: dict[Configuration, Measured] = field(default_factory=dict)
+    began: float = field(default_factory=time.perf_counter)
 
-    def __init__(
-        self,
-        workshop: Workshop,
-        budget: Budget,
-        items: Sequence[Any],
-        reference: Outputs,
-        baseline: float,
-        host: InferenceSession,
-        *,
-        max_evaluations: int | None,
-        deadline: float | None,
-        report: Callable[[str], None],
-    ) -> None:
-        self.workshop, self.budget, self.items = workshop, budget, items
-        self.reference, self.baseline = reference, baseline
-        self._host, self._host_seconds = host, 0.0
-        self.evaluations = 0
-        self.trials = 0
-        self.measured: dict[Configuration, Measured] = {}
-        self._max_evaluations, self._deadline, self._report = max_evaluations, deadline, report
-        self._began = time.perf_counter()
+    @cached_property
+    def on_host(self) -> Configuration:
+        """Configuration of the float32 model on the CPU."""
+        return self._floating_on(len(self.workshop.lanes) - 1)
 
     def measure_baseline(self) -> None:
         """Time float32 on the CPU, which is within every budget, but may be excluded by rules."""
-        configuration = self._floating_on(len(self.workshop.lanes) - 1)
         self.evaluations += 1
         self.trials += 1
-        seconds = run_seconds([self._host], self.workshop.feeds)[0]
-        self.measured[configuration] = Measured(
-            configuration=configuration,
-            seconds=seconds,
-            noise=0.0,
-            score=self.baseline,
-            allowed=self._permitted(configuration),
-        )
-        self._host_seconds = seconds
+        self.measured[self.on_host] = Measured(
+            configuration=self.on_host, seconds=run_seconds([self.host], self.workshop.feeds)[0], noise=0.0,
+            score=self.baseline, allowed=self._permitted(self.on_host),
+        )  # fmt: skip
 
     def measure(self, configuration: Configuration, what: str) -> Measured:
         """Return the measurements of a configuration, taken once. A failure of a device forbids it."""
         if configuration in self.measured:
             return self.measured[configuration]
         self._check_limits()
-        self._report(what)
+        self.report(what)
         self.trials += 1
         try:
             with self.workshop.open(configuration) as session:
@@ -159,32 +149,25 @@ class Search:
                 failure=str(error),
             )  # fmt: skip
         else:
-            self.evaluations += 1
-            score = self.budget.score(outputs, self.reference, self.items)
-            measured = Measured(
-                configuration=configuration,
-                seconds=seconds,
-                noise=noise_share(outputs, self.reference),
-                score=score,
-                allowed=self._permitted(configuration) and self.budget.allows(self.baseline, score),
-            )
+            measured = self._scored(configuration, outputs, seconds)
         self.measured[configuration] = measured
         return measured
 
     def verify(self, configuration: Configuration) -> Measured:
         """Measure a configuration on its own devices, after a search on another one."""
-        self._report("verifying on the devices")
-        self.evaluations += 1
+        self.report("verifying on the devices")
         self.trials += 1
         with self.workshop.open(configuration, on_stand_in=False) as session:
             outputs = [session.run(None, feed) for feed in self.workshop.feeds]
+        return self._scored(configuration, outputs, self.measured[configuration].seconds)
+
+    def _scored(self, configuration: Configuration, outputs: Outputs, seconds: float) -> Measured:
+        self.evaluations += 1
         score = self.budget.score(outputs, self.reference, self.items)
-        return replace(
-            self.measured[configuration],
-            score=score,
-            noise=noise_share(outputs, self.reference),
+        return Measured(
+            configuration=configuration, seconds=seconds, noise=noise_share(outputs, self.reference), score=score,
             allowed=self._permitted(configuration) and self.budget.allows(self.baseline, score),
-        )
+        )  # fmt: skip
 
     def _permitted(self, configuration: Configuration) -> bool:
         return bool(self.workshop.able[np.arange(len(configuration)), list(configuration)].all())
@@ -203,42 +186,34 @@ class Search:
         simulated = simulated_seconds(session, self.workshop.feeds)
         if simulated is not None:
             return simulated
-        host, seconds = run_seconds([self._host, session], self.workshop.feeds)
-        return seconds / host * self._host_seconds
+        host, seconds = run_seconds([self.host, session], self.workshop.feeds)
+        return seconds / host * self.measured[self.on_host].seconds
 
     def run(self) -> Found:
         """Search until nothing is left to try, a limit is reached, or an interrupt; return the best found."""
-        alone: dict[tuple[int, int], float] = {}
-        in_place: dict[int, float] = {}
-        choices: Choices | None = None
-        solved: Chosen | None = None
-        stopped = ""
+        found = Found()
         try:
             uniform = self._measure_uniform()
             promising = self._promising(uniform)
             if promising:
                 saved = self._saved_by_kind(uniform, promising)
-                choices = self._choices(uniform, saved, alone)
-                solved = self._fastest(choices)
-                if solved is None:
-                    alone.update(self._damage_alone(promising))
-                    choices = self._choices(uniform, saved, alone)
-                    solved = self._bisect(choices)
-                    self._move(choices, in_place)
+                found.choices = self._choices(uniform, saved, {})
+                solved = _fastest(found.choices)
+                if solved is not None and self._try(solved):
+                    found.bound = solved.bound
+                else:
+                    found.damage_alone = self._damage_alone(promising)
+                    found.choices = self._choices(uniform, saved, found.damage_alone)
+                    found.bound = self._bisect(found.choices)
+                    self._move(found.choices, found.damage_in_place)
         except _OutOfLimitError as limit:
-            stopped = str(limit)
+            found.stopped = str(limit)
         except KeyboardInterrupt:
             if not any(measured.allowed for measured in self.measured.values()):
                 raise
-            stopped = "it was interrupted"
+            found.stopped = "it was interrupted"
         self.best()
-        return Found(
-            bound=math.inf if solved is None else solved.bound,
-            damage_alone=alone,
-            damage_in_place=in_place,
-            choices=choices,
-            stopped=stopped,
-        )
+        return found
 
     def best(self) -> Measured:
         """Return the fastest allowed configuration. Raises BudgetError if none was found."""
@@ -259,14 +234,14 @@ class Search:
 
     def has_evaluations(self, reserved: int) -> bool:
         """Return whether more evaluations than those reserved are left."""
-        limit = self._max_evaluations
+        limit = self.max_evaluations
         return limit is None or self.evaluations < (limit - reserved if limit > 2 * reserved else limit)
 
     def _check_limits(self) -> None:
         if not self.has_evaluations(_FOR_HELD_OUT):
             raise _OutOfLimitError(f"it reached {self.evaluations} evaluations")
-        if self._deadline is not None and time.perf_counter() > self._deadline:
-            raise _OutOfLimitError(f"it reached its time limit after {time.perf_counter() - self._began:.0f} s")
+        if self.deadline is not None and time.perf_counter() > self.deadline:
+            raise _OutOfLimitError(f"it reached its time limit after {time.perf_counter() - self.began:.0f} s")
 
     def _measure_uniform(self) -> dict[int, Measured]:
         """Measure every alternative for all units; floating ones first, the CPU's before all."""
@@ -295,13 +270,10 @@ class Search:
         chosen: list[int] = []
         for lane in range(len(self.workshop.lanes)):
             rows = sorted(
-                (found.seconds, found.noise, at)
-                for at, found in uniform.items()
-                if alternatives[at].lane == lane
-                and alternatives[at].way is not None
-                and math.isfinite(found.noise)
-                and found.seconds <= limit
-            )
+                (found.seconds, found.noise, at) for at, found in uniform.items()
+                if alternatives[at].lane == lane and alternatives[at].way is not None
+                and math.isfinite(found.noise) and found.seconds <= limit
+            )  # fmt: skip
             front: list[tuple[float, float, int]] = []
             for row in rows:
                 if all(row[1] < better[1] for better in front):
@@ -315,28 +287,20 @@ class Search:
         It is measured for the fastest alternative of a lane, by leaving a kind in floating point, and distributed by
         work in others.
         """
-        workshop = self.workshop
-        work = self._work()
-        kinds = [*dict.fromkeys(unit.kind for unit in workshop.units if unit.kind)]
+        workshop, work = self.workshop, self._work()
         saved: dict[int, dict[str, float]] = {}
-        shares: dict[int, dict[str, float]] = {}
+        measured_lanes: set[int] = set()
         for at in promising:
             lane = workshop.alternatives[at].lane
-            floating = self._floating(at)[0]
-            total = uniform[floating].seconds - uniform[at].seconds
-            configuration = workshop.uniform(at)
-            of_kind = {
-                kind: sum(
-                    work[unit] for unit, chosen in enumerate(configuration)
-                    if chosen == at and workshop.units[unit].kind == kind
-                )
-                for kind in kinds
-            }  # fmt: skip
-            by_work = {kind: total * part / sum(of_kind.values()) for kind, part in of_kind.items() if part}
-            if lane not in shares and len(by_work) > 1:
-                by_work = self._measured_by_kind(at, by_work)
-                shares[lane] = by_work
-            saved[at] = by_work
+            total = uniform[self._floating(at)[0]].seconds - uniform[at].seconds
+            of_kind: dict[str, float] = {}
+            for unit, chosen, share in zip(workshop.units, workshop.uniform(at), work, strict=True):
+                if chosen == at and unit.kind:
+                    of_kind[unit.kind] = of_kind.get(unit.kind, 0.0) + share
+            saved[at] = {kind: total * part / sum(of_kind.values()) for kind, part in of_kind.items()}
+            if lane not in measured_lanes and len(of_kind) > 1:
+                saved[at] = self._measured_by_kind(at, saved[at])
+                measured_lanes.add(lane)
         return saved
 
     def _measured_by_kind(self, at: int, by_work: Mapping[str, float]) -> dict[str, float]:
@@ -354,12 +318,6 @@ class Search:
                 saved[kind] = gain
         return saved
 
-    def _fastest(self, choices: Choices) -> Chosen | None:
-        """Return the fastest configuration of the model if it is allowed."""
-        everything = float(np.where(np.isfinite(choices.seconds), choices.damage, 0.0).sum())
-        solved = choose_within_budget(choices, everything)
-        return solved if solved is not None and self._try(solved) else None
-
     def _damage_alone(self, promising: Sequence[int]) -> dict[tuple[int, int], float]:
         """Measure noise over signal with one unit in an alternative, and the rest of its lane in floating point."""
         workshop, able = self.workshop, self.workshop.able
@@ -367,13 +325,13 @@ class Search:
         pairs = [(unit, at) for at in promising for unit in np.flatnonzero(able[:, at]).tolist()]
         base = {at: self._noise_of(self._floating(at), positions) for at in promising}
         limit = math.inf
-        if self._deadline is not None:
-            limit = time.perf_counter() + (self._deadline - time.perf_counter()) * _SHARE_FOR_UNITS
+        if self.deadline is not None:
+            limit = time.perf_counter() + (self.deadline - time.perf_counter()) * _SHARE_FOR_UNITS
         alone: dict[tuple[int, int], float] = {}
         for number, (unit, at) in enumerate(pairs):
             if time.perf_counter() > limit:
                 break
-            self._report(f"unit {number + 1} of {len(pairs)} alone")
+            self.report(f"unit {number + 1} of {len(pairs)} alone")
             configuration = list(self._floating(at))
             configuration[unit] = at
             alone[unit, at] = max(0.0, self._noise_of(tuple(configuration), positions) - base[at])
@@ -445,45 +403,35 @@ class Search:
             for producer, reader, nbytes in self.workshop.crossings()
         )
 
-    def _bisect(self, choices: Choices) -> Chosen | None:
-        """Bisect the logarithm of the noise budget for the largest one with an allowed solution."""
-        fastest = choose_within_budget(choices, float(np.where(np.isfinite(choices.seconds), choices.damage, 0).sum()))
+    def _bisect(self, choices: Choices) -> float:
+        """Bisect the logarithm of the noise budget for the largest one with an allowed solution; return its bound."""
+        fastest, bound = _fastest(choices), math.inf
         if fastest is None:
-            return None
-        best: Chosen | None = None
+            return bound
         high, low = max(fastest.damage, 1e-12), max(fastest.damage, 1e-12) * 1e-6
         budget = high if self.budget.metric is not None else min(high, 10 ** (-self.budget.limit / 10))
         for _ in range(_BISECTIONS):
             solved = choose_within_budget(choices, budget)
-            is_allowed = solved is not None and self._try(solved)
-            if solved is not None and is_allowed:
-                best, low = solved, budget
+            if solved is not None and self._try(solved):
+                bound, low = solved.bound, budget
             else:
                 high = budget
             if high <= low * 1.05:
                 break
             budget = math.sqrt(low * high)
-        return best
+        return bound
 
     def _try(self, solved: Chosen) -> bool:
         configuration = tuple(solved.choice.tolist())
-        return self.measure(configuration, f"proposed: {self._described(configuration)}").allowed
-
-    def _described(self, configuration: Configuration) -> str:
         quantized = sum(self.workshop.alternatives[at].way is not None for at in configuration)
-        return f"{quantized} of {len(configuration)} units quantized"
+        return self.measure(configuration, f"proposed: {quantized} of {len(configuration)} units quantized").allowed
 
     def _move(self, choices: Choices, in_place: dict[int, float]) -> None:
         """Raise units of a faster configuration that is not allowed, and lower units of the best one."""
         allowed = self.allowed()
         limit = choices.total_seconds(np.array(allowed[0].configuration)) if allowed else math.inf
-        faster = [
-            found
-            for found in self.measured.values()
-            if not found.allowed
-            and math.isfinite(found.noise)
-            and choices.total_seconds(np.array(found.configuration)) < limit
-        ]
+        rejected = [found for found in self.measured.values() if not found.allowed and math.isfinite(found.noise)]
+        faster = [found for found in rejected if choices.total_seconds(np.array(found.configuration)) < limit]
         if faster:
             self._raise_units(min(faster, key=lambda found: found.noise), choices, in_place)
         if self.allowed():
@@ -528,6 +476,6 @@ class Search:
                 current = found
 
 
-def signal_to_noise(noise: float) -> float:
-    """Return a share of noise in dB."""
-    return math.inf if noise <= 0 else -10 * math.log10(noise) if math.isfinite(noise) else -math.inf
+def _fastest(choices: Choices) -> Chosen | None:
+    """Return the fastest choice with any damage."""
+    return choose_within_budget(choices, float(np.where(np.isfinite(choices.seconds), choices.damage, 0.0).sum()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,10 +23,10 @@ from nnadapter.rules import Rules, read_rules
 from nnadapter.session.ahead_of_time import compile as compile_model
 from nnadapter.session.ahead_of_time import partition_report
 from nnadapter.session.session import InferenceSession
-from nnadapter.tuning.budget import Budget, Metric, Outputs, read_budget
+from nnadapter.tuning.budget import Metric, Outputs, read_budget, signal_to_noise
 from nnadapter.tuning.configurations import Configuration, Workshop, lanes_of, run_seconds, simulated_seconds
 from nnadapter.tuning.report import ParetoPoint, TunedUnit, TuneReport
-from nnadapter.tuning.search import Found, Measured, Search, signal_to_noise
+from nnadapter.tuning.search import Found, Measured, Search
 
 if TYPE_CHECKING:
     import onnx
@@ -111,14 +111,14 @@ def tune(
         items = [sample.item for sample in used]
         baseline = math.inf if metric is None else budget.score(reference, reference, items)
         search = Search(
-            workshop, budget, items, reference, baseline, host,
+            workshop=workshop, budget=budget, items=items, reference=reference, baseline=baseline, host=host,
             max_evaluations=max_evaluations, deadline=None if seconds is None else started + _SHARE_TO_SEARCH * seconds,
             report=progress,
         )  # fmt: skip
         search.measure_baseline()
         found = search.run()
         progress("comparing the fastest in turns")
-        final = _Final(search, found, budget, outside, host)
+        final = _Final(search, found, outside)
     report = final.report(time.perf_counter() - started, len(samples))
     if target is None:
         return report
@@ -142,60 +142,47 @@ def _at(samples: Sequence[Sample], positions: Sequence[int]) -> list[Sample]:
 class _Final:
     """Comparison of the fastest allowed configurations in turns, and on held-out samples."""
 
-    def __init__(
-        self, search: Search, found: Found, budget: Budget, outside: Sequence[Sample], host: InferenceSession
-    ) -> None:
-        self._search, self._found, self._budget, self._outside = search, found, budget, outside
-        self._workshop = search.workshop
-        self._outside_feeds = [sample.feed for sample in outside]
-        self._outside_reference: Outputs = [host.run(None, feed) for feed in self._outside_feeds]
-        self._cpu = self._uniform(lambda lane: lane.name == CPU)
+    def __init__(self, search: Search, found: Found, outside: Sequence[Sample]) -> None:
+        self._search, self._found, self._outside = search, found, outside
+        self._workshop, self._budget = search.workshop, search.budget
+        self._outside_reference: Outputs = [search.host.run(None, sample.feed) for sample in outside]
         self._times = self._timed()
         self._outside_scores: dict[Configuration | None, float] = {}
         self._verified: dict[Configuration, Measured] = {}
 
     def report(self, seconds: float, samples: int) -> TuneReport:
         """Return the report on the fastest configuration that is within the budget on held-out samples as well."""
-        order = sorted(self._times, key=self._times.__getitem__)
-        permitted = {each.configuration: each.score for each in self._search.allowed()}
-        within = (each for each in order if each in permitted and self._is_within(each))
-        best = next(within, max(permitted, key=permitted.__getitem__))
         search, found, workshop = self._search, self._found, self._workshop
-        measured = self._verified.get(best, search.measured[best])
-        floats = [each for each in self._times if self._is_float(each)]
+        times, on_host = self._times, search.on_host
+        permitted = {each.configuration: each.score for each in search.allowed()}
+        order = sorted((each for each in times if each in permitted), key=times.__getitem__)
+        best = next(filter(self._is_within, order), max(permitted, key=permitted.__getitem__))
+        measured = self._measured(best)
         model = workshop.quantized(best)
         predicted = found.predicted_seconds(measured)
         bound = min(found.bound, predicted)  # without a model, nothing faster is known
+        has_bound = 0 < bound < math.inf
+        floats = (times[each] for each in times if each != on_host and self._is_float(each))
         return TuneReport(
-            budget=str(self._budget),
-            baseline=search.baseline,
-            achieved=measured.score,
-            drop=self._drop(measured),
-            held_out_baseline=self._outside_score(None) if self._outside else None,
-            held_out=self._outside_score(best),
-            time=self._times[best],
-            cpu_time=self._times[self._cpu],
-            float_time=min((self._times[each] for each in floats if each != self._cpu), default=self._times[self._cpu]),
-            bound=self._times[best] * (bound / predicted if 0 < bound < math.inf else 1.0),
-            gap=predicted / bound - 1 if 0 < bound < math.inf else 0.0,
-            evaluations=search.evaluations,
-            trials=search.trials,
-            seconds=seconds,
-            samples=samples,
-            devices=tuple(dict.fromkeys(workshop.lanes[workshop.alternatives[at].lane].name for at in best)),
-            units=tuple(self._units(best)),
-            pareto=self._pareto(best),
+            budget=str(self._budget), baseline=search.baseline, achieved=measured.score, drop=self._drop(measured),
+            held_out_baseline=self._outside_score(None) if self._outside else None, held_out=self._outside_score(best),
+            time=times[best], cpu_time=times[on_host], float_time=min(floats, default=times[on_host]),
+            bound=times[best] * (bound / predicted) if has_bound else times[best],
+            gap=predicted / bound - 1 if has_bound else 0.0,
+            evaluations=search.evaluations, trials=search.trials, seconds=seconds, samples=samples,
+            devices=workshop.device_names(best), units=tuple(self._units(best)), pareto=tuple(self._pareto(best)),
             stopped=found.stopped,
             failures=tuple(dict.fromkeys(each.failure for each in search.measured.values() if each.failure)),
-            model=model,
-            requests=workshop.requests(best),
-            options=workshop.options(best, model),
-        )
+            model=model, requests=workshop.requests(best), options=workshop.options(best, model),
+        )  # fmt: skip
+
+    def _measured(self, configuration: Configuration) -> Measured:
+        return self._verified.get(configuration, self._search.measured[configuration])
 
     def _timed(self) -> dict[Configuration, float]:
         fastest = [each.configuration for each in self._search.allowed()[:_FINALISTS]]
         floats = [each.configuration for each in self._search.allowed() if self._is_float(each.configuration)]
-        chosen = list(dict.fromkeys([self._cpu, *fastest, *floats]))
+        chosen = list(dict.fromkeys([self._search.on_host, *fastest, *floats]))
         if any(lane.stand_in is not None for lane in self._workshop.lanes):
             return {each: self._search.measured[each].seconds for each in chosen}
         sessions: list[InferenceSession] = []
@@ -212,26 +199,17 @@ class _Final:
         pairs = zip(clocks, times, strict=True)
         return dict(zip(chosen, (wall if clock is None else clock for clock, wall in pairs), strict=True))
 
-    def _uniform(self, is_wanted: Callable[[Any], bool]) -> Configuration:
-        workshop = self._workshop
-        at = next(
-            at for at, each in enumerate(workshop.alternatives)
-            if each.way is None and is_wanted(workshop.lanes[each.lane])
-        )  # fmt: skip
-        return (at,) * len(workshop.units)
-
     def _is_float(self, configuration: Configuration) -> bool:
         chosen = {self._workshop.alternatives[at] for at in configuration}
         return all(each.way is None and self._workshop.lanes[each.lane].precision == "float32" for each in chosen)
 
     def _is_within(self, configuration: Configuration) -> bool:
         """Return whether a configuration is within the budget on its devices, and on held-out samples as well."""
-        if configuration == self._cpu:
+        if configuration == self._search.on_host:
             return True
-        if any(self._workshop.lanes[self._workshop.alternatives[at].lane].stand_in for at in configuration):
-            measured = self._search.verify(configuration)
-            self._verified[configuration] = measured
-            if not measured.allowed:
+        if self._workshop.has_stand_in(configuration):
+            self._verified[configuration] = self._search.verify(configuration)
+            if not self._verified[configuration].allowed:
                 return False
         if not self._outside:
             return True
@@ -241,11 +219,9 @@ class _Final:
         if self._budget.metric is None:
             return self._budget.allows(baseline, score)
         inside, outside = len(self._search.items), len(self._outside)
-        every = inside + outside
-        total = (self._search.baseline * inside + baseline * outside) / every
-        known = self._verified.get(configuration, self._search.measured[configuration])
-        achieved = (known.score * inside + score * outside) / every
-        return self._budget.allows(total, achieved)
+        total = self._search.baseline * inside + baseline * outside
+        achieved = self._measured(configuration).score * inside + score * outside
+        return self._budget.allows(total / (inside + outside), achieved / (inside + outside))
 
     def _outside_score(self, configuration: Configuration | None) -> float | None:
         """Return the score on held-out samples, for None of the float32 model.
@@ -261,8 +237,9 @@ class _Final:
         self._search.evaluations += 1
         outputs = self._outside_reference
         if configuration is not None:
+            feeds = [sample.feed for sample in self._outside]
             with self._workshop.open(configuration, on_stand_in=False) as session:
-                outputs = [session.run(None, feed) for feed in self._outside_feeds]
+                outputs = [session.run(None, feed) for feed in feeds]
         score = self._budget.score(outputs, self._outside_reference, [sample.item for sample in self._outside])
         self._outside_scores[configuration] = score
         return score
@@ -272,68 +249,43 @@ class _Final:
             return 0.0 if math.isinf(measured.score) else math.inf
         return self._budget.drop(self._search.baseline, measured.score)
 
-    def _units(self, best: Configuration) -> list[TunedUnit]:
+    def _units(self, best: Configuration) -> Iterator[TunedUnit]:
         workshop, found = self._workshop, self._found
-        rows = []
         for unit, (facts, at) in enumerate(zip(workshop.units, best, strict=True)):
             alternative = workshop.alternatives[at]
-            alone = found.damage_of(unit, at)
             floating = workshop.floating(alternative.lane)
-            in_place = found.damage_in_place.get(unit)
-            rows.append(
-                TunedUnit(
-                    name=facts.name,
-                    nodes=facts.nodes,
-                    device=workshop.lanes[alternative.lane].name,
-                    precision=workshop.text(alternative),
-                    damage_alone_db=None if alone is None else signal_to_noise(alone),
-                    damage_in_place_db=None if in_place is None else signal_to_noise(in_place),
-                    saved_seconds=found.saved_seconds(unit, floating, at),
-                    reason=self._reason(unit, at),
-                )
-            )
-        return rows
+            alone, in_place = found.damage_of(unit, at), found.damage_in_place.get(unit)
+            if alternative.way is not None:
+                reason = ""
+            elif not facts.products:
+                reason = "nothing to quantize"
+            elif alone is None or not found.gains(unit, floating):
+                reason = "quantized, it is no faster"
+            elif not math.isfinite(alone):
+                reason = "quantized, the outputs are not finite or the device fails"
+            else:
+                reason = f"alone it lowers the SQNR to {signal_to_noise(alone):.1f} dB"
+            yield TunedUnit(
+                name=facts.name, nodes=facts.nodes, reason=reason,
+                device=workshop.lanes[alternative.lane].name, precision=workshop.text(alternative),
+                damage_alone_db=None if alone is None else signal_to_noise(alone),
+                damage_in_place_db=None if in_place is None else signal_to_noise(in_place),
+                saved_seconds=found.saved_seconds(unit, floating, at),
+            )  # fmt: skip
 
-    def _reason(self, unit: int, at: int) -> str:
-        if self._workshop.alternatives[at].way is not None:
-            return ""
-        if not self._workshop.units[unit].products:
-            return "nothing to quantize"
-        alone = self._found.damage_of(unit, at)
-        floating = self._workshop.floating(self._workshop.alternatives[at].lane)
-        if alone is None or not self._found.gains(unit, floating):
-            return "quantized, it is no faster"
-        if not math.isfinite(alone):
-            return "quantized, the outputs are not finite or the device fails"
-        return f"alone it lowers the SQNR to {signal_to_noise(alone):.1f} dB"
-
-    def _pareto(self, best: Configuration) -> tuple[ParetoPoint, ...]:
-        workshop = self._workshop
-        rows = sorted(
-            (each for each in self._search.measured.values() if math.isfinite(each.seconds)),
-            key=lambda each: each.seconds,
-        )
-        points = []
-        highest = -math.inf
-        for each in rows:
-            on_front = each.score > highest
+    def _pareto(self, best: Configuration) -> Iterator[ParetoPoint]:
+        workshop, highest = self._workshop, -math.inf
+        finite = [each for each in self._search.measured.values() if math.isfinite(each.seconds)]
+        for each in sorted(finite, key=lambda each: each.seconds):
+            precisions = dict.fromkeys(workshop.text(workshop.alternatives[at]) for at in each.configuration)
+            yield ParetoPoint(
+                seconds=self._times.get(each.configuration, each.seconds), score=each.score, drop=self._drop(each),
+                sqnr_db=signal_to_noise(each.noise), allowed=each.allowed,
+                device=", ".join(workshop.device_names(each.configuration)),
+                precision=", ".join(precisions),
+                is_best=each.configuration == best, on_front=each.score > highest,
+            )  # fmt: skip
             highest = max(highest, each.score)
-            chosen = [workshop.alternatives[at] for at in each.configuration]
-            precisions = dict.fromkeys(map(workshop.text, chosen))
-            points.append(
-                ParetoPoint(
-                    seconds=self._times.get(each.configuration, each.seconds),
-                    score=each.score,
-                    drop=self._drop(each),
-                    sqnr_db=signal_to_noise(each.noise),
-                    device=", ".join(dict.fromkeys(workshop.lanes[one.lane].name for one in chosen)),
-                    precision=", ".join(precisions),
-                    allowed=each.allowed,
-                    is_best=each.configuration == best,
-                    on_front=on_front,
-                )
-            )
-        return tuple(points)
 
 
 def _written(report: TuneReport, target: Path, feeds: Sequence[Mapping[str, Any]]) -> str:
