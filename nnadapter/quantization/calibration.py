@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import redirect_stdout
-from typing import Any
 
 import numpy as np
 import onnx
@@ -51,19 +50,11 @@ def _minmax(values: Distribution, levels: int) -> tuple[float, float]:
 
 
 def _percentile(values: Distribution, levels: int) -> tuple[float, float]:
-    return _computed(_collector(values, "percentile").compute_percentile)
+    return _by_onnxruntime(values, "percentile")
 
 
 def _entropy(values: Distribution, levels: int) -> tuple[float, float]:
-    if levels > 256:
-        return _minmax(values, levels)
-    return _computed(_collector(values, "entropy").compute_entropy)
-
-
-def _computed(compute: Callable[[], Any]) -> tuple[float, float]:
-    with redirect_stdout(io.StringIO()):  # ONNX Runtime prints progress
-        low, high = compute()[""][:2]
-    return float(low), float(high)
+    return _minmax(values, levels) if levels > 256 else _by_onnxruntime(values, "entropy")
 
 
 def _mse(values: Distribution, levels: int) -> tuple[float, float]:
@@ -82,15 +73,12 @@ def _mse(values: Distribution, levels: int) -> tuple[float, float]:
 
 
 _METHODS: Mapping[str, Callable[[Distribution, int], tuple[float, float]]] = {
-    "minmax": _minmax,
-    "percentile": _percentile,
-    "entropy": _entropy,
-    "mse": _mse,
-}
+    "minmax": _minmax, "percentile": _percentile, "entropy": _entropy, "mse": _mse,
+}  # fmt: skip
 
 
-def _collector(values: Distribution, method: str) -> Any:
-    """Return ONNX Runtime's collector with a histogram; entropy gets fewer bins, because its search is slow."""
+def _by_onnxruntime(values: Distribution, method: str) -> tuple[float, float]:
+    """Return the range of ONNX Runtime's method; entropy gets fewer bins, because its search is slow."""
     from onnxruntime.quantization.calibrate import HistogramCollector
 
     counts, edges = values.counts, values.edges
@@ -103,7 +91,9 @@ def _collector(values: Distribution, method: str) -> Any:
     ends = np.float32(values.smallest), np.float32(values.largest)
     peak = np.float32(max(map(abs, ends)))
     collector.histogram_dict = {"": (counts, edges.astype(np.float32), *ends, peak)}
-    return collector
+    with redirect_stdout(io.StringIO()):  # ONNX Runtime prints progress
+        low, high = getattr(collector, f"compute_{method}")()[""][:2]
+    return float(low), float(high)
 
 
 class _Collected:
@@ -132,12 +122,9 @@ class _Collected:
         nothing = np.zeros(_BINS, np.int64), np.linspace(0, 0, _BINS + 1), 0.0, 0.0
         counts, edges, smallest, largest, *_ = self._collector.histogram_dict.get("", nothing)
         return Distribution(
-            smallest=float(smallest),
-            largest=float(largest),
-            counts=np.asarray(counts),
-            edges=np.asarray(edges, np.float64),
-            channel_peaks=self._peaks if self._has_channels else None,
-        )
+            smallest=float(smallest), largest=float(largest), counts=np.asarray(counts),
+            edges=np.asarray(edges, np.float64), channel_peaks=self._peaks if self._has_channels else None,
+        )  # fmt: skip
 
 
 def with_outputs(model: onnx.ModelProto, names: Iterable[str]) -> onnx.ModelProto:
@@ -156,11 +143,7 @@ def distributions(
 ) -> dict[str, Distribution]:
     """Run a model on the CPU and return the distributions of float values, without those that are not always finite.
 
-    Args:
-        model: the model.
-        axes: value -> axis of its channels.
-        feeds: feeds of the model.
-        advance: called after each feed.
+    `axes` has the axis of each value's channels; `advance` is called after each feed.
 
     Raises:
         NNAdapterError: the model cannot run.

@@ -9,7 +9,7 @@ import onnx
 
 from nnadapter.ir.operand import Array
 from nnadapter.onnx.construction import copied, initializer_of
-from nnadapter.quantization.products import FloatModel, Product, flattened
+from nnadapter.quantization.products import FloatModel, Product, along, flattened
 
 _HOMOGENEOUS = frozenset({"Relu", "LeakyRelu", "Identity", "Dropout", "MaxPool", "AveragePool", "GlobalAveragePool"})
 """Ops that multiply their result if their operand is multiplied by a positive number."""
@@ -47,9 +47,9 @@ def _pairs(model: FloatModel) -> Iterator[tuple[Product, Product]]:
     outputs = {value.name for value in model.model.graph.output}
     for node in model.model.graph.node:
         first = products.get(node.name)
-        if first is None or first.op_type != "Conv" or len(model.readers[first.weight]) > 1:
+        if first is None or first.op_type != "Conv":
             continue
-        if first.bias and len(model.readers[first.bias]) > 1:
+        if any(len(model.readers[name]) > 1 for name in (first.weight, first.bias) if name):
             continue
         second = _following(model, node, products, outputs)
         if second is not None and len(model.readers[second.weight]) == 1 and _fits(model, first, second):
@@ -91,10 +91,7 @@ def _equalize(arrays: dict[str, Array], first: Product, second: Product) -> None
     used = (heights > 0) & (others > 0)
     factors = np.ones(len(heights))
     factors[used] = np.clip(np.sqrt(heights[used] / others[used]), 1e-3, 1e3)
-    before /= factors.reshape(-1, *[1] * (before.ndim - 1))
+    before /= along(factors, 0, before.ndim)
     if first.bias:
         arrays[first.bias] = arrays[first.bias] / factors
-    axis = 0 if after.shape[1] == 1 else 1
-    shape = [1] * after.ndim
-    shape[axis] = -1
-    after *= factors.reshape(shape)
+    after *= along(factors, 0 if after.shape[1] == 1 else 1, after.ndim)

@@ -142,10 +142,8 @@ class FloatModel:
         left, right, *rest = node.input
         if left in self.constants and right in self.constants:
             return None
-        is_float = [
-            self.dtypes.get(name, onnx.TensorProto.FLOAT) for name in (left, right) if not self._is_weight(name)
-        ]
-        if any(code != onnx.TensorProto.FLOAT for code in is_float):
+        codes = (self.dtypes.get(name, onnx.TensorProto.FLOAT) for name in (left, right) if not self._is_weight(name))
+        if any(code != onnx.TensorProto.FLOAT for code in codes):
             return None
         if node.op_type == "MatMul":
             return self._matrix_product(node.name, left, right)
@@ -156,30 +154,18 @@ class FloatModel:
             is_transposed = bool(attributes.get("transB", 0))
             bias = self._bias(rest, self.array(right).shape[0 if is_transposed else 1])
             return Product(
-                node=node.name,
-                op_type="Gemm",
-                activations=(left,),
-                weight=right,
-                channel_axis=0 if is_transposed else 1,
-                reduced_axis=1 if is_transposed else 0,
-                input_axis=0 if attributes.get("transA", 0) else 1,
-                bias=bias or "",
+                node=node.name, op_type="Gemm", activations=(left,), weight=right,
+                channel_axis=0 if is_transposed else 1, reduced_axis=1 if is_transposed else 0,
+                input_axis=0 if attributes.get("transA", 0) else 1, bias=bias or "",
                 takes_bias=bias is not None and {attributes.get(name, 1.0) for name in ("alpha", "beta")} == {1.0},
-            )
-        is_plain = node.op_type == "Conv"
-        channels = self.array(right).shape[0] if is_plain else self.array(right).shape[1] * attributes.get("group", 1)
-        bias = self._bias(rest, channels)
+            )  # fmt: skip
+        is_plain, groups = node.op_type == "Conv", attributes.get("group", 1)
+        bias = self._bias(rest, self.array(right).shape[0] if is_plain else self.array(right).shape[1] * groups)
         return Product(
-            node=node.name,
-            op_type=node.op_type,
-            activations=(left,),
-            weight=right,
-            channel_axis=0 if is_plain else 1 if attributes.get("group", 1) == 1 else None,
-            reduced_axis=1 if is_plain else 0,
-            input_axis=1,
-            bias=bias or "",
-            takes_bias=bias is not None,
-        )
+            node=node.name, op_type=node.op_type, activations=(left,), weight=right,
+            channel_axis=0 if is_plain else 1 if groups == 1 else None, reduced_axis=1 if is_plain else 0,
+            input_axis=1, bias=bias or "", takes_bias=bias is not None,
+        )  # fmt: skip
 
     def _bias(self, rest: Sequence[str], channels: int) -> str | None:
         """Return the name of a bias with an element per channel; empty without a bias, None for another one."""
@@ -188,21 +174,15 @@ class FloatModel:
         return name if fits else None
 
     def _matrix_product(self, name: str, left: str, right: str) -> Product | None:
-        if self._is_weight(right):
-            rank = self.array(right).ndim
-            return (
-                None
-                if rank < 2
-                else Product(
-                    node=name,
-                    op_type="MatMul",
-                    activations=(left,),
-                    weight=right,
-                    channel_axis=rank - 1 if rank == 2 else None,
-                    reduced_axis=rank - 2,
-                )
-            )
-        return None if left in self.constants else Product(node=name, op_type="MatMul", activations=(left, right))
+        if not self._is_weight(right):
+            return None if left in self.constants else Product(node=name, op_type="MatMul", activations=(left, right))
+        rank = self.array(right).ndim
+        if rank < 2:
+            return None
+        return Product(
+            node=name, op_type="MatMul", activations=(left,), weight=right,
+            channel_axis=1 if rank == 2 else None, reduced_axis=rank - 2,
+        )  # fmt: skip
 
     def _is_weight(self, name: str) -> bool:
         tensor = self.constants.get(name)
@@ -255,12 +235,11 @@ def _optimized(model: onnx.ModelProto) -> onnx.ModelProto:
             optimized = onnx.load_model(path)
         except Exception:  # noqa: BLE001  ONNX Runtime raises exceptions of its own; the session reports invalid models
             return model
-    added = {node.domain for node in _all_nodes(optimized.graph)} - domains - {"", "ai.onnx"}
-    used = {node.domain for node in _all_nodes(optimized.graph)}
-    kept = [entry for entry in optimized.opset_import if entry.domain in (*used, "", "ai.onnx")]
+    used = {node.domain for node in _all_nodes(optimized.graph)} | {"", "ai.onnx"}
+    imports = [entry for entry in optimized.opset_import if entry.domain in used]
     del optimized.opset_import[:]
-    optimized.opset_import.extend(kept)
-    return model if added else optimized
+    optimized.opset_import.extend(imports)
+    return model if used - domains - {"", "ai.onnx"} else optimized
 
 
 def _named(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -283,3 +262,8 @@ def _all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
 def flattened(array: Array, axis: int) -> Array:
     """Return `array` as [channels, others], with `axis` first."""
     return np.moveaxis(array, axis, 0).reshape(array.shape[axis], -1)
+
+
+def along(vector: Array, axis: int, rank: int) -> Array:
+    """Return a vector in a shape that broadcasts along an axis of an array."""
+    return vector.reshape([-1 if at == axis else 1 for at in range(rank)])

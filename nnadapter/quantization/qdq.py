@@ -18,7 +18,7 @@ from nnadapter.onnx.construction import copied, initializer_of
 from nnadapter.onnx.graphs import captured_names
 from nnadapter.process.real_onnxruntime import onnxruntime
 from nnadapter.quantization.calibration import RANGES, Distribution, with_outputs
-from nnadapter.quantization.products import LEAST_OPSET, PRODUCTS, WIDE_OPSET, FloatModel, Product, flattened
+from nnadapter.quantization.products import LEAST_OPSET, PRODUCTS, WIDE_OPSET, FloatModel, Product, along, flattened
 from nnadapter.records import dataclass, replace
 from nnadapter.session.session import InferenceSession
 
@@ -77,6 +77,11 @@ class Way:
         return self.precision not in WEIGHTS_ONLY
 
     @property
+    def bits(self) -> int:
+        """Bits of activations."""
+        return 16 if self.precision is Precision.W8A16 else 8
+
+    @property
     def opset(self) -> int:
         """First opset that can express it."""
         return WIDE_OPSET if self.precision in (Precision.W8A16, Precision.W4A16) else LEAST_OPSET
@@ -104,9 +109,8 @@ class Scaled(NamedTuple):
 
 def activation_scale(way: Way, values: Distribution, *, signed: bool = False) -> Scaled:
     """Return how an activation is quantized; `signed` integers are symmetric, as engines need for a second operand."""
-    bits = 16 if way.precision is Precision.W8A16 else 8
-    low, high = values.range(way.ranges, 1 << bits)
-    return _scaled(low, high, bits, signed=signed, symmetric=way.symmetric)
+    low, high = values.range(way.ranges, 1 << way.bits)
+    return _scaled(low, high, way.bits, signed=signed, symmetric=way.symmetric)
 
 
 def _scaled(low: float, high: float, bits: int, *, signed: bool, symmetric: bool) -> Scaled:
@@ -114,31 +118,14 @@ def _scaled(low: float, high: float, bits: int, *, signed: bool, symmetric: bool
     least, most = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
     if signed or symmetric:
         peak = max(-low, high)
-        scale = _positive(peak / (most if signed else (most - least) // 2))
+        scale = float(_positive(np.asarray(peak / (most if signed else (most - least) // 2), np.float32)))
         return Scaled(dtype, scale, 0 if signed else (most + 1) // 2)
-    scale = _positive((high - low) / (most - least))
+    scale = float(_positive(np.asarray((high - low) / (most - least), np.float32)))
     return Scaled(dtype, scale, int(np.clip(np.round(least - low / scale), least, most)))
 
 
-def _positive(scale: float) -> float:
-    rounded = float(np.float32(scale))
-    return rounded if rounded >= np.finfo(np.float32).tiny else 1.0
-
-
-def smoothing(model: FloatModel, products: Sequence[Product], values: Distribution, share: float) -> Array | None:
-    """Return the divisors [channels] of an activation that `products` read; None if its channels are unknown.
-
-    Source: SmoothQuant, equation 4.
-    """
-    peaks = values.channel_peaks
-    weights = [flattened(model.array(product.weight), product.reduced_axis) for product in products]
-    if peaks is None or any(len(weight) != len(peaks) for weight in weights):
-        return None
-    heights = np.maximum.reduce([np.abs(weight).max(axis=1) for weight in weights])
-    with np.errstate(divide="ignore"):
-        divisors = peaks**share / np.maximum(heights, 1e-8) ** (1 - share)
-    divisors = np.where((peaks > 0) & np.isfinite(divisors), np.clip(divisors, 1e-4, 1e4), 1.0)
-    return divisors.astype(np.float32)
+def _positive(scales: Array) -> Array:
+    return np.where(scales >= np.finfo(np.float32).tiny, scales, 1.0).astype(np.float32)
 
 
 class QdqWriter:
@@ -168,17 +155,24 @@ class QdqWriter:
         self._smoothed = self._smoothing()
 
     def _smoothing(self) -> dict[str, Array]:
-        """Return the divisors of activations by name."""
+        """Return the divisors [channels] of activations by name. Source: SmoothQuant, equation 4."""
         groups: dict[str, list[Product]] = {}
         for product in self.products.values():
             way = self.ways[product.node]
             if way.smooth and way.quantizes_activations and product.weight and product.takes_divisors:
                 groups.setdefault(product.activations[0], []).append(product)
-        made = {
-            name: smoothing(self.model, products, self.values[name], self.ways[products[0].node].smooth)
-            for name, products in groups.items()
-        }
-        return {name: divisors for name, divisors in made.items() if divisors is not None}
+        found = {}
+        for name, products in groups.items():
+            peaks, share = self.values[name].channel_peaks, self.ways[products[0].node].smooth
+            weights = [flattened(self.model.array(product.weight), product.reduced_axis) for product in products]
+            if peaks is None or any(len(weight) != len(peaks) for weight in weights):
+                continue
+            heights = np.maximum.reduce([np.abs(weight).max(axis=1) for weight in weights])
+            with np.errstate(divide="ignore"):
+                divisors = peaks**share / np.maximum(heights, 1e-8) ** (1 - share)
+            divisors = np.where((peaks > 0) & np.isfinite(divisors), np.clip(divisors, 1e-4, 1e4), 1.0)
+            found[name] = divisors.astype(np.float32)
+        return found
 
     def write(self, node: onnx.NodeProto) -> None:
         """Append a node of the model, with quantized operands if it is one of the `ways`."""
@@ -209,9 +203,7 @@ class QdqWriter:
             return
         weight = self.model.array(product.weight)
         if divisors is not None:
-            shape = [1] * weight.ndim
-            shape[product.reduced_axis] = -1
-            weight = weight * divisors.reshape(shape)
+            weight = weight * along(divisors, product.reduced_axis, weight.ndim)
         bias = self._bias(product, weight)
         if way.precision is Precision.W4A16:
             node.input[1] = self._four_bits(product, weight)
@@ -267,8 +259,7 @@ class QdqWriter:
         key = ("constant", name, way.precision)
         if key not in self._made:
             low, high = min(float(array.min(initial=0)), 0.0), max(float(array.max(initial=0)), 0.0)
-            bits = 16 if way.precision is Precision.W8A16 else 8
-            scaled = _scaled(low, high, bits, signed=False, symmetric=False)
+            scaled = _scaled(low, high, way.bits, signed=False, symmetric=False)
             limits = np.iinfo(scaled.dtype)
             integers = np.clip(np.round(array / scaled.scale) + scaled.zero_point, limits.min, limits.max)
             self._made[key] = self._dequantized(
@@ -286,11 +277,9 @@ class QdqWriter:
         if bias is not None and scale is not None and product.takes_bias:
             least = np.abs(bias).astype(np.float64) / (scale * _MOST_BIAS)  # otherwise the bias exceeds 32 bits
             scales = np.maximum(scales, least if axis is not None else least.max(initial=0))
-        scales = np.where(scales >= np.finfo(np.float32).tiny, scales, 1.0).astype(np.float32)
-        shape = [1] * weight.ndim
-        if axis is not None:
-            shape[axis] = -1
-        integers = np.clip(np.round(weight / scales.reshape(shape)), -most, most).astype(np.int8)
+        scales = _positive(scales)
+        divisors = scales if axis is None else along(scales, axis, weight.ndim)
+        integers = np.clip(np.round(weight / divisors), -most, most).astype(np.int8)
         key = ("weight", product.weight, integers.tobytes()) if integers.size < 1 << 16 else ("weight", product.node)
         if key not in self._made:
             stored = scales if axis is not None else scales[0]
@@ -302,8 +291,7 @@ class QdqWriter:
         block = _BLOCK if weight.ndim == 2 and length % _BLOCK == 0 else length
         moved = np.moveaxis(weight, axis, -1)
         blocks = moved.reshape(*moved.shape[:-1], -1, block)
-        scales = np.abs(blocks).max(axis=-1) / 7
-        scales = np.where(scales >= np.finfo(np.float32).tiny, scales, 1.0).astype(np.float32)
+        scales = _positive(np.abs(blocks).max(axis=-1) / 7)
         integers = np.clip(np.round(blocks / scales[..., None]), -8, 7).reshape(moved.shape)
         integers, scales = np.moveaxis(integers, -1, axis), np.ascontiguousarray(np.moveaxis(scales, -1, axis))
         nibbles = np.ascontiguousarray(integers).astype(ml_dtypes.int4)
@@ -320,8 +308,7 @@ class QdqWriter:
     def _written_bias(self, product: Product, bias: Array, scale: float | None, scales: Array | None) -> str:
         if scale is None or scales is None or not product.takes_bias:
             return self._constant(f"{product.node}_bias", bias)
-        steps = (np.float32(scale) * scales).astype(np.float32)
-        steps = np.where(steps >= np.finfo(np.float32).tiny, steps, np.float32(1))
+        steps = _positive((np.float32(scale) * scales).astype(np.float32))
         limits = np.iinfo(np.int32)
         integers = np.clip(np.round(bias.astype(np.float64) / steps), limits.min, limits.max).astype(np.int32)
         base = product.bias or f"{product.node}_bias"
@@ -367,15 +354,12 @@ class QdqWriter:
 def _divided_values(values: Distribution, divisors: Array) -> Distribution:
     """Return the distribution of smoothed values; only its ends are known."""
     assert values.channel_peaks is not None, "smoothing needs the peaks of channels"
-    peak = float((values.channel_peaks / divisors).max())
-    smallest = 0.0 if values.smallest >= 0 else -peak
+    peaks = values.channel_peaks / divisors
+    peak = float(peaks.max())
     return Distribution(
-        smallest=smallest,
-        largest=0.0 if values.largest <= 0 else peak,
-        counts=np.ones(2, np.int64),
-        edges=np.linspace(-peak, peak, 3),
-        channel_peaks=values.channel_peaks / divisors,
-    )
+        smallest=0.0 if values.smallest >= 0 else -peak, largest=0.0 if values.largest <= 0 else peak,
+        counts=np.ones(2, np.int64), edges=np.linspace(-peak, peak, 3), channel_peaks=peaks,
+    )  # fmt: skip
 
 
 def quantize_nodes(
@@ -392,7 +376,7 @@ def quantize_nodes(
         values: distributions of every value that is quantized.
         bias_shifts: product -> correction of its bias.
     """
-    wide = model.at_opset(max((way.opset for way in ways.values()), default=LEAST_OPSET))
+    wide = _widened(model, ways)
     results = quantized_results(wide, ways)
     shared = _shared(wide, ways, values)
     writer = QdqWriter(wide, ways, shared, bias_shifts or {}, fused=fused_results(wide, results))
@@ -460,6 +444,10 @@ def _shared(model: FloatModel, ways: Mapping[str, Way], values: Mapping[str, Dis
     return shared
 
 
+def _widened(model: FloatModel, ways: Mapping[str, Way]) -> FloatModel:
+    return model.at_opset(max((way.opset for way in ways.values()), default=LEAST_OPSET))
+
+
 def _reading(node: onnx.NodeProto, names: Mapping[str, str]) -> onnx.NodeProto:
     if names.keys().isdisjoint(node.input):
         return node
@@ -490,7 +478,7 @@ def bias_shifts(
     Every product is computed twice from the float model's values, with and without quantization. Source: Nagel et al.,
     Data-Free Quantization, 2019, section 4.2 (here with data).
     """
-    wide = model.at_opset(max((way.opset for way in ways.values()), default=LEAST_OPSET))
+    wide = _widened(model, ways)
     writer = QdqWriter(wide, ways, values, {})
     means: dict[str, str] = {}
     for node in wide.model.graph.node:
