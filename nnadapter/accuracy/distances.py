@@ -13,17 +13,17 @@ from nnadapter.records import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Distance:
-    """Distance of the numbers a from their reference r, with |v| the square root of the sum of squares.
+    """Distance of numbers a from their reference r, with |v| the square root of the sum of squares.
 
-    - Elements that are NaN on both sides, or the same infinity on both sides, are left out.
+    - Elements that are NaN, or the same infinity, on both sides are left out.
     - Any other NaN or infinity makes the distance infinite: cosine 0, SQNR -inf dB, the others inf.
-    - A zero reference has cosine 1 and SQNR inf dB if a is zero too. Otherwise they are 0 and -inf dB.
+    - A zero reference has cosine 1 and SQNR inf dB if a is zero too, otherwise 0 and -inf dB.
     """
 
     cosine: float
-    """Sum of a * r, divided by |a| |r|; 0 if only one of the norms is 0."""
+    """a * r, summed, over |a| |r|; 0 if only one norm is 0."""
     sqnr_db: float
-    """Signal-to-quantization-noise ratio, 20 log10(|r| / |a - r|); inf for equal numbers."""
+    """Signal-to-quantization-noise ratio, 20 log10(|r| / |a - r|)."""
     euclidean: float
     """|a - r|."""
     relative: float
@@ -32,14 +32,10 @@ class Distance:
 
 _INFINITE = (0.0, -inf, inf, inf)
 INFINITE = Distance(*_INFINITE)
-"""Distance of unrelated numbers."""
 
 
 def distance(actual: Array | Sequence[Array], reference: Array | Sequence[Array]) -> Distance:
-    """Return the distance of an array, or of several arrays taken as one vector. Raises ValueError for unequal shapes.
-
-    Numbers of any type are compared in float64.
-    """
+    """Return the distance of arrays taken as one vector, in float64. Raises ValueError for unequal shapes."""
     a, r = _vector(actual), _vector(reference)
     if [np.shape(array) for array in a] != [np.shape(array) for array in r]:
         raise ValueError(f"shapes differ: {[*map(np.shape, a)]} and {[*map(np.shape, r)]}")
@@ -82,7 +78,7 @@ def _of_rows(actual: Array, reference: Array) -> list[Distance]:
 
 
 def _norm(rows: Array) -> Array:
-    """Return the Euclidean norm of each row, scaled so that squares do not overflow or underflow."""
+    """Return the Euclidean norm of each row, scaled against overflow and underflow."""
     scale = np.max(np.abs(rows), axis=1, initial=0.0)
     scaled = np.where(scale[:, None] > 0, rows / scale[:, None], 0.0)
     return np.asarray(np.where(np.isinf(scale), inf, scale * np.sqrt(np.sum(scaled * scaled, axis=1))))

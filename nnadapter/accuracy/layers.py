@@ -18,16 +18,14 @@ class LayerDistance:
     """Distance of a layer's outputs from the reference."""
 
     position: int
-    """Place in graph order."""
     nodes: tuple[str, ...]
     op_types: tuple[str, ...]
-    """Op type of each node."""
     devices: tuple[str, ...]
     values: tuple[str, ...]
     alone: Distance | None
-    """Distance if the layer gets the reference's inputs; None if it could not run separately."""
+    """Distance for the reference's inputs; None if it could not run separately."""
     accumulated: Distance | None
-    """Distance if the layer gets inputs that the device computed from the model's inputs."""
+    """Distance for inputs that the device computed."""
 
     def __str__(self) -> str:
         pairs = [*zip(self.nodes, self.op_types, strict=True)]
@@ -37,7 +35,7 @@ class LayerDistance:
 
 
 def worst_first(layers: Iterable[LayerDistance]) -> tuple[LayerDistance, ...]:
-    """Sort layers by SQNR alone (accumulated if it is unknown), then in graph order."""
+    """Sort layers by SQNR alone, or accumulated if unknown."""
     return tuple(
         sorted(layers, key=lambda layer: ((layer.alone or layer.accumulated or INFINITE).sqnr_db, layer.position))
     )
@@ -67,7 +65,7 @@ def layer_lines(layers: Sequence[LayerDistance], most: int) -> Iterator[str]:
 
 
 class LayerMeasurement:
-    """Distances of the layers that a search runs, piece by piece."""
+    """Distances of the layers that a search runs."""
 
     def __init__(self, search: Search) -> None:
         self._search = search
@@ -75,7 +73,7 @@ class LayerMeasurement:
         self.layers: list[LayerDistance] = []
 
     def add(self, piece: Piece) -> None:
-        """Run the atoms of `piece` on the device's own values, and measure them alone and accumulated."""
+        """Run the atoms of `piece` on the device's own values, and measure them."""
         cutting, trials = self._search.cutting, self._search.trials
         atoms = [atom for atom in cutting.accelerated if piece.first <= atom < piece.last]
         if not any(atom >= piece.first for atom in cutting.accelerated):
@@ -111,7 +109,7 @@ class LayerMeasurement:
 
 
 def distance_of_values(got: Sequence[Any], expected: Sequence[Any]) -> Distance | None:
-    """Return the distance of arrays and sequences of arrays as one vector; None if there are no numbers."""
+    """Return the distance of arrays and sequences as one vector; None without numbers."""
     reference = _numbers(expected)
     try:
         return distance(_numbers(got), reference) if reference else None

@@ -14,7 +14,7 @@ from nnadapter.records import dataclass
 from partition.graph import Graph, Node
 
 _NAMES = ("{}", "{}_DequantizeLinear_Output", "{}_QuantizeLinear_Input")
-"""Names of a value in a quantized model; the suffixes are of onnxruntime.quantization."""
+"""Names of a value in a quantized model, with the suffixes of onnxruntime.quantization."""
 _SUFFIX = " of the float model"
 
 
@@ -24,15 +24,15 @@ class MatchedLayer:
 
     value: str
     before: str
-    """Name in the quantized model, before quantization."""
+    """Name before quantization."""
     after: str
-    """Name after quantization and dequantization; the same if there is none."""
+    """Name after dequantization, if there is one."""
     node: Node
     """The quantizing node for model inputs."""
 
 
 class QuantizedLayers:
-    """Layers of a quantized model with values that the float model `reference` computes too, in graph order."""
+    """Layers of a quantized model with values of the float model `reference`, in graph order."""
 
     def __init__(self, reference: onnx.ModelProto, quantized: onnx.ModelProto) -> None:
         self.model = in_order(quantized, read_nodes(quantized))
@@ -43,7 +43,6 @@ class QuantizedLayers:
         self.layers = tuple(filter(None, map(self._layer, (*float_graph.inputs, *computed))))
 
     def _layer(self, value: str) -> MatchedLayer | None:
-        """Return the layer of a float value; None if the quantized model does not have it."""
         graph = self._graph
         names = (form.format(value) for form in _NAMES)
         before = next((name for name in names if name in graph.producer or name in graph.inputs), "")
@@ -62,7 +61,7 @@ class QuantizedLayers:
     def separated(self, values: Mapping[str, Array]) -> tuple[onnx.ModelProto, dict[str, Array]]:
         """Return the quantized model cut between its layers, and its inputs from the float model's `values`.
 
-        A layer quantizes its inputs itself, if the quantized model does.
+        Layers quantize their inputs themselves, if the model does.
         """
         cuts = {layer.before: layer.value for layer in self.layers if layer.before not in self._graph.inputs}
         doubled = {at for name in cuts for at in self._quantizing[name]}
@@ -96,7 +95,6 @@ def with_outputs(
 
 
 def _source(graph: Graph, name: str | None, op_type: str) -> str | None:
-    """Return the first input of the node that computes `name`, if it has this type."""
     position = graph.producer.get(name or "")
     return (
         graph.nodes[position].inputs[0] if position is not None and graph.nodes[position].op_type == op_type else None

@@ -17,14 +17,11 @@ from nnadapter.records import dataclass
 from nnadapter.session.session import InferenceSession
 
 RANGES = ("minmax", "percentile", "entropy", "mse")
-"""Ways to choose a range. `minmax`: all values. `percentile`: all but 0.01 %. `entropy`: least Kullback-Leibler
-divergence (TensorRT). `mse`: least squared error.
-"""
+"""`minmax`: all values. `percentile`: all but 0.01 %. `entropy`: Kullback-Leibler divergence. `mse`: least squares."""
 _BINS = 2048
 _ENTROPY_BINS = 512
 _PERCENTILE = 99.99
 _SHARES = np.linspace(0.2, 1.0, 41)
-"""Shares of the range that `mse` tries."""
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -34,13 +31,13 @@ class Distribution:
     smallest: float
     largest: float
     counts: Array
-    """[bins] int64, over the symmetric range of `edges`."""
+    """[bins] int64, symmetric."""
     edges: Array
     channel_peaks: Array | None
-    """Largest magnitude per element of the channel axis; None if sizes differ between samples."""
+    """Largest magnitude per channel; None if sizes differ between samples."""
 
     def range(self, method: str, levels: int) -> tuple[float, float]:
-        """Return the smallest and largest value to represent with `levels` integers; includes 0."""
+        """Return the smallest and largest value to represent; includes 0."""
         low, high = _METHODS[method](self, levels) if self.counts.sum() else (0.0, 0.0)
         return min(low, 0.0), max(high, 0.0)
 
@@ -58,7 +55,7 @@ def _entropy(values: Distribution, levels: int) -> tuple[float, float]:
 
 
 def _mse(values: Distribution, levels: int) -> tuple[float, float]:
-    """Try shrunk ranges against the histogram; both ends shrink alike."""
+    """Try shrunk ranges against the histogram."""
     centers = (values.edges[1:] + values.edges[:-1]) / 2
     used = values.counts > 0
     centers, counts = centers[used], values.counts[used]
@@ -78,7 +75,7 @@ _METHODS: Mapping[str, Callable[[Distribution, int], tuple[float, float]]] = {
 
 
 def _by_onnxruntime(values: Distribution, method: str) -> tuple[float, float]:
-    """Return the range of ONNX Runtime's method; entropy gets fewer bins, because its search is slow."""
+    """Return the range of ONNX Runtime's method; the slow entropy gets fewer bins."""
     from onnxruntime.quantization.calibrate import HistogramCollector
 
     counts, edges = values.counts, values.edges
@@ -141,12 +138,9 @@ def distributions(
     feeds: Sequence[Mapping[str, Array]],
     advance: Callable[[], None] = lambda: None,
 ) -> dict[str, Distribution]:
-    """Run a model on the CPU and return the distributions of float values, without those that are not always finite.
+    """Run a model on the CPU and return the distributions of values that are always finite. Raises NNAdapterError.
 
     `axes` has the axis of each value's channels; `advance` is called after each feed.
-
-    Raises:
-        NNAdapterError: the model cannot run.
     """
     collected = {name: _Collected() for name in axes}
     defaults = {tensor.name: array_of(tensor) for tensor in model.model.graph.initializer if tensor.name in axes}

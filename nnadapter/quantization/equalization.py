@@ -12,15 +12,14 @@ from nnadapter.onnx.construction import copied, initializer_of
 from nnadapter.quantization.products import FloatModel, Product, along, flattened
 
 _HOMOGENEOUS = frozenset({"Relu", "LeakyRelu", "Identity", "Dropout", "MaxPool", "AveragePool", "GlobalAveragePool"})
-"""Ops that multiply their result if their operand is multiplied by a positive number."""
 _ROUNDS = 8
 
 
 def equalized(model: FloatModel) -> FloatModel:
     """Return an equivalent model with similar weight ranges per channel in consecutive convolutions.
 
-    Only ops that are positively homogeneous may be between them. Source: Nagel et al., Data-Free Quantization Through
-    Weight Equalization and Bias Correction, 2019, section 4.1.
+    Only positively homogeneous ops may be between them. Source: Nagel et al., Data-Free Quantization Through Weight
+    Equalization and Bias Correction, 2019, section 4.1.
     """
     pairs = list(_pairs(model))
     if not pairs:
@@ -42,7 +41,7 @@ def equalized(model: FloatModel) -> FloatModel:
 
 
 def _pairs(model: FloatModel) -> Iterator[tuple[Product, Product]]:
-    """Yield products and the only product that reads their result, if each weight belongs to one node."""
+    """Yield convolutions and the only one that reads their result."""
     products = {product.node: product for product in model.products}
     outputs = {value.name for value in model.model.graph.output}
     for node in model.model.graph.node:
@@ -78,7 +77,7 @@ def _fits(model: FloatModel, first: Product, second: Product) -> bool:
 
 
 def _inputs_of(weight: Array) -> Array:
-    """Return a filter as [input channels, others]; as [channels, others] if it is depthwise."""
+    """Return a filter as [input channels, others], and a depthwise one as [channels, others]."""
     return flattened(weight, 0 if weight.shape[1] == 1 else 1)
 
 

@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from nnadapter.session.session import ModelSource
 
 LEAST_OPSET = 13
-"""First opset with a scale per channel."""
+"""First opset with scales per channel."""
 WIDE_OPSET = 21
-"""First opset with 16-bit and 4-bit integers, and with blocks."""
+"""First opset with 16-bit and 4-bit integers, and blocks."""
 _FIRST_IR_WITH_CONSTANTS = 4
-"""Before this version of the format, every initializer had to be an input as well."""
+"""First format with initializers that are no inputs."""
 PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 
 
@@ -43,32 +43,31 @@ class Product:
     """Convolution or matrix product with float32 operands."""
 
     node: str
-    """Unique name."""
     op_type: str
     activations: tuple[str, ...]
-    """Operands that are computed during a run, in the order of inputs."""
+    """Operands that are computed during a run."""
     weight: str = ""
-    """Constant operand; empty if both are activations."""
+    """Constant operand; empty if there is none."""
     channel_axis: int | None = None
     """Axis of the weight with the output's channels; None if it has none."""
     reduced_axis: int = 0
-    """Axis of the weight that is summed over, for products of matrices."""
+    """Axis of the weight that is summed over."""
     input_axis: int = -1
-    """Axis of the first activation that the weight sums over."""
+    """Axis of the first activation that is summed over."""
     bias: str = ""
-    """Constant bias with an element per channel; empty if there is none."""
+    """Constant bias with an element per channel, if any."""
     takes_bias: bool = False
-    """True if there is such a bias or room for one, and the op does not scale it."""
+    """True if it has such a bias or room for one, unscaled."""
 
     @property
     def takes_divisors(self) -> bool:
-        """True if a vector on the last axis of the activation can be divided out of it: SmoothQuant."""
+        """True if SmoothQuant can divide the last axis of the activation."""
         return self.op_type == "MatMul" or (self.op_type == "Gemm" and self.input_axis == 1)
 
 
 @dataclass(frozen=True, eq=False)
 class FloatModel:
-    """Model in the form that is quantized, with unique node names and weights in memory."""
+    """Model to quantize, with unique node names and weights in memory."""
 
     model: onnx.ModelProto
 
@@ -79,7 +78,7 @@ class FloatModel:
 
     @cached_property
     def readers(self) -> Mapping[str, list[onnx.NodeProto]]:
-        """Value -> nodes that read it, without those in subgraphs."""
+        """Value -> nodes that read it, outside subgraphs."""
         found: dict[str, list[onnx.NodeProto]] = defaultdict(list)
         for node in self.model.graph.node:
             for name in dict.fromkeys(node.input):
@@ -92,7 +91,7 @@ class FloatModel:
 
     @cached_property
     def dtypes(self) -> Mapping[str, int]:
-        """Value -> ONNX element type, as far as onnx infers it."""
+        """Value -> inferred ONNX element type."""
         try:
             inferred = onnx.shape_inference.infer_shapes(self.model, data_prop=True)
         except Exception:  # noqa: BLE001  onnx raises RuntimeError subclasses of its own
@@ -102,7 +101,7 @@ class FloatModel:
 
     @cached_property
     def sizes(self) -> frozenset[str]:
-        """Values computed only from sizes of other values."""
+        """Values computed only from sizes."""
         found: set[str] = set()
         for node in self.model.graph.node:
             operands = [name for name in node.input if name and name not in self.constants]
@@ -116,15 +115,13 @@ class FloatModel:
 
     @cached_property
     def products(self) -> tuple[Product, ...]:
-        """Products that can be quantized, in the order of nodes."""
         return tuple(filter(None, map(self._product, self.model.graph.node)))
 
     def array(self, name: str) -> Array:
-        """Return the contents of a constant."""
         return array_of(self.constants[name])
 
     def at_opset(self, opset: int) -> FloatModel:
-        """Return the model at `opset` or its own, whichever is newer. Raises InvalidModelError."""
+        """Return the model at `opset` or newer. Raises InvalidModelError."""
         if self.opset >= opset:
             return self
         try:
@@ -168,7 +165,7 @@ class FloatModel:
         )  # fmt: skip
 
     def _bias(self, rest: Sequence[str], channels: int) -> str | None:
-        """Return the name of a bias with an element per channel; empty without a bias, None for another one."""
+        """Return the name of a bias; empty without one, None if it does not fit."""
         name = rest[0] if rest else ""
         fits = not name or (self._is_weight(name) and self.array(name).shape == (channels,))
         return name if fits else None
@@ -192,11 +189,11 @@ class FloatModel:
 def read_float_model(source: ModelSource) -> FloatModel:
     """Return a model with folded constants and batch normalizations, at least of opset 13.
 
-    ONNX Runtime's basic optimizations do the folding. They are left out if they fail or add operators of other domains.
+    ONNX Runtime's basic optimizations are left out if they fail or add operators of other domains.
 
     Raises:
-        InvalidOptionError: it is a compiled model.
-        InvalidModelError, ModelFileError: the model cannot be read or converted, or is quantized already.
+        InvalidOptionError: it is compiled.
+        InvalidModelError, ModelFileError: it cannot be read or converted, or is quantized already.
     """
     kind = kind_of(source)
     if kind is SourceKind.COMPILED:
@@ -260,10 +257,10 @@ def _all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
 
 
 def flattened(array: Array, axis: int) -> Array:
-    """Return `array` as [channels, others], with `axis` first."""
+    """Return an array as [channels, others]."""
     return np.moveaxis(array, axis, 0).reshape(array.shape[axis], -1)
 
 
 def along(vector: Array, axis: int, rank: int) -> Array:
-    """Return a vector in a shape that broadcasts along an axis of an array."""
+    """Return a vector in a shape that broadcasts along an axis."""
     return vector.reshape([-1 if at == axis else 1 for at in range(rank)])

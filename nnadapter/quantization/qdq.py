@@ -23,14 +23,11 @@ from nnadapter.records import dataclass, replace
 from nnadapter.session.session import InferenceSession
 
 WAYS = (Precision.W8A8, Precision.W8A16, Precision.W8, Precision.W4A16)
-"""Precisions that quantize."""
 WEIGHTS_ONLY = (Precision.W8, Precision.W4A16)
 _BLOCK = 32
-"""Weights per scale with 4 bits."""
 _MOST_BIAS = 1 << 30
 _SHIFT_SAMPLES = 8
 _AXES_AS_INPUT = 18
-"""First opset with the axes of ReduceMean as an input."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,23 +36,18 @@ class Way:
 
     precision: Precision = Precision.W8A8
     ranges: str = "minmax"
-    """How ranges of activations are chosen, one of `RANGES`."""
     per_channel: bool = True
-    """Weights have a scale per output channel."""
     symmetric: bool = False
-    """Zero points of activations are in the middle of the integers."""
     reduced: bool = False
-    """Weights use 7 of 8 bits, so that sums of two products fit 16 bits, as x86 processors without VNNI need."""
+    """Weights use 7 of 8 bits, so that sums of two products fit 16 bits on x86 without VNNI."""
     results: bool = True
-    """Results of convolutions are quantized as well, after an activation function that follows. Most engines compute
-    them on integers only then. Results of matrix products are quantized only if every operator is.
-    """
+    """Results of convolutions, or of the activation function that follows, are quantized as well.
+
+        Most engines compute on integers only then. Results of matrix products are quantized only with every operator.
+        """
     smooth: float = 0.0
-    """Share of outliers that SmoothQuant moves from activations to weights of matrix products, 0 to 1; 0 for none.
-    Source: Xiao et al., SmoothQuant, 2023 (alpha).
-    """
+    """SmoothQuant's alpha for matrix products, 0 to 1; 0 for none. Source: Xiao et al., SmoothQuant, 2023."""
     every_operator: bool = False
-    """All operators on floats are quantized, as devices need that compute only on integers."""
 
     def __post_init__(self) -> None:
         if self.precision not in WAYS:
@@ -78,12 +70,10 @@ class Way:
 
     @property
     def bits(self) -> int:
-        """Bits of activations."""
         return 16 if self.precision is Precision.W8A16 else 8
 
     @property
     def opset(self) -> int:
-        """First opset that can express it."""
         return WIDE_OPSET if self.precision in (Precision.W8A16, Precision.W4A16) else LEAST_OPSET
 
     def __str__(self) -> str:
@@ -108,7 +98,7 @@ class Scaled(NamedTuple):
 
 
 def activation_scale(way: Way, values: Distribution, *, signed: bool = False) -> Scaled:
-    """Return how an activation is quantized; `signed` integers are symmetric, as engines need for a second operand."""
+    """Return how an activation is quantized; `signed` is symmetric, for second operands."""
     low, high = values.range(way.ranges, 1 << way.bits)
     return _scaled(low, high, way.bits, signed=signed, symmetric=way.symmetric)
 
@@ -175,7 +165,6 @@ class QdqWriter:
         return found
 
     def write(self, node: onnx.NodeProto) -> None:
-        """Append a node of the model, with quantized operands if it is one of the `ways`."""
         way, product = self.ways.get(node.name), self.products.get(node.name)
         if way is None or (product is None and node.op_type in PRODUCTS):
             self.nodes.append(node)
@@ -188,7 +177,6 @@ class QdqWriter:
         self.nodes.append(changed)
 
     def write_product(self, node: onnx.NodeProto, product: Product, way: Way) -> None:
-        """Replace the operands of a product."""
         scale: float | None = None
         divisors = self._smoothed.get(product.activations[0]) if way.smooth and product.weight else None
         for position, name in enumerate(product.activations if way.quantizes_activations else ()):
@@ -227,7 +215,6 @@ class QdqWriter:
         return self._made[key]
 
     def mean(self, name: str, result: str, axes: Sequence[int]) -> None:
-        """Append the mean of a value over `axes`, without them."""
         if self.model.opset < _AXES_AS_INPUT:
             self._node("ReduceMean", [name], result, axes=axes, keepdims=0)
         else:
@@ -242,7 +229,6 @@ class QdqWriter:
         self._made[("activation", name, scaled)] = name
 
     def _write_other(self, node: onnx.NodeProto, way: Way) -> None:
-        """Quantize every float operand of a node that is no product."""
         if not way.quantizes_activations:
             return
         for position, name in enumerate(node.input):
@@ -298,7 +284,7 @@ class QdqWriter:
         return self._dequantized(product.weight, nibbles, scales, None, axis, block)
 
     def _bias(self, product: Product, weight: Array) -> Array | None:
-        """Return the bias with its correction; None if the product has none of its own."""
+        """Return the corrected bias; None if the product has none of its own."""
         shift = self.bias_shifts.get(product.node)
         if not product.takes_bias or (not product.bias and shift is None):
             return None
@@ -352,7 +338,6 @@ class QdqWriter:
 
 
 def _divided_values(values: Distribution, divisors: Array) -> Distribution:
-    """Return the distribution of smoothed values; only its ends are known."""
     assert values.channel_peaks is not None, "smoothing needs the peaks of channels"
     peaks = values.channel_peaks / divisors
     peak = float(peaks.max())
@@ -368,14 +353,7 @@ def quantize_nodes(
     values: Mapping[str, Distribution],
     bias_shifts: Mapping[str, Array] | None = None,
 ) -> onnx.ModelProto:
-    """Return a QDQ model where the nodes in `ways` compute on integers.
-
-    Args:
-        model: float model.
-        ways: node name -> way to quantize it.
-        values: distributions of every value that is quantized.
-        bias_shifts: product -> correction of its bias.
-    """
+    """Return a QDQ model where the nodes in `ways` compute on integers, with corrected biases of products."""
     wide = _widened(model, ways)
     results = quantized_results(wide, ways)
     shared = _shared(wide, ways, values)
@@ -397,11 +375,10 @@ def quantize_nodes(
 
 
 _ACTIVATION_FUNCTIONS = ("Relu", "Clip")
-"""Ops that engines compute together with the product before them."""
 
 
 def quantized_results(model: FloatModel, ways: Mapping[str, Way]) -> dict[str, Way]:
-    """Return the values to quantize as results of nodes: those after an activation function, if one follows."""
+    """Return the results of nodes to quantize, after an activation function if one follows."""
     results: dict[str, Way] = {}
     outputs = {value.name for value in model.model.graph.output}
     every = not ways.keys() <= {product.node for product in model.products}
@@ -432,7 +409,6 @@ _MOVERS = (
     "DepthToSpace", "Expand", "Flatten", "Gather", "Identity", "MaxPool", "Reshape", "Slice", "SpaceToDepth", "Split",
     "Squeeze", "Tile", "Transpose", "Unsqueeze",
 )  # fmt: skip
-"""Ops whose results have the values of their first operand."""
 
 
 def _shared(model: FloatModel, ways: Mapping[str, Way], values: Mapping[str, Distribution]) -> dict[str, Distribution]:
@@ -473,10 +449,10 @@ def _assembled(
 def bias_shifts(
     model: FloatModel, ways: Mapping[str, Way], values: Mapping[str, Distribution], feeds: Sequence[Mapping[str, Array]]
 ) -> dict[str, Array]:
-    """Return a correction of the bias per quantized product that keeps the mean of each channel.
+    """Return a correction of the bias per product that keeps the mean of each channel.
 
-    Every product is computed twice from the float model's values, with and without quantization. Source: Nagel et al.,
-    Data-Free Quantization, 2019, section 4.2 (here with data).
+    Products are computed with and without quantization. Source: Nagel et al., Data-Free Quantization, 2019, section
+    4.2, here with data.
     """
     wide = _widened(model, ways)
     writer = QdqWriter(wide, ways, values, {})

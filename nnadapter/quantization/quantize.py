@@ -46,13 +46,13 @@ def quantize(
 ) -> onnx.ModelProto:
     """Quantize an ONNX model after training, as a QDQ model for any runtime.
 
-    By default, convolutions and matrix products compute on 8-bit integers, and everything else in float32. Ranges of
-    activations come from the sample data. ONNX Runtime's basic optimizations are applied first.
+    By default, convolutions and matrix products compute on 8-bit integers, and everything else in float32. ONNX
+    Runtime's basic optimizations are applied first.
 
     Args:
         model: float model: path, bytes or `onnx.ModelProto`, or path of a Paddle model.
         data: sample inputs: a folder of .npz, .npy or pictures, such a file, an iterable of feeds, or a Ray dataset.
-        out: file to write, atomically; None to only return the model.
+        out: file to write, atomically.
         precision: `w8a8`, `w8a16` (16-bit activations), `w8` (only weights), or `w4a16` (only weights of matrix
             products).
         ranges: how ranges of activations are chosen: `minmax`, `percentile`, `entropy` or `mse`.
@@ -70,7 +70,7 @@ def quantize(
         advance: called after each sample.
 
     Raises:
-        CalibrationDataError: there is no sample, or one does not fit the model.
+        CalibrationDataError: there is no sample, or one does not fit.
         InvalidModelError, ModelFileError: the model cannot be read or written, or has nothing to quantize.
         InvalidOptionError: an option is not valid.
     """
@@ -112,7 +112,7 @@ def signature_of(model: FloatModel) -> Signature:
 
 
 def quantizable(model: FloatModel, way: Way) -> dict[str, str]:
-    """Return name and op type of each node that can be quantized in a way."""
+    """Return name and op type of each node that can be quantized."""
     products = {product.node: product for product in model.products}
     found = {}
     for node in model.model.graph.node:
@@ -134,7 +134,7 @@ _NOT_QUANTIZED = (
 
 
 def _float_values(model: FloatModel, node: onnx.NodeProto) -> list[str]:
-    """Return the float32 values that a node reads and writes; empty if it cannot be quantized."""
+    """Return the float32 values of a node; empty if it cannot be quantized."""
     if node.op_type in _NOT_QUANTIZED or node.domain not in ("", "ai.onnx"):
         return []
     values = [name for name in (*node.input, *node.output) if name and name not in model.constants]
@@ -147,7 +147,7 @@ def calibrate(
     feeds: Sequence[Feed],
     advance: Callable[[], None] = lambda: None,
 ) -> dict[str, Distribution]:
-    """Return the distributions of all values that the ways quantize."""
+    """Return the distributions of quantized values."""
     axes: dict[str, int] = {}
     products = {product.node: product for product in model.products}
     for node in model.model.graph.node:

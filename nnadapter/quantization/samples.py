@@ -24,10 +24,10 @@ _FILES = (".npz", ".npy", *PICTURE_SUFFIXES)
 
 
 class Sample(NamedTuple):
-    """Feed of a model, and the item of the data that it comes from."""
+    """Feed, and the item of the data that it comes from."""
 
     item: Any
-    """Item of an iterable or row of a dataset; all arrays of an .npz file; the path of another file."""
+    """Item of an iterable, row of a dataset, arrays of an .npz file, or path of another file."""
     feed: Feed
 
 
@@ -37,19 +37,18 @@ def read_samples(data: Data, signature: Signature, most: int | None = None) -> t
     Args:
         data: one of
 
-            - a folder of .npz files (one feed each), .npy files or pictures (of the model's only input), in
-              alphabetical order; other files are ignored;
-            - an .npz file: input name -> array, either one feed, or feeds stacked along an additional first axis;
-              further arrays, such as labels, are allowed;
+            - a folder of .npz files (one feed each), .npy files or pictures (of the only input), in alphabetical order;
+            - an .npz file: input name -> array, one feed or several stacked along an additional first axis; further
+              arrays, such as labels, are allowed;
             - an .npy file or a picture;
-            - an iterable of mappings from input name to array, of arrays for a model with one input, or of pairs of
-              such a feed and anything else, such as a label;
+            - an iterable of mappings from input name to array, of arrays for the only input, or of pairs of such a feed
+              and anything else, such as a label;
             - a Ray dataset with a column per input.
         signature: signature of the model.
         most: maximum number of feeds; None for all.
 
     Raises:
-        CalibrationDataError: there is no feed, a file cannot be read, or a feed does not fit the model.
+        CalibrationDataError: there is no feed, a file cannot be read, or a feed does not fit.
     """
     feeds = _from_path(Path(data), signature) if isinstance(data, (str, os.PathLike)) else _from_items(data, signature)
     checked = tuple(Sample(item, _checked(place, feed, signature)) for place, item, feed in islice(feeds, most))
@@ -166,6 +165,6 @@ def _checked(place: str, feed: Any, signature: Signature) -> Feed:
 
 
 def held_out(count: int, least: int = 10) -> tuple[list[int], list[int]]:
-    """Return the positions of samples to use, and of those to hold out: every fifth one of at least `least`."""
+    """Return the positions of samples to use, and of every fifth one to hold out if there are at least `least`."""
     outside = range(4, count, 5) if count >= least else range(0)
     return [at for at in range(count) if at not in outside], list(outside)

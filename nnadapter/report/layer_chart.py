@@ -25,7 +25,7 @@ def to_svg(layers: Sequence[LayerDistance], title: str) -> str:
 
 
 def to_page(layers: Sequence[LayerDistance], title: str, subtitle: str) -> str:
-    """Return a self-contained HTML page with the chart and a table, worst layers first."""
+    """Return an HTML page with the chart and a table, worst layers first."""
     sides = [(f"{side} {name}", True) for side in ("alone", "accumulated") for name in FIGURES]
     rows = [(row.position, row, *figures(row.alone), *figures(row.accumulated)) for row in worst_first(layers)]
     parts = (f'<div class="wrapped">{_svg(layers, title)}</div>', table([("#", True), ("layer", False), *sides], rows))
@@ -48,8 +48,6 @@ def _svg(layers: Sequence[LayerDistance], title: str, style: str = "") -> str:
 
 
 class _Chart:
-    """Coordinates in a chart from `low` to `high` dB, with `pitch` points per layer."""
-
     def __init__(self, low: float, high: float, pitch: float) -> None:
         self.low, self.high, self.pitch = low, high, pitch
 

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from nnadapter.engine.plan_source import RunResult
 
 LEAST_DB = 30.0
-"""Least signal-to-quantization-noise ratio of every output at which the lower precision stays."""
+"""Least SQNR of every output at which the lower precision stays."""
 _FLOATS = frozenset(("float16", "bfloat16", "float32", "float64"))
 
 
 def has_lower_default(requests: DeviceRequest | Sequence[DeviceRequest], isolate: Isolate) -> bool:
-    """Return True if a device would compute in a lower precision than float32 by its engine's default."""
+    """Return True if a device's engine would compute in a lower precision than float32 by default."""
     return any(
         select_one(name, options, isolate, "device").options
         != select_one(name, options, isolate, Precision.FLOAT32).options
@@ -35,8 +35,7 @@ def has_lower_default(requests: DeviceRequest | Sequence[DeviceRequest], isolate
 class DecidingEngine:
     """Engine in the devices' default precision, until its first run compares it with one in float32. Thread-safe.
 
-    The engine that is not chosen is closed. Values that are bound before the first run select float32, because a
-    binding belongs to one engine.
+    Values that are bound before the first run select float32, because a binding belongs to one engine.
     """
 
     def __init__(self, lower: Engine, open_float32: Callable[[], Engine]) -> None:
@@ -88,7 +87,7 @@ class DecidingEngine:
 
 
 def agreement(result: Any, expected: Any) -> float:
-    """Return the signal-to-quantization-noise ratio in dB; for other values than floats, inf if equal, else -inf."""
+    """Return the SQNR in dB; for other values than floats, inf if equal, else -inf."""
     if isinstance(expected, list):
         return min(map(agreement, result, expected), default=inf) if len(result) == len(expected) else -inf
     if np.shape(result) != np.shape(expected):

@@ -16,11 +16,8 @@ from nnadapter.records import dataclass
 Outputs = Sequence[Sequence[Array]]
 """[samples][outputs]"""
 Metric = Callable[[list[list[Array]], list[Any]], Any]
-"""Function of the outputs of all samples, and of their items. Returns a number, or one per sample, which are averaged.
-Larger is better.
-"""
+"""Function of all outputs and items that returns a number, or one per sample to average; larger is better."""
 LEAST_SQNR = 20.0
-"""dB; noise of 1 % of the outputs' power."""
 RELATIVE_DROP = "1%"
 
 
@@ -31,28 +28,23 @@ class Budget:
     metric: Metric | None
     """None for the distance to the float outputs."""
     limit: float
-    """Largest drop of the metric, as a fraction of the baseline if relative; least SQNR in dB without a metric."""
+    """Largest drop, as a fraction of the baseline if relative; least SQNR in dB without a metric."""
     is_relative: bool = False
 
     def drop(self, baseline: float, score: float) -> float:
-        """Return the drop of a metric from `baseline` to `score`, in the units of `limit`."""
+        """Return the drop in the units of `limit`."""
         loss = baseline - score
         if not self.is_relative:
             return loss
         return loss / abs(baseline) if baseline else math.copysign(math.inf, loss) if loss else 0.0
 
     def allows(self, baseline: float, score: float) -> bool:
-        """Return whether `score` is within the budget."""
         if self.metric is None:
             return score >= self.limit
         return self.drop(baseline, score) <= self.limit + 1e-12
 
     def score(self, outputs: Outputs, reference: Outputs, items: Sequence[Any]) -> float:
-        """Return the metric, or the SQNR of the worst output in dB.
-
-        Raises:
-            MetricError: the metric raised, or returned no finite number.
-        """
+        """Return the metric, or the SQNR of the worst output in dB. Raises MetricError."""
         if self.metric is None:
             return signal_to_noise(noise_share(outputs, reference))
         try:
@@ -80,11 +72,7 @@ class Budget:
 
 
 def read_budget(metric: Metric | None, max_drop: float | str | None) -> Budget:
-    """Return a budget of `max_drop`: a number, or a text such as `0.5%` that is relative to the baseline.
-
-    Raises:
-        InvalidOptionError: it is no number, negative, or a percentage without a metric.
-    """
+    """Return a budget of a number, or a text such as `0.5%` of the baseline. Raises InvalidOptionError."""
     if max_drop is None:
         max_drop = LEAST_SQNR if metric is None else RELATIVE_DROP
     text = str(max_drop).strip()
@@ -110,7 +98,7 @@ def signal_to_noise(noise: float) -> float:
 
 
 def noise_share(outputs: Outputs, reference: Outputs) -> float:
-    """Return noise over signal of the worst output, in power; inf if an output has another shape or is not finite."""
+    """Return noise over signal of the worst output, in power; inf if shapes differ or it is not finite."""
     worst = 0.0
     for got, expected in zip(zip(*outputs, strict=True), zip(*reference, strict=True), strict=True):
         if not all(isinstance(array, np.ndarray) and array.dtype.kind in "fiub" for array in expected):

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 MOST_UNITS = 96
 SIMULATED_TIME = "simulated_us"
-"""Fact of a segment on a simulator: microseconds by its own clock."""
+"""Fact of a segment: microseconds by a simulator's clock."""
 _TIMED_SAMPLES = 4
 _TIMING_S = 0.5
 _LEAST_ROUNDS, _MOST_ROUNDS = 3, 200
@@ -39,14 +39,12 @@ _LEAST_ROUNDS, _MOST_ROUNDS = 3, 200
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """Device at one floating precision, for everything that is not quantized."""
+    """Device at one floating precision."""
 
     name: str
-    """Name in sessions, such as `openvino@bfloat16`."""
     options: Mapping[str, Any]
     precision: Precision
     ways: tuple[Way, ...]
-    """Ways to quantize for it."""
     stand_in: DeviceRequest | None = None
     """Device to search on instead."""
 
@@ -65,13 +63,13 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """Nodes that get the same alternative: one or more products, and the nodes up to the next one."""
+    """Nodes with the same alternative: one or more products, and the nodes up to the next one."""
 
     name: str
     nodes: tuple[str, ...]
     products: tuple[str, ...]
     kind: str = ""
-    """Kind of the first product; products of a kind gain alike from quantization."""
+    """Kind of the first product; quantization gains alike within a kind."""
 
 
 Configuration = tuple[int, ...]
@@ -81,10 +79,9 @@ Configuration = tuple[int, ...]
 def lanes_of(
     requests: DeviceRequest | Sequence[DeviceRequest], search_on: DeviceRequest | None = None, *, has_matrices: bool
 ) -> tuple[Lane, ...]:
-    """Return the lanes of devices and of the CPU, which comes last.
+    """Return the lanes of devices and of the CPU, which comes last. Raises as `InferenceSession`.
 
-    A request that names a precision, or has the option, gives one lane. With `search_on`, lanes of accelerators are
-    searched on this device. Raises as `InferenceSession`.
+    A request with a precision gives one lane. With `search_on`, lanes of accelerators are searched on this device.
     """
     lanes: list[Lane] = []
     named_devices = dict(named_requests(requests_of(requests)))
@@ -108,7 +105,6 @@ def lanes_of(
 
 
 def _stand_in(request: DeviceRequest, precision: Precision) -> DeviceRequest:
-    """Return a device in a precision, if it has it."""
     (name, options), *_ = named_requests(request).items()
     precisions = open_device(name).capability.floating_precisions
     return (f"{name}@{precision.value}" if precision in precisions and len(precisions) > 1 else name), options
@@ -137,10 +133,7 @@ def _ways(row: ComputePrecision, *, smooths: bool) -> Iterator[Way]:
 
 
 def units_of(model: FloatModel, most: int = MOST_UNITS) -> tuple[Unit, ...]:
-    """Divide a model into units, each with the nodes from its first product to the next unit's.
-
-    Consecutive products share a unit if there would be more than `most`.
-    """
+    """Divide a model into units of one product each, or more if there would be more than `most` units."""
     products = {product.node: product for product in model.products}
     per_unit = -(-max(1, len(products)) // most)
     units: list[list[str]] = [[]]
@@ -167,7 +160,7 @@ def _kind(model: FloatModel, product: Product) -> str:
 
 
 class Workshop:
-    """Builds the model and opens the session of any configuration; work of equal ways is done once."""
+    """Models and sessions of configurations; work of equal ways is done once."""
 
     def __init__(
         self,
@@ -192,11 +185,7 @@ class Workshop:
 
     @cached_property
     def able(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """[units, alternatives] Whether a unit has something to quantize in a way, and rules permit it.
-
-        Raises:
-            RulesError: a rule selects no node, or rules permit a unit nothing.
-        """
+        """[units, alternatives] True if there is something to quantize, and rules permit it. Raises RulesError."""
         ways = [alternative.way for alternative in self.alternatives]
         rows = [[way is None or bool(self._nodes(unit, way)) for way in ways] for unit in self.units]
         able = np.array(rows, np.bool_)
@@ -229,19 +218,14 @@ class Workshop:
         return rule.precision in (None, precision)
 
     def text(self, alternative: Alternative) -> str:
-        """Return the precision of an alternative as text."""
         lane = self.lanes[alternative.lane]
         return lane.precision.value if alternative.way is None else f"{alternative.way} over {lane.precision.value}"
 
     def floating(self, lane: int) -> int:
-        """Return the alternative of a lane that quantizes nothing."""
         return self.alternatives.index(Alternative(lane))
 
     def uniform(self, alternative: int) -> Configuration:
-        """Return the configuration with one alternative for all units that can have it.
-
-        Others get the lane's floating one, or else the first that they can have.
-        """
+        """Return the configuration with one alternative for all units that can have it, or its lane's floating one."""
         floating = self.floating(self.alternatives[alternative].lane)
         able = self.able
         return tuple(
@@ -250,7 +234,6 @@ class Workshop:
         )
 
     def quantized(self, configuration: Configuration) -> onnx.ModelProto:
-        """Return the QDQ model of a configuration."""
         ways: dict[str, Way] = {}
         shifts: dict[str, Array] = {}
         for unit, at in zip(self.units, configuration, strict=True):
@@ -264,15 +247,12 @@ class Workshop:
         return quantize_nodes(self.model, ways, self._values, shifts)
 
     def requests(self, configuration: Configuration) -> list[DeviceRequest]:
-        """Return the devices of a configuration, in the user's order."""
         return [lane.request for lane in self._used(configuration)]
 
     def device_names(self, configuration: Configuration) -> tuple[str, ...]:
-        """Return the devices of a configuration, in the order of units."""
         return tuple(dict.fromkeys(self.lanes[self.alternatives[at].lane].name for at in configuration))
 
     def has_stand_in(self, configuration: Configuration) -> bool:
-        """Return whether a configuration is searched on another device."""
         return any(lane.stand_in is not None for lane in self._used(configuration))
 
     def _used(self, configuration: Configuration) -> list[Lane]:
@@ -285,7 +265,7 @@ class Workshop:
         return Options(fallback="allow", rules=rules)
 
     def open(self, configuration: Configuration, *, on_stand_in: bool = True) -> InferenceSession:
-        """Return a session of a configuration, on the device to search on unless `on_stand_in` is False."""
+        """Return a session of a configuration, on its stand-in by default."""
         model, lanes = self.quantized(configuration), self._used(configuration)
         if not on_stand_in or not self.has_stand_in(configuration):
             options = self.options(configuration, model)
@@ -294,13 +274,13 @@ class Workshop:
         return InferenceSession(model, devices=[*requests.values()], options=Options(fallback="allow"))
 
     def flops(self) -> dict[str, int]:
-        """Return the FLOP of nodes, as far as known, for the first sample."""
+        """Return the known FLOP of nodes for the first sample."""
         shapes = {name: array.shape for name, array in self.feeds[0].items()}
         report = partition_report(self.model.model, CPU, shapes)
         return {node.name: node.flops for node in report.nodes if node.flops}
 
     def crossings(self) -> Iterator[tuple[int, int, int]]:
-        """Yield producing unit, reading unit and bytes of each value between units, for the first sample."""
+        """Yield producing unit, reading unit and bytes of values between units, for the first sample."""
         unit_of = {name: at for at, unit in enumerate(self.units) for name in unit.nodes}
         producers = {name: unit_of[node.name] for node in self.model.model.graph.node for name in node.output if name}
         pairs = dict.fromkeys(
@@ -316,7 +296,7 @@ class Workshop:
             yield from ((producer, reader, np.asarray(values[name]).nbytes) for name, producer, reader in pairs)
 
     def _pins(self, configuration: Configuration, model: onnx.ModelProto) -> list[Pin]:
-        """Return a pin per node; nodes that quantization added go to the lane of their first reader."""
+        """Return a pin per node; added nodes go to their first reader's lane."""
         lane_of = {
             name: self.lanes[self.alternatives[at].lane].name
             for unit, at in zip(self.units, configuration, strict=True)
@@ -332,7 +312,6 @@ class Workshop:
         return [Pin(device=lane, name=name) for name, lane in lane_of.items()]
 
     def _nodes(self, unit: Unit, way: Way) -> frozenset[str]:
-        """Return the nodes of a unit that are quantized in a way."""
         return self._quantizable(way).intersection(unit.nodes if way.every_operator else unit.products)
 
     def _quantizable(self, way: Way) -> frozenset[str]:
@@ -373,7 +352,7 @@ def run_seconds(sessions: Sequence[InferenceSession], feeds: Sequence[Mapping[st
 
 
 def simulated_seconds(session: InferenceSession, feeds: Sequence[Mapping[str, Array]]) -> float | None:
-    """Return the mean time of the same feeds, with simulated segments by their clock; None without such segments."""
+    """Return the mean time of the same feeds by the clock of simulated segments; None without them."""
     total = 0.0
     for feed in _timed(feeds):
         session.run(None, feed)

@@ -32,13 +32,13 @@ class TunedUnit:
     device: str
     precision: str
     damage_alone_db: float | None
-    """SQNR of the outputs if only this unit is quantized, in the chosen or the fastest way; None if not measured."""
+    """SQNR if only this unit is quantized, in the chosen or the fastest way; None if not measured."""
     damage_in_place_db: float | None
-    """SQNR of the noise that this unit alone adds to the others'; None if not measured."""
+    """SQNR of the noise that this unit adds to the others'; None if not measured."""
     saved_seconds: float
-    """Predicted time that the unit saves over its device's floating precision."""
+    """Predicted gain over the device's floating precision."""
     reason: str
-    """Why the unit is not quantized; empty if it is."""
+    """Why it is not quantized; empty if it is."""
 
     @property
     def is_quantized(self) -> bool:
@@ -58,7 +58,7 @@ class ParetoPoint:
     allowed: bool
     is_best: bool = False
     on_front: bool = False
-    """True if no other configuration is at least as good in time and score."""
+    """True if no other is at least as good in time and score."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -67,28 +67,27 @@ class TuneReport:
 
     budget: str
     baseline: float
-    """Metric of the float32 model on the CPU; infinite without a metric."""
+    """Metric of float32 on the CPU; infinite without a metric."""
     achieved: float
-    """Metric of the tuned model; SQNR of the worst output in dB without a metric."""
+    """Metric of the result, or SQNR of its worst output in dB."""
     drop: float
     held_out_baseline: float | None
-    """Metric of the float32 model on the samples that the search did not use; None if there are too few samples."""
+    """Metric of float32 on samples that the search did not use; None if there are too few."""
     held_out: float | None
     time: float
     cpu_time: float
-    """Time of the float32 model on the CPU."""
+    """Time of float32 on the CPU."""
     float_time: float
-    """Time of the float32 model on the devices; equal to `cpu_time` if none computes in float32."""
+    """Time of float32 on the devices; `cpu_time` if none computes in it."""
     bound: float
-    """Lower bound of the additive model, at the noise that measurements permit."""
+    """Lower bound of the additive model at the permitted noise."""
     gap: float
-    """Excess of the predicted time over the bound, as a fraction."""
+    """Excess of the predicted time, as a fraction."""
     evaluations: int
-    """Number of measurements of the metric during the search."""
+    """Number of measurements of the metric."""
     trials: int
-    """Number of compiled configurations, those for the damage of single units included."""
+    """Number of compiled configurations, also those of single units."""
     seconds: float
-    """Duration of the search."""
     samples: int
     devices: tuple[str, ...]
     units: tuple[TunedUnit, ...]
@@ -99,15 +98,13 @@ class TuneReport:
     failures: tuple[str, ...] = ()
     """Alternatives that a device could not run."""
     command: str = ""
-    """Command that repeats the search."""
     output: str = ""
     model: onnx.ModelProto = field(repr=False)
-    """The tuned model, as QDQ."""
     requests: Sequence[DeviceRequest] = field(repr=False)
     options: Options = field(repr=False)
 
     def session(self) -> InferenceSession:
-        """Open a session of the tuned model on its devices."""
+        """Open a session of the tuned model."""
         return InferenceSession(self.model, devices=self.requests, options=self.options)
 
     def to_dict(self) -> dict[str, Any]:
@@ -120,7 +117,7 @@ class TuneReport:
         return json.dumps(_finite(plain(self.to_dict())), indent=2, allow_nan=False)
 
     def to_html(self) -> str:
-        """Return a page with a chart of all measured configurations and a table of units."""
+        """Return a page with a chart of configurations and a table of units."""
         subtitle, *summary = self._summary()
         parts = (
             *(f"<p>{escape(line)}</p>" for line in summary),
@@ -196,7 +193,7 @@ _COLORS = "Green: chosen. Blue: within the budget. Red: over it. Large: no other
 
 
 def _chart(points: Sequence[ParetoPoint]) -> str:
-    """Return an SVG of time against drop, or against SQNR without a metric; tooltips name configurations."""
+    """Return an SVG of time against drop, or against SQNR without a metric."""
     shown = [point for point in points if math.isfinite(point.seconds) and math.isfinite(point.sqnr_db)]
     losses = [point.drop if math.isfinite(point.drop) else -point.sqnr_db for point in shown]
     if not shown:

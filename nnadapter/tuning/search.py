@@ -26,7 +26,7 @@ from nnadapter.tuning.configurations import Configuration, Workshop, run_seconds
 from partition.by_cost.budget import Choices, Chosen, Edge, choose_within_budget
 
 _FEW_SAMPLES = 4
-"""Samples that rank the damage of units; the rank correlation with 16 samples is about 0.97."""
+"""Samples that rank the damage of units; the rank correlation with 16 is about 0.97."""
 _PROMISING = 3
 """Quantized alternatives per lane to measure for single units."""
 _BISECTIONS = 7
@@ -35,7 +35,7 @@ _MOVES = 8
 _SHARE_FOR_UNITS = 0.5
 """Part of the time limit for the damage of single units."""
 _GUESSED_GAINS = {Precision.W8A8: 2.0, Precision.W8A16: 1.25}
-"""Assumed speed of integers over 16-bit floats, if the search runs on another device."""
+"""Assumed speed of integers over 16-bit floats in a search on another device."""
 _FOR_HELD_OUT = 2
 """Evaluations reserved for held-out samples, if there are more than twice as many."""
 _NOISE = 0.01
@@ -45,7 +45,7 @@ _BORDER_SECONDS, _BORDER_BANDWIDTH = 50e-6, 4e9
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Measured:
-    """Measurements of a configuration on all samples."""
+    """Measurements of a configuration."""
 
     configuration: Configuration
     seconds: float
@@ -61,34 +61,32 @@ class Found:
     """Result of a search."""
 
     bound: float = math.inf
-    """Lower bound of the additive model at the noise budget that measurements permit, in seconds; infinite if none."""
+    """Lower bound of the additive model at the permitted noise, in seconds; infinite if none."""
     damage_alone: dict[tuple[int, int], float] = field(default_factory=dict)
     """(unit, alternative) -> noise over signal with only this unit in the alternative."""
     damage_in_place: dict[int, float] = field(default_factory=dict)
     """Unit -> noise that raising it to its lane's floating precision would remove."""
     choices: Choices | None = None
     stopped: str = ""
-    """Why the search ended early; empty if it did not."""
 
     def predicted_seconds(self, measured: Measured) -> float:
-        """Return the time of a configuration in the additive model; as measured if the model lacks it."""
+        """Return the time in the additive model; as measured if the model lacks it."""
         seconds = math.inf if self.choices is None else self.choices.total_seconds(np.array(measured.configuration))
         return seconds if math.isfinite(seconds) else measured.seconds
 
     def damage_of(self, unit: int, alternative: int) -> float | None:
-        """Return the noise of a unit alone, in an alternative or else in the one that was fastest for all units."""
+        """Return a unit's noise alone, in an alternative or else in the one that was fastest for all units."""
         if (unit, alternative) in self.damage_alone:
             return self.damage_alone[unit, alternative]
         return next((noise for (at, _), noise in self.damage_alone.items() if at == unit), None)
 
     def gains(self, unit: int, floating: int) -> bool:
-        """Return whether any alternative of a unit is faster than a floating one, in the additive model."""
+        """Return whether any alternative of a unit is faster than a floating one."""
         return self.choices is not None and bool(
             self.choices.seconds[unit].min() < self.choices.seconds[unit, floating] * (1 - _NOISE)
         )
 
     def saved_seconds(self, unit: int, floating: int, alternative: int) -> float:
-        """Return the time that a unit saves over a floating alternative, in the additive model."""
         if self.choices is None:
             return 0.0
         saved = self.choices.seconds[unit, floating] - self.choices.seconds[unit, alternative]
@@ -109,7 +107,6 @@ class Search:
     reference: Outputs
     baseline: float
     host: InferenceSession
-    """The float32 model on the CPU."""
     max_evaluations: int | None
     deadline: float | None
     report: Callable[[str], None]
@@ -120,11 +117,10 @@ class Search:
 
     @cached_property
     def on_host(self) -> Configuration:
-        """Configuration of the float32 model on the CPU."""
         return self._floating_on(len(self.workshop.lanes) - 1)
 
     def measure_baseline(self) -> None:
-        """Time float32 on the CPU, which is within every budget, but may be excluded by rules."""
+        """Time float32 on the CPU, which rules may exclude."""
         self.evaluations += 1
         self.trials += 1
         self.measured[self.on_host] = Measured(
@@ -133,7 +129,7 @@ class Search:
         )  # fmt: skip
 
     def measure(self, configuration: Configuration, what: str) -> Measured:
-        """Return the measurements of a configuration, taken once. A failure of a device forbids it."""
+        """Return the measurements of a configuration, taken once. Failures of devices forbid it."""
         if configuration in self.measured:
             return self.measured[configuration]
         self._check_limits()
@@ -154,7 +150,7 @@ class Search:
         return measured
 
     def verify(self, configuration: Configuration) -> Measured:
-        """Measure a configuration on its own devices, after a search on another one."""
+        """Measure a configuration on its own devices."""
         self.report("verifying on the devices")
         self.trials += 1
         with self.workshop.open(configuration, on_stand_in=False) as session:
@@ -173,10 +169,7 @@ class Search:
         return bool(self.workshop.able[np.arange(len(configuration)), list(configuration)].all())
 
     def _seconds(self, session: InferenceSession, configuration: Configuration) -> float:
-        """Return the time of a session, measured in turns with the CPU, so that a busy machine matters less.
-
-        On a stand-in, the gain of integers is guessed.
-        """
+        """Return the time, measured in turns with the CPU; on a stand-in, gains of integers are guessed."""
         alternatives = [self.workshop.alternatives[at] for at in configuration]
         stand_ins = {each.lane for each in alternatives if self.workshop.lanes[each.lane].stand_in is not None}
         if any(each.way is not None for each in alternatives) and len(stand_ins) == 1:
@@ -190,7 +183,7 @@ class Search:
         return seconds / host * self.measured[self.on_host].seconds
 
     def run(self) -> Found:
-        """Search until nothing is left to try, a limit is reached, or an interrupt; return the best found."""
+        """Search until nothing is left to try, a limit is reached, or an interrupt."""
         found = Found()
         try:
             uniform = self._measure_uniform()
@@ -233,7 +226,6 @@ class Search:
         return sorted((found for found in self.measured.values() if found.allowed), key=lambda found: found.seconds)
 
     def has_evaluations(self, reserved: int) -> bool:
-        """Return whether more evaluations than those reserved are left."""
         limit = self.max_evaluations
         return limit is None or self.evaluations < (limit - reserved if limit > 2 * reserved else limit)
 
@@ -244,7 +236,6 @@ class Search:
             raise _OutOfLimitError(f"it reached its time limit after {time.perf_counter() - self.began:.0f} s")
 
     def _measure_uniform(self) -> dict[int, Measured]:
-        """Measure every alternative for all units; floating ones first, the CPU's before all."""
         workshop, able = self.workshop, self.workshop.able
         order = sorted(
             range(len(workshop.alternatives)),
@@ -261,10 +252,7 @@ class Search:
         return found
 
     def _promising(self, uniform: Mapping[int, Measured]) -> list[int]:
-        """Return quantized alternatives that no other of the lane beats in both time and noise, fastest first.
-
-        Only those that are not slower than the fastest allowed configuration can improve it.
-        """
+        """Return the Pareto front of quantized alternatives in time and noise per lane, fastest first."""
         alternatives = self.workshop.alternatives
         limit = min((found.seconds for found in self.allowed()), default=math.inf)
         chosen: list[int] = []
@@ -284,8 +272,7 @@ class Search:
     def _saved_by_kind(self, uniform: Mapping[int, Measured], promising: Sequence[int]) -> dict[int, dict[str, float]]:
         """Return the time that each kind of product saves in each alternative.
 
-        It is measured for the fastest alternative of a lane, by leaving a kind in floating point, and distributed by
-        work in others.
+        It is measured for the fastest alternative of a lane, and distributed by work in others.
         """
         workshop, work = self.workshop, self._work()
         saved: dict[int, dict[str, float]] = {}
@@ -304,7 +291,7 @@ class Search:
         return saved
 
     def _measured_by_kind(self, at: int, by_work: Mapping[str, float]) -> dict[str, float]:
-        """Return the time that kinds save, by leaving each in floating point while all others are quantized."""
+        """Measure the time that kinds save, by leaving each in floating point."""
         whole, floating = self.workshop.uniform(at), self._floating(at)[0]
         saved = dict(by_work)
         for kind in by_work:
@@ -319,7 +306,7 @@ class Search:
         return saved
 
     def _damage_alone(self, promising: Sequence[int]) -> dict[tuple[int, int], float]:
-        """Measure noise over signal with one unit in an alternative, and the rest of its lane in floating point."""
+        """Measure the noise of one unit in an alternative, and the rest of its lane in floating point."""
         workshop, able = self.workshop, self.workshop.able
         positions = range(0, len(workshop.feeds), -(-len(workshop.feeds) // _FEW_SAMPLES))
         pairs = [(unit, at) for at in promising for unit in np.flatnonzero(able[:, at]).tolist()]
@@ -342,7 +329,6 @@ class Search:
         return alone
 
     def _floating(self, alternative: int) -> Configuration:
-        """Return the configuration of an alternative's lane without quantization."""
         return self._floating_on(self.workshop.alternatives[alternative].lane)
 
     def _floating_on(self, lane: int) -> Configuration:
@@ -364,7 +350,7 @@ class Search:
         saved: Mapping[int, Mapping[str, float]],
         alone: Mapping[tuple[int, int], float],
     ) -> Choices:
-        """Return the additive model: measured times of alternatives, divided among units by work."""
+        """Return the additive model: times divided among units by work."""
         workshop, able = self.workshop, self.workshop.able
         units = len(workshop.units)
         work = self._work()
@@ -388,7 +374,7 @@ class Search:
         return Choices(np.where(is_possible, seconds, np.inf), np.where(is_possible, damage, 0.0), lanes, self._edges)
 
     def _work(self) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """Return the work of units: FLOP of products, by the sizes of the first sample."""
+        """Return the FLOP of units for the first sample."""
         flops = self.workshop.flops()
         return np.array([1.0 + sum(flops.get(name, 0) for name in unit.nodes) for unit in self.workshop.units])
 
@@ -404,7 +390,7 @@ class Search:
         )
 
     def _bisect(self, choices: Choices) -> float:
-        """Bisect the logarithm of the noise budget for the largest one with an allowed solution; return its bound."""
+        """Bisect the logarithm of the noise budget for the largest one that is allowed; return its bound."""
         fastest, bound = _fastest(choices), math.inf
         if fastest is None:
             return bound
@@ -459,7 +445,7 @@ class Search:
         return sorted(quantized, key=lambda unit: -choices.damage[unit, configuration[unit]])
 
     def _lower_units(self, start: Measured, choices: Choices) -> None:
-        """Give units of the best configuration faster alternatives of its lane, one by one, while it is allowed."""
+        """Give units faster alternatives of their lane, one by one, while the configuration is allowed."""
         current = start
         options = []
         for unit, at in enumerate(current.configuration):
@@ -477,5 +463,4 @@ class Search:
 
 
 def _fastest(choices: Choices) -> Chosen | None:
-    """Return the fastest choice with any damage."""
     return choose_within_budget(choices, float(np.where(np.isfinite(choices.seconds), choices.damage, 0.0).sum()))

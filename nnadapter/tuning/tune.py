@@ -32,10 +32,9 @@ if TYPE_CHECKING:
     import onnx
 
 _CALIBRATION = 32
-"""Samples from which ranges are taken."""
 _FINALISTS = 3
 _SHARE_TO_SEARCH = 0.85
-"""Part of the time limit for the search; the rest is for the comparison in turns."""
+"""Part of the time limit for the search; the comparison in turns gets the rest."""
 _MOST_SHAPES = 8
 
 
@@ -67,20 +66,19 @@ def tune(
             or one per sample; larger is better. None: the distance to the float32 outputs.
         max_drop: largest drop of the metric: a number, or a text such as `0.5%` of the baseline; by default 1 %.
             Without a metric, the least SQNR of the worst output in dB; by default 20.
-        out: file to write: `.onnx` for the QDQ model, with a plan file `.plan.json` next to it, otherwise a compiled
-            model.
+        out: file to write: `.onnx` for the QDQ model with a plan file `.plan.json`, otherwise a compiled model.
         max_evaluations: maximum number of computations of the metric.
-        seconds: time limit of the search, which then ends with the best configuration so far. Ctrl-C does the same.
+        seconds: time limit; the search then ends with the best configuration so far. Ctrl-C does the same.
         search_on: device to search on instead of slow `devices` such as emulators, for instance `("fake_npu", {"clock":
             "simulated"})`. The fastest results are then verified on `devices`. Times are of the search, and the gain of
             integers is assumed.
-        rules: pins and bans of devices and precisions, as in `Options`; they hold for the nodes of the model after
-            ONNX Runtime's basic optimizations.
+        rules: pins and bans of devices and precisions, as in `Options`, for the nodes of the model after ONNX Runtime's
+            basic optimizations.
         max_samples: maximum number of samples to use.
         progress: called with a text before each measurement.
 
     Raises:
-        CalibrationDataError: there is no sample, or one does not fit the model.
+        CalibrationDataError: there is no sample, or one does not fit.
         MetricError: the metric raised, or returned no finite number.
         BudgetError: rules exclude float32 on the CPU, and nothing else is within the budget.
         RulesError: rules cannot be read, select nothing, or permit nothing for a node.
@@ -151,7 +149,7 @@ class _Final:
         self._verified: dict[Configuration, Measured] = {}
 
     def report(self, seconds: float, samples: int) -> TuneReport:
-        """Return the report on the fastest configuration that is within the budget on held-out samples as well."""
+        """Return the report on the fastest configuration within the budget, on held-out samples too."""
         search, found, workshop = self._search, self._found, self._workshop
         times, on_host = self._times, search.on_host
         permitted = {each.configuration: each.score for each in search.allowed()}
@@ -204,7 +202,6 @@ class _Final:
         return all(each.way is None and self._workshop.lanes[each.lane].precision == "float32" for each in chosen)
 
     def _is_within(self, configuration: Configuration) -> bool:
-        """Return whether a configuration is within the budget on its devices, and on held-out samples as well."""
         if configuration == self._search.on_host:
             return True
         if self._workshop.has_stand_in(configuration):
@@ -224,10 +221,7 @@ class _Final:
         return self._budget.allows(total / (inside + outside), achieved / (inside + outside))
 
     def _outside_score(self, configuration: Configuration | None) -> float | None:
-        """Return the score on held-out samples, for None of the float32 model.
-
-        Returns None without held-out samples, and if no evaluation is left.
-        """
+        """Return the score on held-out samples, for None of float32; None without samples or evaluations."""
         if configuration in self._outside_scores:
             return self._outside_scores[configuration]
         if configuration is None and self._budget.metric is None:
@@ -289,7 +283,6 @@ class _Final:
 
 
 def _written(report: TuneReport, target: Path, feeds: Sequence[Mapping[str, Any]]) -> str:
-    """Write the tuned model, compiled unless the name ends in .onnx."""
     if target.suffix == ".onnx":
         save_model(report.model, target)
         plan = target.with_suffix(".plan.json")

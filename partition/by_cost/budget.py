@@ -12,7 +12,7 @@ from partition.by_cost.pricing import Flags, Indices, Seconds
 from partition.graph import GraphError
 
 _EXACT_UNITS = 64
-"""Number of units up to which the optimum is proved; others may be off by `_GAP`."""
+"""Number of units up to which the optimum is proved."""
 _GAP = 1e-3
 _ROUNDING = 1e-9
 
@@ -24,23 +24,22 @@ class Edge:
     producer: int
     reader: int
     seconds: Seconds
-    """[lanes, lanes] Cost of passing it from the producer's lane to the reader's; 0 within a lane."""
+    """[lanes, lanes] Cost from the producer's lane to the reader's; 0 within a lane."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Choices:
-    """Units with choices, each of which takes time and does damage."""
+    """Units with choices that take time and do damage."""
 
     seconds: Seconds
     """[units, choices] Infinite for a choice that the unit lacks."""
     damage: Seconds
-    """[units, choices] Damage of a choice by itself; damages of units add up."""
+    """[units, choices] Damages of units add up."""
     lane: Indices
-    """[choices] Lane of each choice. Values pass freely within a lane."""
+    """[choices] Values pass freely within a lane."""
     edges: Sequence[Edge] = ()
 
     def __post_init__(self) -> None:
-        """Raise GraphError for arrays that do not fit each other, negative numbers, or NaN."""
         units, choices = self.seconds.shape
         if self.damage.shape != (units, choices) or self.lane.shape != (choices,):
             raise GraphError(
@@ -59,19 +58,17 @@ class Choices:
                 raise GraphError("choices have a negative time or damage, or NaN; expected numbers of at least 0")
 
     def total_seconds(self, chosen: Indices) -> float:
-        """Return the time of one choice per unit."""
         lanes = self.lane[chosen]
         run = self.seconds[np.arange(len(chosen)), chosen].sum()
         return float(run + sum(edge.seconds[lanes[edge.producer], lanes[edge.reader]] for edge in self.edges))
 
     def total_damage(self, chosen: Indices) -> float:
-        """Return the sum of damages of one choice per unit."""
         return float(self.damage[np.arange(len(chosen)), chosen].sum())
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Chosen:
-    """Choice per unit, with its time and a lower bound on every choice within the budget."""
+    """Choice per unit, with a lower bound on the time of all within the budget."""
 
     choice: Indices
     seconds: float
@@ -87,11 +84,9 @@ class Chosen:
 def choose_within_budget(choices: Choices, budget: float, *, limit_s: float = 20.0) -> Chosen | None:
     """Return the fastest choice with damages of at most `budget` in total; None if there is none.
 
-    An integer program with a variable per choice, and the local polytope of the edges; solved by scipy's HiGHS. Its
-    dual bound is the lower bound. Up to 64 units, the choice is optimal unless `limit_s` seconds pass.
-
-    Raises:
-        GraphError: scipy is not installed.
+    An integer program with a variable per choice, and the local polytope of the edges, for scipy's HiGHS. Its dual
+    bound is the lower bound. Up to 64 units, the choice is optimal unless `limit_s` seconds pass. Raises GraphError
+    without scipy.
     """
     units = choices.seconds.shape[0]
     if not units:
@@ -114,7 +109,7 @@ def choose_within_budget(choices: Choices, budget: float, *, limit_s: float = 20
 
 
 class _Program:
-    """Integer program of `choose_within_budget`, in units of the longest choice and of the budget."""
+    """Integer program, in units of the longest choice and of the budget."""
 
     def __init__(self, choices: Choices, able: Flags, budget: float) -> None:
         self._choices, self._able = choices, able
@@ -128,7 +123,7 @@ class _Program:
         self._damages = damages / budget if budget > 0 else np.zeros_like(damages)
 
     def solve(self, budget: float, gap: float, limit_s: float) -> tuple[Indices, float] | None:
-        """Return the choice per unit, and a lower bound in seconds; None if there is none."""
+        """Return the choice per unit, and a lower bound in seconds."""
         optimize, sparse = _scipy()
         rows, columns, entries, sides = self._equalities()
         variables, bounded = len(self._costs), len(self._unit_of)
@@ -156,7 +151,7 @@ class _Program:
     def _equalities(self) -> tuple[Indices, Indices, Seconds, Seconds]:
         """Return rows, columns and entries of the equalities, and their right sides.
 
-        One choice per unit. For each edge and end, the pairs of lanes with a lane add up to the choices in it.
+        Each unit has one choice. At each end of an edge, pairs with a lane add up to the choices in it.
         """
         triples = [(unit, at, 1.0) for at, unit in enumerate(self._unit_of.tolist())]
         sides = [1.0] * self._able.shape[0]
