@@ -221,17 +221,17 @@ class Workshop:
         lane = self.lanes[alternative.lane]
         return lane.precision.value if alternative.way is None else f"{alternative.way} over {lane.precision.value}"
 
-    def floating(self, lane: int) -> int:
-        return self.alternatives.index(Alternative(lane))
+    def is_quantized(self, alternative: int) -> bool:
+        return self.alternatives[alternative].way is not None
+
+    def floating(self, alternative: int) -> int:
+        """Return the alternative of the same lane that quantizes nothing."""
+        return self.alternatives.index(Alternative(self.alternatives[alternative].lane))
 
     def uniform(self, alternative: int) -> Configuration:
         """Return the configuration with one alternative for all units that can have it, or its lane's floating one."""
-        floating = self.floating(self.alternatives[alternative].lane)
-        able = self.able
-        return tuple(
-            next((at for at in (alternative, floating) if able[unit, at]), int(able[unit].argmax()))
-            for unit in range(len(self.units))
-        )
+        wanted = (alternative, self.floating(alternative))
+        return tuple(next((at for at in wanted if able[at]), int(able.argmax())) for able in self.able)
 
     def quantized(self, configuration: Configuration) -> onnx.ModelProto:
         ways: dict[str, Way] = {}
@@ -252,10 +252,10 @@ class Workshop:
     def device_names(self, configuration: Configuration) -> tuple[str, ...]:
         return tuple(dict.fromkeys(self.lanes[self.alternatives[at].lane].name for at in configuration))
 
-    def has_stand_in(self, configuration: Configuration) -> bool:
+    def has_stand_in(self, configuration: Sequence[int]) -> bool:
         return any(lane.stand_in is not None for lane in self._used(configuration))
 
-    def _used(self, configuration: Configuration) -> list[Lane]:
+    def _used(self, configuration: Sequence[int]) -> list[Lane]:
         return [self.lanes[at] for at in sorted({self.alternatives[at].lane for at in configuration})]
 
     def options(self, configuration: Configuration, model: onnx.ModelProto) -> Options:

@@ -117,7 +117,7 @@ class Search:
 
     @cached_property
     def on_host(self) -> Configuration:
-        return self._floating_on(len(self.workshop.lanes) - 1)
+        return self._floating(len(self.workshop.alternatives) - 1)
 
     def measure_baseline(self) -> None:
         """Time float32 on the CPU, which rules may exclude."""
@@ -170,12 +170,12 @@ class Search:
 
     def _seconds(self, session: InferenceSession, configuration: Configuration) -> float:
         """Return the time, measured in turns with the CPU; on a stand-in, gains of integers are guessed."""
-        alternatives = [self.workshop.alternatives[at] for at in configuration]
-        stand_ins = {each.lane for each in alternatives if self.workshop.lanes[each.lane].stand_in is not None}
-        if any(each.way is not None for each in alternatives) and len(stand_ins) == 1:
-            gains = [1.0 if each.way is None else _GUESSED_GAINS.get(each.way.precision, 1.0) for each in alternatives]
-            floating = self.measured[self._floating_on(stand_ins.pop())].seconds
-            return floating * float(np.average(1 / np.array(gains), weights=self._work()))
+        workshop = self.workshop
+        stand_ins = {self._floating(at) for at in configuration if workshop.has_stand_in([at])}
+        if len(stand_ins) == 1 and any(map(workshop.is_quantized, configuration)):
+            ways = [workshop.alternatives[at].way for at in configuration]
+            gains = [1.0 if way is None else _GUESSED_GAINS.get(way.precision, 1.0) for way in ways]
+            return self.measured[stand_ins.pop()].seconds * float(np.average(1 / np.array(gains), weights=self._work()))
         simulated = simulated_seconds(session, self.workshop.feeds)
         if simulated is not None:
             return simulated
@@ -239,7 +239,7 @@ class Search:
         workshop, able = self.workshop, self.workshop.able
         order = sorted(
             range(len(workshop.alternatives)),
-            key=lambda at: (workshop.alternatives[at].way is not None, -workshop.alternatives[at].lane),
+            key=lambda at: (workshop.is_quantized(at), -workshop.alternatives[at].lane),
         )
         found = {}
         for at in order:
@@ -253,13 +253,12 @@ class Search:
 
     def _promising(self, uniform: Mapping[int, Measured]) -> list[int]:
         """Return the Pareto front of quantized alternatives in time and noise per lane, fastest first."""
-        alternatives = self.workshop.alternatives
         limit = min((found.seconds for found in self.allowed()), default=math.inf)
         chosen: list[int] = []
         for lane in range(len(self.workshop.lanes)):
             rows = sorted(
                 (found.seconds, found.noise, at) for at, found in uniform.items()
-                if alternatives[at].lane == lane and alternatives[at].way is not None
+                if self.workshop.alternatives[at].lane == lane and self.workshop.is_quantized(at)
                 and math.isfinite(found.noise) and found.seconds <= limit
             )  # fmt: skip
             front: list[tuple[float, float, int]] = []
@@ -279,7 +278,7 @@ class Search:
         measured_lanes: set[int] = set()
         for at in promising:
             lane = workshop.alternatives[at].lane
-            total = uniform[self._floating(at)[0]].seconds - uniform[at].seconds
+            total = uniform[self.workshop.floating(at)].seconds - uniform[at].seconds
             of_kind: dict[str, float] = {}
             for unit, chosen, share in zip(workshop.units, workshop.uniform(at), work, strict=True):
                 if chosen == at and unit.kind:
@@ -292,7 +291,7 @@ class Search:
 
     def _measured_by_kind(self, at: int, by_work: Mapping[str, float]) -> dict[str, float]:
         """Measure the time that kinds save, by leaving each in floating point."""
-        whole, floating = self.workshop.uniform(at), self._floating(at)[0]
+        whole, floating = self.workshop.uniform(at), self.workshop.floating(at)
         saved = dict(by_work)
         for kind in by_work:
             without = tuple(
@@ -319,9 +318,8 @@ class Search:
             if time.perf_counter() > limit:
                 break
             self.report(f"unit {number + 1} of {len(pairs)} alone")
-            configuration = list(self._floating(at))
-            configuration[unit] = at
-            alone[unit, at] = max(0.0, self._noise_of(tuple(configuration), positions) - base[at])
+            noise = self._noise_of(_with(self._floating(at), unit, at), positions)
+            alone[unit, at] = max(0.0, noise - base[at])
         for at in promising:  # units without a measurement get the mean of the others
             known = [noise for (_, of), noise in alone.items() if of == at and math.isfinite(noise)]
             mean = float(np.mean(known)) if known else 1.0
@@ -329,10 +327,7 @@ class Search:
         return alone
 
     def _floating(self, alternative: int) -> Configuration:
-        return self._floating_on(self.workshop.alternatives[alternative].lane)
-
-    def _floating_on(self, lane: int) -> Configuration:
-        return (self.workshop.floating(lane),) * len(self.workshop.units)
+        return (self.workshop.floating(alternative),) * len(self.workshop.units)
 
     def _noise_of(self, configuration: Configuration, positions: Sequence[int]) -> float:
         feeds = [self.workshop.feeds[at] for at in positions]
@@ -352,8 +347,7 @@ class Search:
     ) -> Choices:
         """Return the additive model: times divided among units by work."""
         workshop, able = self.workshop, self.workshop.able
-        units = len(workshop.units)
-        work = self._work()
+        units, work = len(workshop.units), self._work()
         kinds = np.array([unit.kind for unit in workshop.units])
         seconds = np.full((units, len(workshop.alternatives)), np.inf)
         damage = np.zeros_like(seconds)
@@ -362,7 +356,7 @@ class Search:
                 seconds[:, at] = np.where(able[:, at], uniform[at].seconds * work / work.sum(), np.inf)
                 damage[:, at] = uniform[at].noise / units
         for at, of_kind in saved.items():
-            floating = self._floating(at)[0]
+            floating = self.workshop.floating(at)
             for kind, gain in of_kind.items():
                 members = able[:, at] & (kinds == kind)
                 share = work[members] / work[members].sum()
@@ -409,7 +403,7 @@ class Search:
 
     def _try(self, solved: Chosen) -> bool:
         configuration = tuple(solved.choice.tolist())
-        quantized = sum(self.workshop.alternatives[at].way is not None for at in configuration)
+        quantized = sum(map(self.workshop.is_quantized, configuration))
         return self.measure(configuration, f"proposed: {quantized} of {len(configuration)} units quantized").allowed
 
     def _move(self, choices: Choices, in_place: dict[int, float]) -> None:
@@ -429,9 +423,8 @@ class Search:
         for _ in range(3):
             tried: list[Measured] = []
             for unit in self._by_damage(current.configuration, choices)[:_MOVES]:
-                raised = list(current.configuration)
-                raised[unit] = self._floating(raised[unit])[0]
-                found = self.measure(tuple(raised), f"unit {self.workshop.units[unit].name!r} raised")
+                raised = _with(current.configuration, unit, self.workshop.floating(current.configuration[unit]))
+                found = self.measure(raised, f"unit {self.workshop.units[unit].name!r} raised")
                 in_place[unit] = current.noise - found.noise
                 tried.append(found)
                 if found.allowed:
@@ -441,7 +434,7 @@ class Search:
             current = min(tried, key=lambda found: found.noise)
 
     def _by_damage(self, configuration: Configuration, choices: Choices) -> list[int]:
-        quantized = [unit for unit, at in enumerate(configuration) if self.workshop.alternatives[at].way is not None]
+        quantized = [unit for unit, at in enumerate(configuration) if self.workshop.is_quantized(at)]
         return sorted(quantized, key=lambda unit: -choices.damage[unit, configuration[unit]])
 
     def _lower_units(self, start: Measured, choices: Choices) -> None:
@@ -455,12 +448,15 @@ class Search:
                 if alternative.lane == lane and np.isfinite(saved) and saved > 0:
                     options.append((saved / max(choices.damage[unit, other], 1e-12), unit, other))
         for _, unit, other in sorted(options, reverse=True)[:_MOVES]:
-            lowered = list(current.configuration)
-            lowered[unit] = other
-            found = self.measure(tuple(lowered), f"unit {self.workshop.units[unit].name!r} lowered")
+            lowered = _with(current.configuration, unit, other)
+            found = self.measure(lowered, f"unit {self.workshop.units[unit].name!r} lowered")
             if found.allowed:
                 current = found
 
 
 def _fastest(choices: Choices) -> Chosen | None:
     return choose_within_budget(choices, float(np.where(np.isfinite(choices.seconds), choices.damage, 0.0).sum()))
+
+
+def _with(configuration: Configuration, unit: int, alternative: int) -> Configuration:
+    return (*configuration[:unit], alternative, *configuration[unit + 1 :])

@@ -247,7 +247,7 @@ class _Final:
         workshop, found = self._workshop, self._found
         for unit, (facts, at) in enumerate(zip(workshop.units, best, strict=True)):
             alternative = workshop.alternatives[at]
-            floating = workshop.floating(alternative.lane)
+            floating = workshop.floating(at)
             alone, in_place = found.damage_of(unit, at), found.damage_in_place.get(unit)
             if alternative.way is not None:
                 reason = ""
