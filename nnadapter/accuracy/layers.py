@@ -36,9 +36,7 @@ class LayerDistance:
 
 def worst_first(layers: Iterable[LayerDistance]) -> tuple[LayerDistance, ...]:
     """Sort layers by SQNR alone, or accumulated if unknown."""
-    return tuple(
-        sorted(layers, key=lambda layer: ((layer.alone or layer.accumulated or INFINITE).sqnr_db, layer.position))
-    )
+    return tuple(sorted(layers, key=lambda row: ((row.alone or row.accumulated or INFINITE).sqnr_db, row.position)))
 
 
 FIGURES = ("SQNR dB", "cosine", "Euclidean", "relative")
@@ -85,17 +83,10 @@ class LayerMeasurement:
             alone, accumulated = (
                 self._distance(atom, values, piece.expected) for values in (piece.alone.get(atom), own)
             )
-            self.layers.append(
-                LayerDistance(
-                    position=atom,
-                    nodes=tuple(node.name for node in nodes),
-                    op_types=tuple(node.op_type for node in nodes),
-                    devices=(cutting.devices[atom],),
-                    values=cutting.visible(atom),
-                    alone=alone,
-                    accumulated=accumulated,
-                )
-            )
+            self.layers.append(LayerDistance(
+                position=atom, nodes=tuple(node.name for node in nodes), op_types=tuple(node.op_type for node in nodes),
+                devices=(cutting.devices[atom],), values=cutting.visible(atom), alone=alone, accumulated=accumulated,
+            ))  # fmt: skip
         retained = cutting.live(piece.last) | self._search.host.at(0).keys()
         self._own = {name: value for name, value in {**self._own, **own}.items() if name in retained}
 

@@ -153,12 +153,9 @@ def takes_placing(command: Decorated) -> Decorated:
     @wraps(command)
     def with_settings(*, policy: str, rules: str | None, plan: str | None, fallback: str, **parameters: Any) -> Any:
         settings = Options(
-            policy=policy,
-            precision=parameters.pop("precision"),
-            fallback=fallback,
-            plan=plan,
+            policy=policy, precision=parameters.pop("precision"), fallback=fallback, plan=plan,
             cache_dir=parameters.pop("cache_dir", None),
-        )
+        )  # fmt: skip
         return command(settings=settings if rules is None else replace(settings, rules=Path(rules)), **parameters)
 
     return cast("Decorated", _PLACING(with_settings))

@@ -243,13 +243,11 @@ def _picture(ctx: click.Context, param: click.Parameter, value: str | None) -> s
     help="Allowed absolute difference, in addition to --rtol.",
 )  # fmt: skip
 @click.option(
-    "--reference",
-    metavar="MODEL",
+    "--reference", metavar="MODEL",
     help="Other model for the CPU, such as the float model of a quantized one. The default device is then cpu.",
-)
+)  # fmt: skip
 @click.option(
-    "--layers",
-    is_flag=True,
+    "--layers", is_flag=True,
     help=("Measure the distance of each layer. Without --reference, also find the nodes that compute wrong values on a "
 "device, and save the first as a small model with its tensors."),
 )  # fmt: skip

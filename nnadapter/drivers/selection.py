@@ -185,14 +185,11 @@ def _lane_options(device: str, options: Mapping[str, Any], capability: Capabilit
         return {}
     floating = [str(row) for row in capability.floating_precisions]
     if precision not in floating:
-        if precision in frozenset(Precision):
-            reason = (
-                f"it computes in {', '.join(floating)}"
-                if Precision(precision).is_floating
-                else f"{precision} is in the model: quantize it with `nnadapter quantize`"
-            )
-        else:
-            reason = f"it computes in {', '.join(floating)}{near_names(precision, floating, '; ')}"
+        reason = f"it computes in {', '.join(floating)}"
+        if precision not in frozenset(Precision):
+            reason += near_names(precision, floating, "; ")
+        elif not Precision(precision).is_floating:
+            reason = f"{precision} is in the model: quantize it with `nnadapter quantize`"
         raise InvalidOptionError(f"device {target!r} has no lane {precision!r}; {reason}")
     if options.get(PRECISION, precision) != precision:
         raise InvalidOptionError(

@@ -88,15 +88,9 @@ class CachedPlanSource(FilePlanSource):
         self._original_model_shapes, self._plan_model = original_model_shapes, plan_model
         # planning the model replaces fallback
         plain = replace(
-            options,
-            policy="priority",
-            precision=None,
-            rules=None,
-            plan=None,
-            fallback="forbid",
-            verify=None,
+            options, policy="priority", precision=None, rules=None, plan=None, fallback="forbid", verify=None,
             background=False,
-        )
+        )  # fmt: skip
         super().__init__(file, None, plain, SILENT, fall_back=_plan_again)
         self.devices = tuple(devices)
 

@@ -175,14 +175,9 @@ def constrained(judgment: Judgment, setting: Setting) -> Judgment:
         from nnadapter.rules.application import apply_rules
 
         applied = apply_rules(
-            rules,
-            specialized.model_nodes,
-            model.graph,
-            specialized.positions,
-            support.devices,
-            support.verdicts,
+            rules, specialized.model_nodes, model.graph, specialized.positions, support.devices, support.verdicts,
             {device.name: device.precision for device in setting.devices},
-        )
+        )  # fmt: skip
         support = replace(support, verdicts=applied.verdicts)
     if constraints.plan_file is not None:
         from nnadapter.planning.plan_files import bind_plan

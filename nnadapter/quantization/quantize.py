@@ -87,8 +87,9 @@ def quantize(
     if equalize:
         float_model = equalized(float_model)
     nodes = quantizable(float_model, way)
-    chosen = [name for name, op_type in nodes.items() if not _is_excluded(name, op_type, exclude)]
-    _check_exclusions(float_model, exclude)
+    patterns = [exclude] if isinstance(exclude, str) else [*exclude]
+    _check_exclusions(float_model, patterns)
+    chosen = [name for name, op_type in nodes.items() if not any(_matches(each, name, op_type) for each in patterns)]
     if not chosen:
         ops = "Gemm or MatMul" if way.precision is Precision.W4A16 else "Conv, ConvTranspose, Gemm or MatMul"
         raise InvalidModelError(
@@ -117,13 +118,13 @@ def quantizable(model: FloatModel, way: Way) -> dict[str, str]:
     found = {}
     for node in model.model.graph.node:
         product = products.get(node.name)
-        if product is not None:
-            if not way.quantizes_activations and not product.weight:
-                continue
-            if way.precision is Precision.W4A16 and product.op_type not in ("MatMul", "Gemm"):
-                continue
-            found[node.name] = node.op_type
-        elif way.every_operator and way.quantizes_activations and _float_values(model, node):
+        if product is None:
+            is_able = way.every_operator and way.quantizes_activations and bool(_float_values(model, node))
+        elif way.precision is Precision.W4A16:
+            is_able = bool(product.weight) and product.op_type in ("MatMul", "Gemm")
+        else:
+            is_able = way.quantizes_activations or bool(product.weight)
+        if is_able:
             found[node.name] = node.op_type
     return found
 
@@ -164,14 +165,13 @@ def calibrate(
 
 def _check_exclusions(model: FloatModel, patterns: Collection[str]) -> None:
     nodes = model.model.graph.node
-    for pattern in (patterns,) if isinstance(patterns, str) else patterns:
-        if not any(_is_excluded(node.name, node.op_type, [pattern]) for node in nodes):
+    for pattern in patterns:
+        if not any(_matches(pattern, node.name, node.op_type) for node in nodes):
             names = [*dict.fromkeys((*(node.name for node in nodes), *(node.op_type for node in nodes)))]
             raise InvalidOptionError(
                 f"exclude has {pattern!r}, which is no node or op type; {close_names(pattern, names)}"
             )
 
 
-def _is_excluded(name: str, op_type: str, patterns: Collection[str]) -> bool:
-    names = (patterns,) if isinstance(patterns, str) else patterns
-    return any(pattern == op_type or fnmatchcase(name, pattern) for pattern in names)
+def _matches(pattern: str, name: str, op_type: str) -> bool:
+    return pattern == op_type or fnmatchcase(name, pattern)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -360,14 +360,12 @@ class ReportFacts:
     @property
     def precision_remarks(self) -> tuple[str, ...]:
         """Sentences on the choice by `auto`, and on devices with a lower default."""
-        return (*((self.precision_choice,) if self.precision_choice else ()), *self._precision_advice())
-
-    def _precision_advice(self) -> Iterator[str]:
-        return (
+        advice = (
             f"{device} computes in {self.precisions[device]}; its own default on this machine is {default}, which is "
             "faster and less accurate: --precision device"
             for device, default in self.lower_defaults.items()
         )
+        return tuple(filter(None, (self.precision_choice, *advice)))
 
     @property
     def fewest(self) -> str:

@@ -200,14 +200,9 @@ def apply_rules(
 
 class _Binder:
     def __init__(
-        self,
-        rules: Rules,
-        model_graph: Graph,
-        graph: Graph,
-        positions: Sequence[int],
-        devices: Sequence[str],
+        self, rules: Rules, model_graph: Graph, graph: Graph, positions: Sequence[int], devices: Sequence[str],
         precisions: Mapping[str, str],
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._rules = rules
         self._precisions = precisions
         self._graph = graph
@@ -226,11 +221,8 @@ class _Binder:
         if not Precision(rule.precision).is_floating:
             return []
         named = self._accelerators if rule.device is None else self._devices
-        return [
-            name
-            for name in named
-            if self._precisions.get(name) == rule.precision and rule.device in (None, name, device_of(name))
-        ]
+        of_precision = (name for name in named if self._precisions.get(name) == rule.precision)
+        return [name for name in of_precision if rule.device in (None, name, device_of(name))]
 
     @property
     def _accelerators(self) -> list[str]:

@@ -544,23 +544,17 @@ def _quantization_distances(compared: ComparedRun, reference: ModelSource) -> It
         value = expected[layer.value]
         if "float" in np.asarray(value).dtype.name:
             yield LayerDistance(
-                position=position,
-                nodes=(layer.node.name,),
-                op_types=(layer.node.op_type,),
-                devices=(home.get(layer.node.name) or CPU,),
-                values=(layer.value,),
+                position=position, nodes=(layer.node.name,), op_types=(layer.node.op_type,),
+                devices=(home.get(layer.node.name) or CPU,), values=(layer.value,),
                 alone=distance_of_values([alone[layer.after]], [value]),
                 accumulated=distance_of_values([accumulated[layer.after]], [value]),
-            )
+            )  # fmt: skip
 
 
 def _values(
-    model: onnx.ModelProto,
-    names: Iterable[str],
-    feed: Mapping[str, Any],
-    devices: DeviceRequest | Sequence[DeviceRequest] = CPU,
-    options: Options | None = None,
-) -> dict[str, Any]:
+    model: onnx.ModelProto, names: Iterable[str], feed: Mapping[str, Any],
+    devices: DeviceRequest | Sequence[DeviceRequest] = CPU, options: Options | None = None,
+) -> dict[str, Any]:  # fmt: skip
     """Return values inside a model by name."""
     inner = [name for name in dict.fromkeys(names) if name not in feed]
     with InferenceSession(with_outputs(model, inner), devices=devices, options=options) as session:
