@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import asdict, fields
 from enum import StrEnum
 from functools import cached_property
 from typing import Any, overload
@@ -156,12 +156,7 @@ class ComputePrecision:
     """At this precision, every node of a segment must be quantized."""
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "precision": self.precision.value,
-            "per_channel": self.per_channel,
-            "asymmetric": self.asymmetric,
-            "full_graph": self.full_graph,
-        }
+        return {**asdict(self), "precision": self.precision.value}
 
 
 def precisions_of(names: str, *, full_graph: bool = False) -> tuple[ComputePrecision, ...]:

@@ -95,10 +95,8 @@ def with_outputs(
 
 
 def _source(graph: Graph, name: str | None, op_type: str) -> str | None:
-    position = graph.producer.get(name or "")
-    return (
-        graph.nodes[position].inputs[0] if position is not None and graph.nodes[position].op_type == op_type else None
-    )
+    at = graph.producer.get(name or "")
+    return graph.nodes[at].inputs[0] if at is not None and graph.nodes[at].op_type == op_type else None
 
 
 def _readers(graph: Graph, name: str, op_type: str) -> list[int]:

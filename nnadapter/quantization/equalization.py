@@ -24,12 +24,8 @@ def equalized(model: FloatModel) -> FloatModel:
     pairs = list(_pairs(model))
     if not pairs:
         return model
-    arrays = {
-        name: model.array(name).astype(np.float64)
-        for first, second in pairs
-        for name in (first.weight, first.bias, second.weight)
-        if name
-    }
+    names = {name for pair in pairs for name in (pair[0].weight, pair[0].bias, pair[1].weight) if name}
+    arrays = {name: model.array(name).astype(np.float64) for name in names}
     for _ in range(_ROUNDS):
         for first, second in pairs:
             _equalize(arrays, first, second)
@@ -72,8 +68,8 @@ def _following(
 
 
 def _fits(model: FloatModel, first: Product, second: Product) -> bool:
-    channels = model.array(first.weight).shape[0]
-    return channels in (_inputs_of(model.array(second.weight)).shape[0], model.array(second.weight).shape[0])
+    channels, weight = model.array(first.weight).shape[0], model.array(second.weight)
+    return channels in (_inputs_of(weight).shape[0], weight.shape[0])
 
 
 def _inputs_of(weight: Array) -> Array:

@@ -53,9 +53,9 @@ def read_samples(data: Data, signature: Signature, most: int | None = None) -> t
     feeds = _from_path(Path(data), signature) if isinstance(data, (str, os.PathLike)) else _from_items(data, signature)
     checked = tuple(Sample(item, _checked(place, feed, signature)) for place, item, feed in islice(feeds, most))
     if not checked:
-        place = f"{os.fspath(data)!r} has" if isinstance(data, (str, os.PathLike)) else "the data has"
+        place = repr(os.fspath(data)) if isinstance(data, (str, os.PathLike)) else "the data"
         raise CalibrationDataError(
-            f"{place} no sample; give feeds, or a folder of files that end in {', '.join(_FILES)}"
+            f"{place} has no sample; give feeds, or a folder of files that end in {', '.join(_FILES)}"
         )
     return checked
 
@@ -117,11 +117,8 @@ def _from_file(file: Path, signature: Signature) -> Iterator[tuple[str, Any, Any
 
 def _feeds_in(arrays: Mapping[str, Array], place: str, signature: Signature) -> Iterator[tuple[str, Any, Any]]:
     inputs = {name: array for name, array in arrays.items() if name in signature.by_name}
-    stacked = [
-        name
-        for name, array in inputs.items()
-        if (value := signature.by_name[name]).shape is not None and array.ndim == len(value.shape) + 1
-    ]
+    ranks = {name: None if (shape := signature.by_name[name].shape) is None else len(shape) for name in inputs}
+    stacked = [name for name, rank in ranks.items() if rank is not None and inputs[name].ndim == rank + 1]
     if not stacked or len(stacked) < len(inputs):
         yield place, arrays, inputs or arrays
         return
