@@ -192,7 +192,7 @@ class QdqWriter:
         weight = self.model.array(product.weight)
         if divisors is not None:
             weight = weight * along(divisors, product.reduced_axis, weight.ndim)
-        bias = self._bias(product, weight)
+        bias = self._bias(product)
         if way.precision is Precision.W4A16:
             node.input[1] = self._four_bits(product, weight)
             scales = None
@@ -260,7 +260,7 @@ class QdqWriter:
         rows = weight.reshape(1, -1) if axis is None else flattened(weight, axis)
         most = 63 if way.reduced else 127
         scales = np.abs(rows).max(axis=1, initial=0).astype(np.float64) / most
-        if bias is not None and scale is not None and product.takes_bias:
+        if bias is not None and scale is not None:
             least = np.abs(bias).astype(np.float64) / (scale * _MOST_BIAS)  # otherwise the bias exceeds 32 bits
             scales = np.maximum(scales, least if axis is not None else least.max(initial=0))
         scales = _positive(scales)
@@ -283,7 +283,7 @@ class QdqWriter:
         nibbles = np.ascontiguousarray(integers).astype(ml_dtypes.int4)
         return self._dequantized(product.weight, nibbles, scales, None, axis, block)
 
-    def _bias(self, product: Product, weight: Array) -> Array | None:
+    def _bias(self, product: Product) -> Array | None:
         """Return the corrected bias; None if the product has none of its own."""
         shift = self.bias_shifts.get(product.node)
         if not product.takes_bias or (not product.bias and shift is None):
@@ -292,15 +292,14 @@ class QdqWriter:
         return bias if shift is None else (bias + shift).astype(np.float32)
 
     def _written_bias(self, product: Product, bias: Array, scale: float | None, scales: Array | None) -> str:
-        if scale is None or scales is None or not product.takes_bias:
+        if scale is None or scales is None:
             return self._constant(f"{product.node}_bias", bias)
         steps = _positive((np.float32(scale) * scales).astype(np.float32))
         limits = np.iinfo(np.int32)
         integers = np.clip(np.round(bias.astype(np.float64) / steps), limits.min, limits.max).astype(np.int32)
+        axis, stored = (0, steps) if len(steps) > 1 else (None, steps[0])
         base = product.bias or f"{product.node}_bias"
-        per_channel = len(steps) > 1
-        stored = steps if per_channel else steps[0]
-        return self._dequantized(base, integers, stored, np.zeros_like(stored, np.int32), 0 if per_channel else None)
+        return self._dequantized(base, integers, stored, np.zeros_like(stored, np.int32), axis)
 
     def _divided(self, name: str, divisors: Array) -> str:
         key = ("divided", name)
