@@ -25,6 +25,7 @@ NO_TWO_SHAPES = f"{HEAD} g (float[N, 4] x) => (int64[R, M] y) {{ a = Relu(x) b =
 LOCATION = b"\x0a\x08location"
 BAN = "[[ban]]\nop_type = '{}'\ndevice = 'fake_npu'"
 DECIDES = {
+    "precision": ("float16", True),
     "policy": ("throughput", True),
     "fallback": ("forbid", True),
     "isolate": (True, True),
