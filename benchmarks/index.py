@@ -89,6 +89,11 @@ BENCHMARKS = {
         "rapidocr-cls --samples 4 --calibration 2 --rounds 1 --turn 0 --ways 'OpenVINO float32,ONNX Runtime min-max'",
         "openvino",
     ),
+    "tuning": Benchmark(
+        "How far from its lower bound is the precision that tuning chooses, and what does the search cost?",
+        "five minutes",
+        "--networks 1 --samples 2",
+    ),
     "written_models": Benchmark(
         "Do models of ONNX Runtime's quantizers and optimizers run on a device, with the right results?",
         "some minutes",

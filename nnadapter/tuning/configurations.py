@@ -122,7 +122,7 @@ def _ways(row: ComputePrecision, *, smooths: bool) -> Iterator[Way]:
         yield from (replace(way, every_operator=True) for way in (mse, plain))
     else:
         reduced = precision is Precision.W8A8
-        for results in (True, False):
+        for results in (False, True):
             yield replace(mse, results=results)
             if reduced:
                 yield replace(mse, results=results, reduced=True)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import onnx
 
 _CALIBRATION = 32
-_FINALISTS = 3
+_FINALISTS = 5
 _SHARE_TO_SEARCH = 0.85
 """Part of the time limit for the search; the comparison in turns gets the rest."""
 _MOST_SHAPES = 8
