@@ -18,6 +18,8 @@ from nnadapter.session.session import InferenceSession
 
 RANGES = ("minmax", "percentile", "entropy", "mse")
 """`minmax`: all values. `percentile`: all but 0.01 %. `entropy`: Kullback-Leibler divergence. `mse`: least squares."""
+LARGEST = 1e30
+"""Values with larger magnitudes, such as masks, are not quantized; engines may crash on their scales."""
 _BINS = 2048
 _ENTROPY_BINS = 512
 _PERCENTILE = 99.99
@@ -103,7 +105,7 @@ class _Collected:
         self.is_finite = True
 
     def add(self, array: Array, axis: int) -> None:
-        self.is_finite = self.is_finite and bool(np.isfinite(array).all())
+        self.is_finite = self.is_finite and bool((np.abs(array) < LARGEST).all())  # False for NaN
         if not self.is_finite:
             return
         if array.size:

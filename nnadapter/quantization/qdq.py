@@ -17,7 +17,7 @@ from nnadapter.ir.operand import Array
 from nnadapter.onnx.construction import copied, initializer_of
 from nnadapter.onnx.graphs import captured_names
 from nnadapter.process.real_onnxruntime import onnxruntime
-from nnadapter.quantization.calibration import RANGES, Distribution, with_outputs
+from nnadapter.quantization.calibration import LARGEST, RANGES, Distribution, with_outputs
 from nnadapter.quantization.products import LEAST_OPSET, PRODUCTS, WIDE_OPSET, FloatModel, Product, along, flattened
 from nnadapter.records import dataclass, replace
 from nnadapter.session.session import InferenceSession
@@ -238,6 +238,8 @@ class QdqWriter:
                 node.input[position] = self.quantized(name, activation_scale(way, self.values[name]))
             elif name in self.model.constants and self.model.constants[name].data_type == TensorProto.FLOAT:
                 array = self.model.array(name)
+                if not (np.abs(array) < LARGEST).all():
+                    continue
                 if array.size > 1 or node.op_type in ("Add", "Sub", "Mul", "Div"):
                     node.input[position] = self._quantized_constant(name, array, way)
 

@@ -303,14 +303,15 @@ class TestMatrixProducts:
         assert sqnr(model, nna.quantize(model, PLAIN, smooth=0.5), PLAIN) > 33
 
     @pytest.mark.parametrize("settings", [{}, {"precision": "w8"}, {"every_operator": True}])
-    def test_mask_with_infinities(self, settings):
+    @pytest.mark.parametrize("least", [-np.inf, -3.4e38])
+    def test_mask_with_infinities(self, settings, least):
         text = f"""{HEAD} net (float[8, 64] x) => (float[8, 32] y) {{
             s = MatMul(x, w)
             m = Add(s, mask)
             p = Softmax(m)
             y = MatMul(p, v)
         }}"""
-        mask = np.triu(np.full((8, 8), -np.inf, np.float32), 1)
+        mask = np.triu(np.full((8, 8), least, np.float32), 1)
         model = filled(text, w=weights(64, 8), v=weights(8, 32), mask=mask)
         assert sqnr(model, nna.quantize(model, PLAIN, **settings), PLAIN) > 20
 
