@@ -101,7 +101,7 @@ class MissingInputError(InvalidInputError):
 
 
 class CalibrationDataError(InvalidInputError):
-    """Sample data is missing or unreadable, or does not fit the model."""
+    """Sample data is missing, unreadable, or does not fit the model."""
 
 
 class InvalidOptionError(NNAdapterError):

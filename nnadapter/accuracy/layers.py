@@ -71,7 +71,7 @@ class LayerMeasurement:
         self.layers: list[LayerDistance] = []
 
     def add(self, piece: Piece) -> None:
-        """Run the atoms of `piece` on the device's own values, and measure them."""
+        """Measure the atoms of `piece`, alone and on the device's own values."""
         cutting, trials = self._search.cutting, self._search.trials
         atoms = [atom for atom in cutting.accelerated if piece.first <= atom < piece.last]
         if not any(atom >= piece.first for atom in cutting.accelerated):

@@ -76,7 +76,6 @@ class Cutting:
         return tuple(node.name for node in self.model_nodes(atoms, unshared=unshared))
 
     def model_nodes(self, atoms: Sequence[int], *, unshared: bool = False) -> tuple[Node, ...]:
-        """Return the original nodes of these atoms, as `model_node_names` does."""
         specialized = self.parts.specialized
         positions = [specialized.positions[node] for node in self._positions(atoms)]
         if unshared:
@@ -104,7 +103,7 @@ class Cutting:
         return frozenset(needed & {*self.graph.inputs, *self._produced_values(range(border))})
 
     def dequantized(self, name: str, value: Any) -> Any:
-        """Return the real numbers of a quantized tensor, if its scale and zero point are constant scalars."""
+        """Return the real numbers of a tensor with constant scalar scale and zero point."""
         nodes, producer = self.graph.nodes, self.graph.producer.get(name)
         sources = [nodes[producer]] if producer is not None and nodes[producer].op_type == "QuantizeLinear" else []
         readers = (nodes[at] for at in self.graph.consumers.get(name, ()))
@@ -333,7 +332,7 @@ def _parts(name: str, nodes: Set[str]) -> Set[str]:
 
 _PIECE_BYTES = 1 << 28
 _MOST_HALVES = 32
-"""Maximum number of runs that separate wrong atoms of a piece from those that are spoiled by them."""
+"""Maximum number of runs that separate wrong atoms from spoiled ones."""
 
 
 def first_true(low: int, high: int, test: Callable[[int], bool]) -> int:
@@ -359,7 +358,7 @@ class Stretch:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Piece:
-    """Values of consecutive atoms on the CPU, and outputs of each atom that its device ran on them."""
+    """Values of consecutive atoms on the CPU, and outputs of atoms that their device ran on them."""
 
     first: int
     last: int
@@ -450,7 +449,7 @@ class Search:
     def _run_halved(self, atoms: Sequence[int], values: Values) -> Mapping[int, Values]:
         """Run wrong atoms again, in halves, because one of them may spoil the others in the same model.
 
-        Halves with several wrong atoms are halved again, the largest first, in at most `_MOST_HALVES` runs.
+        Halves with several wrong atoms are halved again, the largest first.
         """
         outputs: dict[int, Values] = {}
         groups = [atoms]

@@ -136,7 +136,7 @@ class Precision(StrEnum):
 
     @property
     def is_floating(self) -> bool:
-        """True for a precision of a device; quantized ones are in the model, as QuantizeLinear and DequantizeLinear."""
+        """True for a precision of a device; quantized ones are in the model."""
         return self in _FLOATING
 
 
@@ -145,7 +145,7 @@ _FLOATING = (Precision.FLOAT32, Precision.BFLOAT16, Precision.FLOAT16)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComputePrecision:
-    """Precision that a device supports, with its limits if it is quantized."""
+    """Supported precision, with its limits if it is quantized."""
 
     precision: Precision
     per_channel: bool = True
@@ -153,14 +153,14 @@ class ComputePrecision:
     asymmetric: bool = True
     """Zero points may differ from 0."""
     full_graph: bool = False
-    """At this precision, every node of a segment must be quantized."""
+    """Every node of a segment must be quantized."""
 
     def to_dict(self) -> dict[str, Any]:
         return {**asdict(self), "precision": self.precision.value}
 
 
 def precisions_of(names: str, *, full_graph: bool = False) -> tuple[ComputePrecision, ...]:
-    """Return precisions by names, separated by spaces; `full_graph` applies to those with integer activations."""
+    """Return precisions by names; `full_graph` applies to those with integer activations."""
     return tuple(
         ComputePrecision(precision=Precision(name), full_graph=full_graph and name in ("w8a8", "w8a16"))
         for name in names.split()
@@ -225,7 +225,7 @@ OptionValue = bool | int | float | str | tuple[str, ...]
 OptionValues = Mapping[str, OptionValue]
 """All options of a device, validated, with defaults."""
 PRECISION = "precision"
-"""Option for the floating precision of a device that has several."""
+"""Option of devices with several floating precisions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

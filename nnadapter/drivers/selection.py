@@ -37,7 +37,6 @@ class Selected(NamedTuple):
     limits: Limits | None = None
     """None for a device in this process."""
     precision: Precision = Precision.FLOAT32
-    """Floating precision of its computation."""
 
 
 def select(
@@ -160,7 +159,7 @@ def _check_precision(chosen: Sequence[Selected], precision: str | None) -> None:
 def _checked(
     device: str, options: Mapping[str, Any], capability: Capability, precision: str | None = None
 ) -> tuple[OptionValues, Precision]:
-    """Return every option, and the floating precision of a context with them."""
+    """Return every option, and the resulting floating precision."""
     supported_options = {option.name: option for option in capability.options}
     options = {**options, **_lane_options(device, options, capability)}
     if precision is not None and PRECISION in supported_options and PRECISION not in options:
@@ -179,7 +178,7 @@ def _checked(
 
 
 def _lane_options(device: str, options: Mapping[str, Any], capability: Capability) -> Mapping[str, Any]:
-    """Return the option `precision` that a lane's name sets, if the device has one. Raises InvalidOptionError."""
+    """Return the option that a lane's name sets. Raises InvalidOptionError."""
     target, separator, precision = device.partition(LANE)
     if not separator:
         return {}

@@ -175,12 +175,11 @@ class SessionDevice:
 
     @property
     def precision(self) -> Precision:
-        """Floating precision of its computation."""
         return self.capability.precision_of(self.options)
 
     @property
     def lower_default(self) -> Precision | None:
-        """Default precision of the device's own engine, if lower; None for a lane, whose name has the precision."""
+        """Lower default precision of the device's own engine; None for a lane, whose name has the precision."""
         default = self.capability.default_precision
         is_lower = self.precision is Precision.FLOAT32 and default.is_floating and default is not Precision.FLOAT32
         return default if is_lower and self.name == device_of(self.name) else None

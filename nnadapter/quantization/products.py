@@ -57,7 +57,7 @@ class Product:
     bias: str = ""
     """Constant bias with an element per channel, if any."""
     takes_bias: bool = False
-    """True if it has such a bias or room for one, unscaled."""
+    """True if it has such a bias or room for one."""
 
     @property
     def takes_divisors(self) -> bool:

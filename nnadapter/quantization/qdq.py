@@ -145,7 +145,7 @@ class QdqWriter:
         self._smoothed = self._smoothing()
 
     def _smoothing(self) -> dict[str, Array]:
-        """Return the divisors [channels] of activations by name. Source: SmoothQuant, equation 4."""
+        """Return the divisors of activations. Source: SmoothQuant, equation 4."""
         groups: dict[str, list[Product]] = {}
         for product in self.products.values():
             way = self.ways[product.node]
@@ -354,7 +354,7 @@ def quantize_nodes(
     values: Mapping[str, Distribution],
     bias_shifts: Mapping[str, Array] | None = None,
 ) -> onnx.ModelProto:
-    """Return a QDQ model where the nodes in `ways` compute on integers, with corrected biases of products."""
+    """Return a QDQ model where the nodes in `ways` compute on integers."""
     wide = _widened(model, ways)
     results = quantized_results(wide, ways)
     shared = _shared(wide, ways, values)
@@ -379,7 +379,7 @@ _ACTIVATION_FUNCTIONS = ("Relu", "Clip")
 
 
 def quantized_results(model: FloatModel, ways: Mapping[str, Way]) -> dict[str, Way]:
-    """Return the results of nodes to quantize, after an activation function if one follows."""
+    """Return the results to quantize, after an activation function if one follows."""
     results: dict[str, Way] = {}
     outputs = {value.name for value in model.model.graph.output}
     every = not ways.keys() <= {product.node for product in model.products}
@@ -398,7 +398,7 @@ def quantized_results(model: FloatModel, ways: Mapping[str, Way]) -> dict[str, W
 
 
 def fused_results(model: FloatModel, results: Mapping[str, Way]) -> frozenset[str]:
-    """Return the operands of activation functions that are computed with the node before them."""
+    """Return the operands of activation functions that are fused with the node before them."""
     return frozenset(
         node.input[0]
         for node in model.model.graph.node
@@ -413,7 +413,7 @@ _MOVERS = (
 
 
 def _shared(model: FloatModel, ways: Mapping[str, Way], values: Mapping[str, Distribution]) -> dict[str, Distribution]:
-    """Return `values`, with results of ops that only move values distributed like their operand."""
+    """Return `values`, where moved ones are distributed like their source."""
     shared = dict(values)
     for node in model.model.graph.node:
         if node.op_type in _MOVERS and node.name in ways and node.input[0] in shared:

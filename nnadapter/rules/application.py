@@ -229,7 +229,7 @@ class _Binder:
         return [name for name in self._devices if name not in HOSTS]
 
     def pins(self) -> dict[int, Pin]:
-        """Return the pins to devices by atom, after a check of those to precisions."""
+        """Return the pins to devices by atom; check those to precisions."""
         pins_by_atom: dict[int, Pin] = {}
         precisions_by_atom: dict[int, Pin] = {}
         for pin in filter(_applies, self._rules.pins):
@@ -370,7 +370,6 @@ class _Binder:
 
 
 def _applies(rule: Rule) -> bool:
-    """Return False for a rule on a quantized precision, which sessions ignore."""
     return rule.precision is None or Precision(rule.precision).is_floating
 
 

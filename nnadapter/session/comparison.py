@@ -437,7 +437,7 @@ class CompareReport:
         return to_svg(self.layer_distances or (), title)
 
     def to_html(self, title: str = "model") -> str:
-        """Return a page with the chart and a table of all layers."""
+        """Return a page with the chart and a table."""
         return to_page(self.layer_distances or (), title, f"{', '.join(self.devices)} against {self.reference}")
 
     def _where(self) -> str:
@@ -531,7 +531,7 @@ def compare(
 
 
 def _quantization_distances(compared: ComparedRun, reference: ModelSource) -> Iterator[LayerDistance]:
-    """Yield the distance of each layer of a quantized model whose value the float model `reference` computes too."""
+    """Yield the distance of layers of a quantized model whose values `reference` computes too."""
     float_model, model = (inlined(load_model(source)) for source in (reference, compared.model))
     matched, feed = QuantizedLayers(float_model, model), compared.feed
     on_devices = partial(_values, devices=compared.requests, options=replace(compared.options, fallback="allow"))

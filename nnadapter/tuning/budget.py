@@ -98,7 +98,7 @@ def signal_to_noise(noise: float) -> float:
 
 
 def noise_share(outputs: Outputs, reference: Outputs) -> float:
-    """Return noise over signal of the worst output, in power; inf if shapes differ or it is not finite."""
+    """Return noise over signal of the worst output, in power; inf for other shapes."""
     worst = 0.0
     for got, expected in zip(zip(*outputs, strict=True), zip(*reference, strict=True), strict=True):
         if not all(isinstance(array, np.ndarray) and array.dtype.kind in "fiub" for array in expected):

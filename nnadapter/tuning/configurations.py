@@ -55,7 +55,7 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """Lane of a unit, and the way it is quantized, if it is."""
+    """Lane of a unit, and the way it is quantized."""
 
     lane: int
     way: Way | None = None
@@ -69,7 +69,7 @@ class Unit:
     nodes: tuple[str, ...]
     products: tuple[str, ...]
     kind: str = ""
-    """Kind of the first product; quantization gains alike within a kind."""
+    """Kind of the first product; kinds gain alike."""
 
 
 Configuration = tuple[int, ...]
@@ -229,7 +229,7 @@ class Workshop:
         return self.alternatives.index(Alternative(self.alternatives[alternative].lane))
 
     def uniform(self, alternative: int) -> Configuration:
-        """Return the configuration with one alternative for all units that can have it, or its lane's floating one."""
+        """Return one alternative for all units, or its lane's floating one where impossible."""
         wanted = (alternative, self.floating(alternative))
         return tuple(next((at for at in wanted if able[at]), int(able.argmax())) for able in self.able)
 
@@ -280,7 +280,7 @@ class Workshop:
         return {node.name: node.flops for node in report.nodes if node.flops}
 
     def crossings(self) -> Iterator[tuple[int, int, int]]:
-        """Yield producing unit, reading unit and bytes of values between units, for the first sample."""
+        """Yield producing unit, reading unit and bytes of values between units."""
         unit_of = {name: at for at, unit in enumerate(self.units) for name in unit.nodes}
         producers = {name: unit_of[node.name] for node in self.model.model.graph.node for name in node.output if name}
         pairs = dict.fromkeys(
@@ -333,7 +333,7 @@ class Workshop:
 
 
 def run_seconds(sessions: Sequence[InferenceSession], feeds: Sequence[Mapping[str, Array]]) -> list[float]:
-    """Return the time of a feed per session: the mean over a few feeds of the median of runs in turns."""
+    """Return the time of a feed per session: the mean over feeds of the median of runs in turns."""
     chosen = _timed(feeds)
     for session in sessions:
         for feed in chosen:
@@ -352,7 +352,7 @@ def run_seconds(sessions: Sequence[InferenceSession], feeds: Sequence[Mapping[st
 
 
 def simulated_seconds(session: InferenceSession, feeds: Sequence[Mapping[str, Array]]) -> float | None:
-    """Return the mean time of the same feeds by the clock of simulated segments; None without them."""
+    """Return the mean time by the clock of simulated segments; None without them."""
     total = 0.0
     for feed in _timed(feeds):
         session.run(None, feed)

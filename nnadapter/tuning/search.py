@@ -1,10 +1,9 @@
 """Search for the fastest configuration within an accuracy budget.
 
-1. Every alternative is measured for all units at once.
-2. The damage of each unit alone is measured for the promising alternatives, as noise power at the outputs.
-3. An additive model of times and damages proposes the fastest configuration for a noise budget
-   (`partition.by_cost.budget`), and measurements bisect that budget, because damages add up only roughly.
-4. Near the solution, units are raised and lowered one by one.
+1. Every alternative is measured for all units at once, and the promising ones for each unit alone.
+2. An additive model of times and noise proposes the fastest configuration for a noise budget
+   (`partition.by_cost.budget`). Measurements bisect that budget, because damages add up only roughly.
+3. Near the solution, units are raised and lowered one by one.
 """
 
 from __future__ import annotations
@@ -28,18 +27,18 @@ from partition.by_cost.budget import Choices, Chosen, Edge, choose_within_budget
 _FEW_SAMPLES = 4
 """Samples that rank the damage of units; the rank correlation with 16 is about 0.97."""
 _PROMISING = 3
-"""Quantized alternatives per lane to measure for single units."""
+"""Quantized alternatives per lane to measure for units."""
 _BISECTIONS = 7
 _MOVES = 8
-"""Units tried near the solution, in each direction."""
+"""Units to try in each direction near the solution."""
 _SHARE_FOR_UNITS = 0.5
-"""Part of the time limit for the damage of single units."""
+"""Part of the time limit for single units."""
 _GUESSED_GAINS = {Precision.W8A8: 2.0, Precision.W8A16: 1.25}
 """Assumed speed of integers over 16-bit floats in a search on another device."""
 _FOR_HELD_OUT = 2
-"""Evaluations reserved for held-out samples, if there are more than twice as many."""
+"""Evaluations reserved for held-out samples, of at least five."""
 _NOISE = 0.01
-"""Smaller differences of times are not trusted."""
+"""Trusted difference of times."""
 _BORDER_SECONDS, _BORDER_BANDWIDTH = 50e-6, 4e9
 
 
@@ -63,19 +62,19 @@ class Found:
     bound: float = math.inf
     """Lower bound of the additive model at the permitted noise, in seconds; infinite if none."""
     damage_alone: dict[tuple[int, int], float] = field(default_factory=dict)
-    """(unit, alternative) -> noise over signal with only this unit in the alternative."""
+    """(unit, alternative) -> noise with only this unit in the alternative."""
     damage_in_place: dict[int, float] = field(default_factory=dict)
-    """Unit -> noise that raising it to its lane's floating precision would remove."""
+    """Unit -> noise that raising it would remove."""
     choices: Choices | None = None
     stopped: str = ""
 
     def predicted_seconds(self, measured: Measured) -> float:
-        """Return the time in the additive model; as measured if the model lacks it."""
+        """Return the time in the additive model, or as measured."""
         seconds = math.inf if self.choices is None else self.choices.total_seconds(np.array(measured.configuration))
         return seconds if math.isfinite(seconds) else measured.seconds
 
     def damage_of(self, unit: int, alternative: int) -> float | None:
-        """Return a unit's noise alone, in an alternative or else in the one that was fastest for all units."""
+        """Return a unit's noise alone, in an alternative or else in the fastest one."""
         if (unit, alternative) in self.damage_alone:
             return self.damage_alone[unit, alternative]
         return next((noise for (at, _), noise in self.damage_alone.items() if at == unit), None)
@@ -99,7 +98,7 @@ class _OutOfLimitError(Exception):
 
 @dataclass(eq=False, kw_only=True)
 class Search:
-    """Search with counted evaluations and a deadline. Every configuration is timed in turns with `host`."""
+    """Search with counted evaluations and a deadline. Times are in turns with `host`."""
 
     workshop: Workshop
     budget: Budget
@@ -129,7 +128,7 @@ class Search:
         )  # fmt: skip
 
     def measure(self, configuration: Configuration, what: str) -> Measured:
-        """Return the measurements of a configuration, taken once. Failures of devices forbid it."""
+        """Return the measurements of a configuration, taken once."""
         if configuration in self.measured:
             return self.measured[configuration]
         self._check_limits()
@@ -252,7 +251,7 @@ class Search:
         return found
 
     def _promising(self, uniform: Mapping[int, Measured]) -> list[int]:
-        """Return the Pareto front of quantized alternatives in time and noise per lane, fastest first."""
+        """Return the quantized alternatives on the Pareto front of each lane, fastest first."""
         limit = min((found.seconds for found in self.allowed()), default=math.inf)
         chosen: list[int] = []
         for lane in range(len(self.workshop.lanes)):
@@ -384,7 +383,7 @@ class Search:
         )
 
     def _bisect(self, choices: Choices) -> float:
-        """Bisect the logarithm of the noise budget for the largest one that is allowed; return its bound."""
+        """Bisect the logarithm of the noise budget for the largest allowed one; return its bound."""
         fastest, bound = _fastest(choices), math.inf
         if fastest is None:
             return bound
@@ -407,7 +406,7 @@ class Search:
         return self.measure(configuration, f"proposed: {quantized} of {len(configuration)} units quantized").allowed
 
     def _move(self, choices: Choices, in_place: dict[int, float]) -> None:
-        """Raise units of a faster configuration that is not allowed, and lower units of the best one."""
+        """Raise units of a faster configuration that is not allowed, and lower those of the best."""
         allowed = self.allowed()
         limit = choices.total_seconds(np.array(allowed[0].configuration)) if allowed else math.inf
         rejected = [found for found in self.measured.values() if not found.allowed and math.isfinite(found.noise)]

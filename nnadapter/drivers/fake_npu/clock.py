@@ -20,7 +20,7 @@ _HALF_PRECISION_GAIN = 2.0
 _CENTER = "center"
 """Kernel that subtracts the zero point."""
 _INTEGER_GAINS = {"int8": 4.0, "uint8": 4.0, "int16": 2.0, "uint16": 2.0}
-"""Data type of an instruction's first operand -> speed over float32."""
+"""Data type of the first operand -> speed over float32."""
 
 
 def simulated_profile(

@@ -72,7 +72,7 @@ def _is_being_imported() -> bool:
 
 EXTRA = "openvino"
 PRECISIONS = {"float32": ("FP32", "f32"), "float16": ("FP16", "f16"), "bfloat16": ("BF16", "bf16")}
-"""Precision -> the engine's names of the ability and of the data type."""
+"""Precision -> the engine's ability and data type."""
 OLDEST = (2026, 0)
 """Oldest version that passes `tests/drivers/openvino/sweep`."""
 _NOISE = re.compile(r"Exception from \S+?:\d+:|Check '.*?' failed at \S+?:\d+:|\(None\)")
@@ -134,7 +134,7 @@ def _threads() -> Threads:
 
 
 def default_precision(device: str = "CPU") -> str | None:
-    """Return the precision of a device without a hint; None if unknown."""
+    """Return the precision without a hint; None if unknown."""
     try:
         hint = core().get_property(device, "INFERENCE_PRECISION_HINT").get_type_name()
     except Exception:  # noqa: BLE001  devices without this property
