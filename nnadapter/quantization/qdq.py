@@ -122,13 +122,9 @@ class QdqWriter:
     """Nodes and initializers of a model with quantized operands."""
 
     def __init__(
-        self,
-        model: FloatModel,
-        ways: Mapping[str, Way],
-        values: Mapping[str, Distribution],
-        bias_shifts: Mapping[str, Array],
-        fused: Collection[str] = (),
-    ) -> None:
+        self, model: FloatModel, ways: Mapping[str, Way], values: Mapping[str, Distribution],
+        bias_shifts: Mapping[str, Array], fused: Collection[str] = (),
+    ) -> None:  # fmt: skip
         self.model, self.ways, self.values, self.bias_shifts = model, ways, values, bias_shifts
         self._fused = fused
         self.products = {
@@ -349,29 +345,25 @@ def _divided_values(values: Distribution, divisors: Array) -> Distribution:
 
 
 def quantize_nodes(
-    model: FloatModel,
-    ways: Mapping[str, Way],
-    values: Mapping[str, Distribution],
-    bias_shifts: Mapping[str, Array] | None = None,
+    model: FloatModel, ways: Mapping[str, Way], values: Mapping[str, Distribution], bias_shifts: Mapping[str, Array]
 ) -> onnx.ModelProto:
     """Return a QDQ model where the nodes in `ways` compute on integers."""
     wide = _widened(model, ways)
     results = quantized_results(wide, ways)
     shared = _shared(wide, ways, values)
-    writer = QdqWriter(wide, ways, shared, bias_shifts or {}, fused=fused_results(wide, results))
+    writer = QdqWriter(wide, ways, shared, bias_shifts, fused=fused_results(wide, results))
     outputs = {value.name for value in wide.model.graph.output}
     requantized: dict[str, str] = {}
     for node in wide.model.graph.node:
         writer.write(node if node.name in ways else _reading(node, requantized))
         for position, name in enumerate(node.output):
             way = results.get(name)
-            if way is None or name not in shared:
-                continue
-            scaled = activation_scale(way, shared[name])
-            if name in outputs:
-                writer.requantize(position, name, scaled)
-            else:
-                requantized[name] = writer.quantized(name, scaled)
+            if way is not None and name in shared:
+                scaled = activation_scale(way, shared[name])
+                if name in outputs:
+                    writer.requantize(position, name, scaled)
+                else:
+                    requantized[name] = writer.quantized(name, scaled)
     return _assembled(wide.model, writer.nodes, writer.initializers)
 
 
@@ -481,7 +473,6 @@ def bias_shifts(
     options.add_session_config_entry("session.disable_quant_qdq", "1")  # integer kernels saturate on some processors
     with InferenceSession(with_outputs(doubled, means.values()), options, devices="cpu") as session:
         for feed in few:
-            found = session.run([*means.values()], feed)
-            for name, mean in zip(means, found, strict=True):
+            for name, mean in zip(means, session.run([*means.values()], feed), strict=True):
                 sums[name] = sums.get(name, 0.0) + mean.astype(np.float64)
     return {name: (total / len(few)).astype(np.float32) for name, total in sums.items()}

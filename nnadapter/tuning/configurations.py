@@ -163,17 +163,12 @@ class Workshop:
     """Models and sessions of configurations; work of equal ways is done once."""
 
     def __init__(
-        self,
-        model: FloatModel,
-        lanes: Sequence[Lane],
-        feeds: Sequence[Mapping[str, Array]],
-        calibration: Sequence[Mapping[str, Array]],
-        rules: Rules,
-    ) -> None:
+        self, model: FloatModel, lanes: Sequence[Lane], feeds: Sequence[Mapping[str, Array]],
+        calibration: Sequence[Mapping[str, Array]], rules: Rules,
+    ) -> None:  # fmt: skip
         self.model, self.lanes, self.feeds = model, tuple(lanes), feeds
-        self._rules = rules
+        self._rules, self._calibration = rules, calibration
         self.units = units_of(model)
-        self._calibration = calibration
         self._known: dict[Way, frozenset[str]] = {}
         self._shifts: dict[Way, dict[str, Array]] = {}
         self.alternatives: list[Alternative] = []
@@ -304,11 +299,9 @@ class Workshop:
         }
         first_reader: dict[str, str] = {}
         for node in reversed(model.graph.node):
-            lane = lane_of.get(node.name) or next(
-                (first_reader[name] for name in node.output if name in first_reader), ""
-            )
-            lane_of[node.name] = lane or self.lanes[0].name
-            first_reader.update(dict.fromkeys(node.input, lane_of[node.name]))
+            readers = (first_reader[name] for name in node.output if name in first_reader)
+            lane = lane_of.setdefault(node.name, next(readers, self.lanes[0].name))
+            first_reader.update(dict.fromkeys(node.input, lane))
         return [Pin(device=lane, name=name) for name, lane in lane_of.items()]
 
     def _nodes(self, unit: Unit, way: Way) -> frozenset[str]:

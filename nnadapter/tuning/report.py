@@ -114,7 +114,7 @@ class TuneReport:
 
     def to_json(self) -> str:
         """Return JSON text with null for infinite numbers."""
-        return json.dumps(_finite(plain(self.to_dict())), indent=2, allow_nan=False)
+        return json.dumps(plain(self.to_dict()), indent=2, allow_nan=False)
 
     def to_html(self) -> str:
         """Return a page with a chart of configurations and a table of units."""
@@ -170,14 +170,6 @@ class TuneReport:
 
 def _number(value: float | None) -> str:
     return "" if value is None else "inf" if math.isinf(value) else f"{value:.4g}"
-
-
-def _finite(data: Any) -> Any:
-    if isinstance(data, dict):
-        return {key: _finite(value) for key, value in data.items()}
-    if isinstance(data, (list, tuple)):
-        return [_finite(value) for value in data]
-    return None if isinstance(data, float) and not math.isfinite(data) else data
 
 
 _HEADS = ("unit", "device", "precision", "alone, dB", "in place, dB", "saved", "raised because")
