@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import runpy
 import shlex
 import sys
 from pathlib import Path
@@ -93,16 +93,13 @@ def _function(named: str) -> Any:
     path, separator, name = named.rpartition(":")
     if not separator or not path or not name:
         raise click.BadParameter(f"{named!r} is not a function; write FILE.py:FUNCTION", param_hint="'--metric'")
-    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
-    if spec is None or spec.loader is None or not Path(path).is_file():
+    if not Path(path).is_file():
         raise Failure(f"{path!r} is no Python file; check the path of --metric")
-    module = importlib.util.module_from_spec(spec)
     sys.path.insert(0, str(Path(path).parent))
     try:
-        spec.loader.exec_module(module)
+        function = runpy.run_path(path).get(name)
     except Exception as error:
         raise Failure(f"{path!r} of --metric raised {describe(error)}") from error
-    function = getattr(module, name, None)
     if not callable(function):
         raise Failure(f"{path!r} has no function {name!r}; check --metric")
     return function

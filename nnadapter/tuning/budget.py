@@ -73,9 +73,8 @@ class Budget:
 
 def read_budget(metric: Metric | None, max_drop: float | str | None) -> Budget:
     """Return a budget of a number, or a text such as `0.5%` of the baseline. Raises InvalidOptionError."""
-    if max_drop is None:
-        max_drop = LEAST_SQNR if metric is None else RELATIVE_DROP
-    text = str(max_drop).strip()
+    default = LEAST_SQNR if metric is None else RELATIVE_DROP
+    text = str(default if max_drop is None else max_drop).strip()
     is_relative = text.endswith("%")
     try:
         number = float(text.removesuffix("%"))
