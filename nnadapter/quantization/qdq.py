@@ -118,6 +118,10 @@ def _positive(scales: Array) -> Array:
     return np.where(scales >= np.finfo(np.float32).tiny, scales, 1.0).astype(np.float32)
 
 
+_ONE_OPERAND = ("Clip", "Dropout", "Pad", "Resize", "RoiAlign", "Upsample")
+"""Ops with limits, sizes or scales as their other operands."""
+
+
 class QdqWriter:
     """Nodes and initializers of a model with quantized operands."""
 
@@ -228,7 +232,7 @@ class QdqWriter:
         if not way.quantizes_activations:
             return
         for position, name in enumerate(node.input):
-            if name in self._fused:
+            if name in self._fused or (position and node.op_type in _ONE_OPERAND):
                 continue
             if name in self.values:
                 node.input[position] = self.quantized(name, activation_scale(way, self.values[name]))

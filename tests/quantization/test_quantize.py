@@ -363,6 +363,18 @@ def test_sizes_computed_in_floats_stay_exact():
     assert outputs(quantized, data).shape == (4, 4, 13, 13)
 
 
+def test_scales_of_a_resize_stay_exact():
+    text = f"""{HEAD} net (float[1, 3, 9, 9] x) => (float[1, 4, H, W] y) {{
+        c = Conv<pads: ints = [1, 1, 1, 1]>(x, w)
+        y = Resize(c, roi, scales)
+    }}"""
+    model = filled(
+        text, w=weights(4, 3, 3, 3), roi=np.zeros(0, np.float32), scales=np.array([1, 1, 2.13, 1.57], np.float32)
+    )
+    data = feeds(4, (1, 3, 9, 9))
+    assert sqnr(model, nna.quantize(model, data, every_operator=True), data) > 25
+
+
 def test_command_writes_the_model(tmp_path):
     onnx.save(network(), tmp_path / "net.onnx")
     np.savez(tmp_path / "data.npz", x=np.stack([feed["x"] for feed in feeds()]), label=np.arange(12))
