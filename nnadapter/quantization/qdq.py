@@ -223,6 +223,7 @@ class QdqWriter:
     def requantize(self, position: int, name: str, scaled: Scaled) -> None:
         """Quantize a result of the last node under its own name."""
         real = self._name(f"{name}_float")
+        self.nodes[-1] = copied(self.nodes[-1])  # it may belong to the float model
         self.nodes[-1].output[position] = real
         self.quantized(real, scaled)
         self.nodes[-1].output[0] = name

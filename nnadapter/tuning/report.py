@@ -202,12 +202,13 @@ def _chart(points: Sequence[ParetoPoint]) -> str:
         figures = f"{duration(point.seconds)}, score {_number(point.score)}, SQNR {_number(point.sqnr_db)} dB"
         title = escape(f"{figures}, {point.precision} on {point.device}")
         dots.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius}" fill="{color}"><title>{title}</title></circle>')
-    axis = "drop of the metric" if all(math.isfinite(point.drop) for point in shown) else "-SQNR, dB"
+    has_metric = all(math.isfinite(point.drop) for point in shown)
+    axis = f"drop of the metric: {left:.4g} to {right:.4g}" if has_metric else f"SQNR: {-left:.4g} to {-right:.4g} dB"
     bottom = _HEIGHT - _MARGIN
     return (
         f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" font-size="12" fill="currentColor" role="img" '
         'aria-label="time against drop">'
         f'<path d="M{_MARGIN} {_MARGIN}V{bottom}H{_WIDTH - _MARGIN}" fill="none" stroke="currentColor"/>'
-        f'<text x="{_WIDTH / 2}" y="{_HEIGHT - 10}" text-anchor="middle">{axis}: {left:.4g} to {right:.4g}</text>'
+        f'<text x="{_WIDTH / 2}" y="{_HEIGHT - 10}" text-anchor="middle">{axis}</text>'
         f'<text x="8" y="{_MARGIN - 16}">time: 0 to {duration(top)}</text>{"".join(dots)}</svg>'
     )

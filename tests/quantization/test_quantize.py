@@ -15,6 +15,8 @@ from nnadapter import errors
 from nnadapter.cli import main
 from nnadapter.quantization.equalization import equalized
 from nnadapter.quantization.products import read_float_model
+from nnadapter.quantization.qdq import Way, quantize_nodes
+from nnadapter.quantization.quantize import calibrate
 from tests.models import HEAD
 
 CHANNELS = 8
@@ -217,6 +219,21 @@ def test_bias_correction_restores_the_mean_of_channels():
         quantized = nna.quantize(model, data, correct_bias=corrected)
         shifts.append(np.abs(outputs(quantized, data).mean(axis=0) - expected).mean())
     assert shifts[1] < shifts[0]
+
+
+def test_model_that_ends_in_an_activation_function_is_not_changed():
+    text = f"""{HEAD} net (float[1, 3, 16, 16] x) => (float[1, 8, 14, 14] y) {{
+        c = Conv(x, w)
+        y = Relu(c)
+    }}"""
+    model = read_float_model(filled(text, w=weights(8, 3, 3, 3)))
+    before = model.model.SerializeToString()
+    ways = {product.node: Way() for product in model.products}
+    values = calibrate(model, ways, feeds())
+    first, second = (quantize_nodes(model, ways, values, {}) for _ in range(2))
+    assert model.model.SerializeToString() == before
+    assert first.SerializeToString() == second.SerializeToString()
+    assert sqnr(model.model, first, feeds()) > 30
 
 
 def test_excluded_nodes_stay_in_float():
