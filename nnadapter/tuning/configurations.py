@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nnadapter.costs.calibrator import Stopwatch
 from nnadapter.drivers.capability import ComputePrecision, Precision
 from nnadapter.drivers.registry import open_device
 from nnadapter.drivers.selection import CPU, DeviceRequest, named_requests, requests_of
@@ -327,7 +328,7 @@ class Workshop:
 
 def run_seconds(sessions: Sequence[InferenceSession], feeds: Sequence[Mapping[str, Array]]) -> list[float]:
     """Return the time of a feed per session: the mean over feeds of the median of runs in turns."""
-    chosen = _timed(feeds)
+    chosen, watch = _timed(feeds), Stopwatch()
     for session in sessions:
         for feed in chosen:
             session.run(None, feed)  # compiles
@@ -335,6 +336,7 @@ def run_seconds(sessions: Sequence[InferenceSession], feeds: Sequence[Mapping[st
     started = time.perf_counter()
     for number in range(_MOST_ROUNDS):
         for session, times in zip(sessions, turns, strict=True):
+            watch.wait_until_process_idle()  # threads of the last turn may still spin
             for feed, of_feed in zip(chosen, times, strict=True):
                 begun = time.perf_counter()
                 session.run(None, feed)
