@@ -324,4 +324,4 @@ _CHANGES: tuple[_Change, ...] = (
     lambda patch, generator: _striped(patch, 1),
     lambda patch, generator: np.where(generator.random((_PATCH, _PATCH, 1)) < 0.04, np.float32(255), patch),
 )
-"""What is done to the patches of each class."""
+"""Change of the patches, by class."""

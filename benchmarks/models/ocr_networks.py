@@ -25,7 +25,7 @@ _OPSET = 17
 _LINES, _PAGES = 300, 24
 _CALIBRATION_LINES, _CALIBRATION_PAGES = 32, 8
 _HEIGHT = 48
-"""Of a line."""
+"""Height of a line in pixels."""
 _WIDTHS = {"rec": 320, "cls": 192}
 _PAGE = (640, 480)
 """Width and height of a page."""
