@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from typing import Any
 
@@ -19,6 +19,7 @@ from nnadapter.drivers.xla.engine import module, own_settings, run_translated, t
 from nnadapter.errors import CompilationError
 from nnadapter.ir.model import ABSENT, Model
 from nnadapter.ir.operand import Array, OperandType, dtype_name
+from nnadapter.ir.operations import PRODUCTS
 from nnadapter.ir.passes import run_passes
 from nnadapter.process.resources import memoize, new_lock
 from nnadapter.records import dataclass
@@ -157,11 +158,15 @@ def prepared(model: Model) -> Model:
 
 
 def compiled(model: Model, closures: Sequence[Computes], device: Any, precision: str) -> Compiled:
-    """Compile a prepared segment with static shapes; raise CompilationError if JAX or XLA fails."""
+    """Compile a prepared segment with static shapes; raise CompilationError if JAX or XLA fails.
+
+    `precision` is JAX's name. CPUs ignore it, so for `default` operands of products are rounded as on TPUs.
+    """
     jax, keys = module(), _keys(model, closures)
     arrays = [_packed(model, key) for key in keys]
     with _translated(), own_settings(), jax.default_matmul_precision(precision):
-        jitted = jax.jit(_function_of(model, closures, keys))
+        rounds = precision == "default" and device.platform == "cpu"
+        jitted = jax.jit(_function_of(model, closures, keys, PRODUCTS if rounds else frozenset()))
         inputs = [_shape(model.type_at(index), device) for index in model.inputs]
         constants = tuple(_shape(array, device) for array in arrays)
         exported = jax.export.export(jitted, platforms=[platform_of(device)])(inputs, constants)
@@ -231,7 +236,7 @@ def _keys(model: Model, closures: Sequence[Computes]) -> tuple[Key, ...]:
 
 
 def _function_of(
-    model: Model, closures: Sequence[Computes], keys: Sequence[Key]
+    model: Model, closures: Sequence[Computes], keys: Sequence[Key], rounded: Collection[str]
 ) -> Callable[[Sequence[Any], Sequence[Any]], list[Any]]:
     def segment(inputs: Sequence[Any], constants: Sequence[Any]) -> list[Any]:
         values: dict[Key, Any] = {
@@ -243,13 +248,22 @@ def _function_of(
             values[index, None] = _in_model_type(model, index, value)
         for operation, compute in zip(model.operations, closures, strict=True):
             packs = packs_of(compute)
-            results = compute(*(values[index, packs.get(position)] for position, index in enumerate(operation.inputs)))
+            operands = [values[index, packs.get(position)] for position, index in enumerate(operation.inputs)]
+            if operation.type in rounded:
+                operands[:2] = map(_to_bfloat16, operands[:2])  # not the bias
+            results = compute(*operands)
             outputs = results if isinstance(results, (list, tuple)) else [results]
             values.update(zip(((index, None) for index in operation.outputs), outputs, strict=True))
         model_outputs = (values[index, None] for index in model.outputs)
         return [result.astype(carrier(result.dtype)) for result in model_outputs]
 
     return segment
+
+
+def _to_bfloat16(value: Any) -> Any:
+    """Round a float32 value to bfloat16, but keep its data type; return others unchanged."""
+    is_float32 = getattr(value, "dtype", None) == np.float32
+    return module().lax.reduce_precision(value, exponent_bits=8, mantissa_bits=7) if is_float32 else value
 
 
 def _in_model_type(model: Model, index: int, value: Any, pack: Pack | None = None) -> Any:

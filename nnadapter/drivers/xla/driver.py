@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from nnadapter.drivers.capability import DeviceInfo, DeviceType, MemoryStatistics, Option, OptionValues
+from nnadapter.drivers.capability import DeviceInfo, DeviceType, MemoryStatistics, Option, OptionValues, precisions_of
 from nnadapter.drivers.interface import Compatibility, Context, DeviceTensor, Event, Memory, Program, Stream
 from nnadapter.drivers.registry import HardwareNeeds, Machine
 from nnadapter.drivers.table_driver import TableContext, TableDevice, TableDriver
@@ -27,14 +27,15 @@ from nnadapter.process.packages import has_extra
 from nnadapter.records import replace
 
 PRECISIONS = {"float32": "highest", "tensorfloat32": "high", "bfloat16": "default"}
-"""Option -> JAX's name; CPUs always use float32."""
+"""Option -> JAX's name."""
 
 OPTIONS = (
     Option(
         name="precision",
         default="float32",
         choices=tuple(PRECISIONS),
-        help="Minimum precision of float32 products on a GPU or TPU: lower ones are faster and less accurate.",
+        help="Precision to which operands of float32 products are rounded at most; sums stay float32. Lower ones are "
+        "faster on GPUs and TPUs. CPUs compute tensorfloat32 as float32.",
     ),
 )
 
@@ -89,6 +90,7 @@ class XlaDriver(TableDriver):
     """Driver of JAX's devices."""
 
     types = "float32"
+    precisions = precisions_of("float32 bfloat16")
     options = OPTIONS
     limits = "sizes are known"
 

@@ -6,6 +6,7 @@ import threading
 import warnings
 
 import jax
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -175,3 +176,27 @@ def test_forked_process_gets_an_error_about_missing_threads():
         finally:
             os._exit(1)
     assert os.waitpid(child, 0)[1] == 0
+
+
+def rounded(array):
+    return array.astype(ml_dtypes.bfloat16).astype(np.float32)
+
+
+def test_cpu_rounds_operands_of_products_to_bfloat16():
+    model = parse("""<ir_version: 10, opset_import: ["": 21]>
+        g (float[4, 64] x, float[64, 8] w, float[8] b) => (float[4, 8] y) { z = MatMul(x, w) y = Add(z, b) }""")
+    feed = {"x": numbers(4, 64), "w": numbers(64, 8), "b": numbers(8)}
+    with nna.InferenceSession(model, devices="xla:cpu@bfloat16") as session:
+        (result,) = session.run(None, feed)
+    expected = rounded(feed["x"]).astype(np.float64) @ rounded(feed["w"]).astype(np.float64) + feed["b"]
+    np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-5)
+    assert np.abs(result - (feed["x"] @ feed["w"] + feed["b"])).max() > 1e-3
+
+
+def test_bias_of_a_convolution_is_not_rounded():
+    model = parse("""<ir_version: 10, opset_import: ["": 21]>
+        g (float[1, 3, 8, 8] x, float[4, 3, 1, 1] w, float[4] b) => (float[1, 4, 8, 8] y) { y = Conv(x, w, b) }""")
+    feed = {"x": np.zeros((1, 3, 8, 8), np.float32), "w": numbers(4, 3, 1, 1), "b": numbers(4)}
+    with nna.InferenceSession(model, devices="xla:cpu@bfloat16") as session:
+        (result,) = session.run(None, feed)
+    np.testing.assert_array_equal(result[0, :, 0, 0], feed["b"])
