@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class ExportingContext(DriverContext):
-    """Context that exports adapter IR to ONNX for the driver's; ONNX models pass unchanged."""
+    """Context that exports adapter IR to ONNX for a driver's context, and passes ONNX models unchanged."""
 
     def __init__(self, inner: DriverContext, capability: Capability) -> None:
         self.inner = inner
@@ -38,7 +38,7 @@ class ExportingContext(DriverContext):
         self._exports: WeakKeyDictionary[Model, Export] = WeakKeyDictionary()
 
     def supported(self, model: SegmentModel) -> Sequence[Verdict]:
-        """Return a verdict per operation: the driver's on its nodes, or a refusal if ONNX lacks it."""
+        """Return the driver's verdict on each operation, or a refusal if ONNX cannot express the operation."""
         if not isinstance(model, Model):
             return self.inner.supported(model)
         exported = self._exported(model)
@@ -224,11 +224,11 @@ class Device(Handle):
 
     @property
     def capability(self) -> Capability:
-        """Limits and options of the device, and what it supports."""
+        """Limits, options and supported operations of the device."""
         return self._capability
 
     def memory_statistics(self) -> MemoryStatistics | None:
-        """Return the use of the device's own memory; None without any or without a report. Raises DriverError."""
+        """Return the use of the device's own memory, or None if it has none or reports none. Raises DriverError."""
         try:
             TENSORS.free_orphans()
             return self._device.memory_statistics()
@@ -267,7 +267,6 @@ class Context(Handle):
         self._options = MappingProxyType(dict(selected.options))
         capability, context = taking_ir(device.capability, open_context(selected)[1])
         self.driver_context = calling_kernels(device.name, capability, context)
-        """The driver's context, wrapped if the device has custom kernels."""
         super().__init__(device, self.driver_context)
 
     @property
@@ -283,7 +282,7 @@ class Context(Handle):
 
 
 def devices() -> tuple[DeviceInfo, ...]:
-    """Return all devices of all drivers. An unavailable device has the reason."""
+    """Return all devices of all drivers, each with a reason if it is unavailable."""
     return _registered()
 
 

@@ -1,4 +1,4 @@
-"""Choice of `Options(precision="auto")`: the devices' default precision, if its first outputs agree with float32."""
+"""Choice of `Options(precision="auto")`: the devices' default precision if its first outputs match float32's."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from nnadapter.engine.plan_source import RunResult
 
 LEAST_DB = 30.0
-"""Least SQNR of every output at which the lower precision stays."""
+"""Lowest SQNR in dB that every output needs for the lower precision."""
 _FLOATS = frozenset(("float16", "bfloat16", "float32", "float64"))
 
 
@@ -87,7 +87,7 @@ class DecidingEngine:
 
 
 def agreement(result: Any, expected: Any) -> float:
-    """Return the SQNR in dB; for other values than floats, inf if equal, else -inf."""
+    """Return the SQNR of float results in dB; for other results, inf if they are equal, otherwise -inf."""
     if isinstance(expected, list):
         return min(map(agreement, result, expected), default=inf) if len(result) == len(expected) else -inf
     if np.shape(result) != np.shape(expected):

@@ -53,9 +53,9 @@ def open_engine(
     options: Options | Mapping[str, Any] | None,
     arguments: Mapping[str, Any],
 ) -> Opened:
-    """Return a model's engine and the names of its devices. Arguments as in `InferenceSession`.
+    """Return a model's engine and its devices' names, from the arguments of `InferenceSession`.
 
-    Pauses garbage collection: it imports hundreds of modules.
+    Garbage collection is paused, because opening a model imports hundreds of modules.
     """
     kind = kind_of(source)
     requests = devices if devices is not None else _of_providers(*providers)
@@ -295,7 +295,7 @@ class InferenceSession:
     ) -> None:
         """Run in the background, then call `callback(results, user_data, error)`; `error` is empty on success.
 
-        Do not change the feed before. Errors of the callback go to `threading.excepthook`.
+        Do not change the feed before that call. Errors of the callback go to `threading.excepthook`.
         """
 
         def work() -> None:

@@ -100,8 +100,8 @@ class Stream(Iterator[list[Any]]):
     `close`, at the end of a `with`, or when garbage-collected; runs then stop before their next step.
 
     Args:
-        run: function that runs the model once; called from several threads.
-        feeds: feeds; read in the thread that reads the results.
+        run: runs the model once; called from several threads.
+        feeds: read in the thread that reads the results.
         depth: number of concurrent runs, at least 1.
         on_provenance: called with the provenance of every result.
     """
@@ -124,7 +124,7 @@ class Stream(Iterator[list[Any]]):
 
         Raises:
             StopIteration: there are no more.
-            RuntimeError: called by a feed or a signal handler within `next`, which would deadlock.
+            RuntimeError: the feeds or a signal handler called this method within itself, which would deadlock.
         """
         if self._taker == get_ident():
             raise RuntimeError(
@@ -163,7 +163,7 @@ class Stream(Iterator[list[Any]]):
         self.close()
 
     def __del__(self) -> None:
-        """Stop the workers. Takes no lock that Python code may hold: it can run at any point."""
+        """Stop the workers without a lock that Python code may hold, because this can run at any point."""
         self._dismiss()
 
     def _oldest(self) -> _Item | None:

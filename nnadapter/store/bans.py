@@ -99,9 +99,11 @@ class DeviceBans:
         is_size: bool = False,
         reproducer: str = "",
     ) -> Ban | None:
-        """Ban a model, usually of one node, in the form that the device takes; return the ban, which is also stored.
+        """Ban a model in the device's form, usually of one node; store and return the ban.
 
-        Returns None if the model has no canonical form, or there are too many bans. `reason` is a clause.
+        Returns None if the model has no canonical form, or if there are too many bans. `reason` is a clause that
+        follows
+        "because".
         """
         form, timestamp = _form(model), self._clock()
         if form is None:

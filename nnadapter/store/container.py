@@ -34,7 +34,7 @@ PREFIX = struct.Struct("<8sIIQQ32s")
 """Magic, version, zero, offset and length of the table, SHA-256 of the table."""
 ALIGNMENT = 64
 PAGE = 4096
-"""Larger parts are aligned to it, so that each is mapped by itself."""
+"""Page size in bytes. Parts of at least this size are aligned to it, so that each can be mapped separately."""
 ADVICE = "compile the model again"
 MESSAGES = Messages(
     DESCRIPTOR, "nnadapter.container", CompiledModelError, "compiled model", ADVICE, limits.CONTAINER_BYTES
@@ -42,7 +42,7 @@ MESSAGES = Messages(
 
 
 class Part(NamedTuple):
-    """Row of the part table: kind, place and checksums of one part."""
+    """Row of the table: kind, place and checksums of one part."""
 
     kind: str
     offset: int
@@ -114,7 +114,7 @@ class Container:
         return self._checked_data(number, part)
 
     def check_ahead(self, numbers: Iterable[int]) -> None:
-        """Check large parts in a thread. A corrupt part is found again when it is read."""
+        """Check large parts in a background thread; reading a corrupt part raises the error."""
         part_range = range(len(self.parts))
         large = [number for number in numbers if number in part_range and self.parts[number].length >= _AHEAD_BYTES]
         if large:

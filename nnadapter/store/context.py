@@ -37,7 +37,7 @@ _MOST_KNOWN = 1 << 16
 
 _by_place: Cache[Hashable, bytes] = Cache("digests of weights", _MOST_KNOWN)
 _by_array: dict[int, tuple[weakref.ref[Array], bytes]] = {}
-"""Digests of arrays by `id`, while the array lives; see `ir.derived` on `pop`."""
+"""`id` of an array -> weak reference and digest; removed when the array is freed (see `ir.derived` on `pop`)."""
 
 
 def digest_of(constants: Sequence[Contents], *, fresh: bool = False) -> str:
@@ -101,7 +101,7 @@ def _note(contents: Contents, digest: bytes) -> None:
 
 
 def form_of(model: SegmentModel) -> Canonical:
-    """Return the canonical form of a segment, equal for those with the same program, or raise NotCanonicalError."""
+    """Return the canonical form of a segment; equal forms have the same program. Raises NotCanonicalError."""
     if isinstance(model, Model):
         from nnadapter.ir.text import canonical as of_ir
 
@@ -181,7 +181,7 @@ class CachedContext(Context):
         self._entries: WeakKeyDictionary[Program, Key] = WeakKeyDictionary()
         self._last: tuple[object, Canonical] | None = None
         self._was_spared = False
-        """True if a cached answer replaced a question to the driver."""
+        """True if the cache answered in place of the driver."""
 
     def outcome(self, program: Program) -> Outcome | None:
         return self._outcomes.get(program)
@@ -204,7 +204,7 @@ class CachedContext(Context):
         return self._folder.path
 
     def look(self, model: SegmentModel, *, is_sole: bool) -> Outcome:
-        """Return whether the program of a segment is in the cache; `is_sole` if the segment is the entire plan."""
+        """Look up the program of a segment in the cache; `is_sole` if the segment is the entire plan."""
         keyed, reason = self._keyed(PROGRAM, model, is_sole=is_sole)
         entry = Miss(reason) if keyed is None else self._folder.find(keyed.key)
         return Outcome(True) if isinstance(entry, Entry) else Outcome(False, entry.reason)
@@ -280,7 +280,6 @@ class CachedContext(Context):
             return Miss(f"there is an entry, but its driver rejects it: {describe(error)}", is_defect=True)
 
     def _ask_after_all(self, model: SegmentModel) -> None:
-        """Ask the driver about a segment if the answers so far came from the cache."""
         verdict = ask_admission(self.inner, model).verdict
         if isinstance(verdict, Unsupported):
             raise CompilationError(f"it refuses the segment: {verdict.detail}", device=self._device)

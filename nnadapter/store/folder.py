@@ -41,7 +41,7 @@ _LONGEST = 120
 
 
 class KeyPart(NamedTuple):
-    """Digest of one thing that an entry depends on, with words to explain a mismatch."""
+    """Digest of one thing that an entry depends on, and facts (`words`) that explain a mismatch."""
 
     digest: str
     words: Mapping[str, str]
@@ -154,7 +154,7 @@ class UnusableError(Exception):
 
 
 class Entry(NamedTuple):
-    """Opened container file, with its key and the seconds that making its contents took."""
+    """Opened container file with its key; `seconds` is the time that computing its contents took."""
 
     container: Container
     kind: str
@@ -163,7 +163,7 @@ class Entry(NamedTuple):
 
     @property
     def row(self) -> Part:
-        """Row of the contents in the container's table; length and SHA-256 are not checked."""
+        """Row of the contents in the container's table; its length and SHA-256 are not verified."""
         return self.container.parts[1]
 
     @property
@@ -189,7 +189,7 @@ class Entry(NamedTuple):
 def write_entry(file: BinaryIO, key: Key, fill: Callable[[ContainerWriter], object], seconds: float) -> None:
     """Write an entry with this key, and with the parts that `fill` adds, into an empty file.
 
-    `seconds` is the time that making the contents took.
+    `seconds` is the time that computing the contents took.
     """
     parts = {name: {"digest": part.digest, "words": dict(part.words)} for name, part in key.parts.items()}
     header = {"format": FORMAT, "kind": key.kind, "seconds": seconds, "parts": parts}
@@ -204,7 +204,7 @@ def read_entry(path: Path) -> Entry:
 
     Raises:
         OSError: there is none, or it cannot be read.
-        UnusableError: damaged, of another format version, or written by others.
+        UnusableError: it is damaged, of another format version, or another user may have written it.
     """
     try:
         container = Container.open(path, _check_writers)
@@ -229,7 +229,7 @@ def _part(fields: Mapping[str, object]) -> KeyPart:
 
 
 def _check_writers(status: os.stat_result) -> None:
-    """Raise UnusableError for a file that others than this user or root may have written."""
+    """Raise UnusableError for a file that a user other than this one or root may have written."""
     if not hasattr(os, "geteuid"):
         return
     if status.st_uid not in (os.geteuid(), 0):
@@ -247,7 +247,7 @@ _UNFINISHED = ".part"
 _LOOKED_EVERY = 64
 """Number of written entries after which the folder's bytes are counted again."""
 _ROOM = 16
-"""Eviction frees this fraction (1/16) in addition, for the next writes."""
+"""Eviction frees another 1/16 of the limit for the next writes."""
 _written: dict[Path, tuple[int, int]] = {}
 """Folder -> bytes when last counted plus bytes written since, and entries written since."""
 
@@ -297,20 +297,18 @@ class Folder(NamedTuple):
             return Miss(f"there is an entry, but {error}", is_defect=True)
 
     def warn_of_miss(self, miss: Miss) -> str:
-        """Return the reason of a miss; warn if the entry is damaged."""
         if miss.is_defect:
             warn_once(f"cache {str(self.path)!r}: {miss.reason}; it is created again")
         return miss.reason
 
     def named(self, name: str) -> Entry | Miss:
-        """Return the entry with a file name, or the reason why there is none."""
         entry = self._read(self.path / name) if _is_entry(name) and Path(name).name == name else None
         return Miss(f"entry {name[:40]!r} is gone") if entry is None else entry
 
     def keep(self, key: Key, contents: bytes | memoryview, seconds: float) -> str:
         """Write an entry, and evict others if needed; return the reason if that fails.
 
-        `seconds` is the time that making the contents took.
+        `seconds` is the time that computing the contents took.
         """
         if len(contents) > self.max_bytes:
             return self._too_much(len(contents))
@@ -399,10 +397,7 @@ class Folder(NamedTuple):
         return tuple(dropped), total
 
     def _wrote(self, path: Path, nbytes: int) -> None:
-        """Count a written entry, and evict others if needed.
-
-        The folder may contain thousands of entries, so it is listed only sometimes.
-        """
+        """Count a written entry, and evict others if needed; list the folder, which can be large, only sometimes."""
         written, count = _written.get(self.path, (self.max_bytes, 0))
         if written + nbytes > self.max_bytes or count >= _LOOKED_EVERY:
             _, remaining = self._shrink(self.max_bytes, self.max_bytes - self.max_bytes // _ROOM, path)

@@ -117,20 +117,20 @@ def _abilities() -> Iterator[str]:
 
 _PIECE_BYTES = 1 << 22
 _BEHIND_BYTES = 1 << 13
-"""Overlap into the next piece, for a name that crosses the end; paths are at most half as long."""
+"""Bytes read beyond a piece, for a file name that crosses its end; paths are at most half as long."""
 _MOST_THREADS = 8
 _LOCATION = b"location"
 _BEGINS = re.compile(rb"(?:\x0a|\x8a\x80{0,8}\x00)(?:\x08|\x88\x80{0,8}\x00)\Z")
-"""Before the name: key tag of StringStringEntryProto and length 8; zero-padded varints are rare but valid."""
+"""Bytes before `location`: key tag of StringStringEntryProto and length 8. Zero-padded varints are valid but rare."""
 _BEFORE_BYTES = 32
-"""Overlap into the previous piece, for an entry that crosses the beginning."""
+"""Bytes read before a piece, for an entry that crosses its beginning."""
 _LENGTH = re.compile(rb"\x12([\x01-\x7f]|[\x80-\xff][\x01-\x3f])")
-"""After it: tag and length of the value."""
+"""Bytes after `location`: tag and length of the value."""
 _ENTRY_BYTES = re.compile(rb"(?<![\x80-\xff])([\x01-\x7f]|[\x80-\xff][\x01-\x3f])\Z")
-"""Before the entry: end of its tag, and its length."""
+"""Bytes before the entry: the end of its tag, and its length."""
 _USUAL = b"\x0a\x08"
 _seeking = new_lock()
-"""Lock from seek to read, on systems without `pread`."""
+"""Lock from seek to read, for systems without `pread`."""
 Named = Callable[[bytes, int], Iterator[str]]
 _Piece = tuple[set[str], bytes]
 
@@ -141,7 +141,7 @@ class UnkeyedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Digests of a model: of its own bytes, and of these with its external data (`beside`)."""
+    """Digests of a model: `model` of its own bytes, `beside` of these and its external data."""
 
     model: KeyPart
     beside: KeyPart
@@ -256,7 +256,6 @@ def _piece(contents: int | bytes, start: int, named: Named) -> _Piece:
 
 
 def _read(file: int, nbytes: int, first: int) -> bytes:
-    """Read at an offset; Windows lacks `pread`, so one thread reads at a time."""
     if hasattr(os, "pread"):
         return os.pread(file, nbytes, first)
     with _seeking:
@@ -283,7 +282,7 @@ def _named(data: bytes, overlap: int) -> Iterator[str]:
 
 
 def _name_behind(data: bytes, at: int, begins: bytes) -> str:
-    """Return the name after the word `location`; UnkeyedError unless the entry holds exactly this key and value."""
+    """Return the name after the word `location`; raise UnkeyedError if the entry is encoded unusually."""
     length = _LENGTH.match(data, at + len(_LOCATION))
     if begins == _USUAL and length is not None:
         (digits,) = length.groups()
@@ -301,7 +300,7 @@ def _number(digits: bytes) -> int:
 
 PLAN = "plan"
 _PACKAGES = ("onnx", "numpy")
-"""Packages with a version that affects plans."""
+"""Packages whose versions affect plans."""
 
 
 def key_of(source: Source, devices: Sequence[Selected], options: Options) -> Key:
@@ -377,7 +376,7 @@ def _of_session(options: Options) -> dict[str, object]:
 
 
 def _option_value(value: Any) -> str:
-    """Return the value of an option as text, or a digest of the file that it names."""
+    """Return an option's value as text, or a digest of the file that it names."""
     if value is None:
         return ""
     if isinstance(value, str) and "\n" in value:
@@ -391,7 +390,7 @@ def _option_value(value: Any) -> str:
 def _own_files() -> str:
     """Return a digest of size and modification time of every Python file of this package and the partitioner.
 
-    This suffices: edits change the time, and installations the version.
+    Edits change the time, and installations the version.
     """
     package = Path(nnadapter.__file__).parent
     listed = sorted(_listed(package, "")) + sorted(_listed(package.with_name("partition"), ""))
