@@ -67,7 +67,7 @@ class DynamicCase:
 
 
 def opened(random: Random, case: RandomCase) -> Iterator[DynamicCase]:
-    """Yield the model with one of its input sizes dynamic, once for each size in random order."""
+    """Yield the model with one of its input sizes made dynamic, for each size in random order."""
     model = case.model
     sizes = sorted({size for operand in model.inputs for size in model.type_at(operand).dimensions if size})
     for size in random.sample(sizes, len(sizes)):
@@ -118,7 +118,7 @@ def _attributes(
 
 
 def _with_inferred_size(shape: Dimensions, dimensions: Dimensions) -> Dimensions:
-    """Replace the largest size by the number of elements divided by the other sizes."""
+    """Replace the largest size of `shape` by the size that preserves the number of elements of `dimensions`."""
     sizes: Dimensions = size_hint(shape)
     if not sizes or 0 in sizes:
         return shape

@@ -61,7 +61,7 @@ def operation_types(bench: Bench) -> Sequence[str]:
 
 
 def of_one_operation(bench: Bench, random: Random, type_: str, shapes: OperandShapes = USUAL) -> RandomCase | None:
-    """Return a model of one supported operation, or None."""
+    """Return a model of one supported operation, or None if no attempt succeeds."""
     for _ in range(_ATTEMPTS):
         maker = _maker(bench, random, [type_], shapes)
         if attempt(maker, type_, partial(_accepts, bench)) and _has(maker, shapes):
@@ -70,7 +70,7 @@ def of_one_operation(bench: Bench, random: Random, type_: str, shapes: OperandSh
 
 
 def of_many(bench: Bench, random: Random, operations: int) -> RandomCase | None:
-    """Return a model of up to `operations` supported operations, or None."""
+    """Return a model of up to `operations` supported operations, or None if no attempt succeeds."""
     types = _types_taken(bench)
     if not types:
         return None

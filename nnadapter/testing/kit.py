@@ -90,7 +90,6 @@ class ScoreCard:
 
     @cached_property
     def uncompiled_claims(self) -> tuple[str, ...]:
-        """Cases that the device accepted, but did not compile."""
         return tuple(row.name for row, failed in self.failures if failed.kind is OutcomeKind.DOES_NOT_COMPILE)
 
     @cached_property
@@ -150,7 +149,7 @@ GROUPS: Mapping[ModelForm, Mapping[str, Cases]] = MappingProxyType(
     }
 )
 MOST_LOST = 5
-"""Device losses that skip the remaining cases of a group."""
+"""Number of device losses in a group after which its remaining cases are skipped."""
 
 
 def cases_of(bench: Bench, pattern: str = "", limit: int | None = None) -> list[Case]:
@@ -214,7 +213,7 @@ def run_conformance(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BoundCase:
-    """Case of one device."""
+    """Conformance case bound to the device that it tests."""
 
     case: Case
     bench: Bench

@@ -83,14 +83,14 @@ def with_input(model: Model, type_: OperandType) -> tuple[Model, int]:
 
 
 def duplicate_name(random: Random, model: Model) -> Mutated:
-    """Use an operand's name twice."""
+    """Use an operand's name for a second operand."""
     first, other = random.sample(range(len(model.operands)), 2)
     name = model.operands[first].name
     return with_operand(model, other, name=name), f"both called {escape(repr(name))}"
 
 
 def name_is_no_text(random: Random, model: Model) -> Mutated:
-    """Set a name that is not a string."""
+    """Replace an operand's name by a non-string."""
     index = random.randrange(len(model.operands))
     return with_operand(model, index, name=random.choice((None, 7, b"x"))), f"operand {index} .*expected a text"
 
@@ -109,14 +109,14 @@ def unknown_dimension(random: Random, model: Model) -> Mutated:
 
 
 def unknown_data_type(random: Random, model: Model) -> Mutated:
-    """Set an invalid data type."""
+    """Set an operand's data type to an invalid one."""
     index = random.randrange(len(model.operands))
     dtype = random.choice(("float33", None, np.float32))
     return with_type(model, index, dtype=dtype), f"{named(model, index)}.*expected a DataType"
 
 
 def layout_of_another_rank(random: Random, model: Model) -> Mutated:
-    """Set the layout NHWC for another rank than 4."""
+    """Set the layout NHWC for an operand of a rank other than 4."""
     indices = [index for index, operand in enumerate(model.operands) if operand.type.rank != 4]
     index = random.choice(indices)
     return with_type(model, index, layout=Layout.NHWC), f"{named(model, index)}.*expected rank 4"
@@ -153,7 +153,7 @@ def value_of_wrong_shape(random: Random, model: Model) -> Mutated:
 
 
 def value_that_is_no_array(random: Random, model: Model) -> Mutated:
-    """Replace a constant by a list."""
+    """Replace a constant's array by a list."""
     changed, index = _with_value(random, model, lambda value: value.tolist())
     return changed, f"{named(model, index)} .*expected a numpy array"
 
@@ -240,7 +240,7 @@ def quantized_along_no_axis(random: Random, model: Model) -> Mutated:
 
 
 def listed_index_out_of_range(random: Random, model: Model) -> Mutated:
-    """List an operand that does not exist as input or output."""
+    """List a nonexistent operand as a model input or output."""
     name, index = random.choice(("inputs", "outputs")), random.choice((-1, len(model.operands), None, 0.0))
     listed = (*getattr(model, name), index)
     mutated = replace(model, inputs=listed) if name == "inputs" else replace(model, outputs=listed)
@@ -255,14 +255,14 @@ def input_twice(random: Random, model: Model) -> Mutated:
 
 
 def input_not_listed(random: Random, model: Model) -> Mutated:
-    """Omit a model input from the list."""
+    """Omit an operand from the list of model inputs."""
     index = random.choice(model.inputs)
     listed = tuple(operand for operand in model.inputs if operand != index)
     return replace(model, inputs=listed), f"{named(model, index)} has the lifetime model_input, expected it in the list"
 
 
 def output_not_listed(random: Random, model: Model) -> Mutated:
-    """Omit a model output from the list."""
+    """Omit an operand from the list of model outputs."""
     index = random.choice(operands_of(model, Lifetime.MODEL_OUTPUT))
     listed = tuple(operand for operand in model.outputs if operand != index)
     return replace(
@@ -279,7 +279,7 @@ def lifetime_against_use(random: Random, model: Model) -> Mutated:
 
 
 def output_that_nothing_makes(random: Random, model: Model) -> Mutated:
-    """Add a model output without a producer."""
+    """Add a model output that no operation produces."""
     type_ = OperandType(DataType.FLOAT32, (2,))
     operands = (*model.operands, Operand("never made", type_, Lifetime.MODEL_OUTPUT))
     changed = replace(model, operands=operands, outputs=(*model.outputs, len(model.operands)))
@@ -287,7 +287,7 @@ def output_that_nothing_makes(random: Random, model: Model) -> Mutated:
 
 
 def dangling_operand(random: Random, model: Model) -> Mutated:
-    """Add a temporary without a producer."""
+    """Add a temporary operand that no operation produces."""
     operand = Operand("dangling", OperandType(DataType.FLOAT32, (2,)), Lifetime.TEMPORARY)
     return replace(model, operands=(*model.operands, operand)), "'dangling' is temporary, expected an operation"
 
@@ -359,7 +359,7 @@ def operation_before_its_input(random: Random, model: Model) -> Mutated:
 
 
 def required_input_absent(random: Random, model: Model) -> Mutated:
-    """Omit a required input."""
+    """Omit a required input of an operation."""
     position, operation = _reading(random, model)
     roles = schema_of(operation.type).inputs
     place = random.choice([index for index, role in enumerate(roles) if not role.optional])
@@ -375,7 +375,7 @@ def too_few_inputs(random: Random, model: Model) -> Mutated:
 
 
 def too_many_inputs(random: Random, model: Model) -> Mutated:
-    """Add inputs that the schema does not have."""
+    """Add more inputs than an operation's schema allows."""
     position = random.choice(positions(model, lambda operation, schema: not any(r.variadic for r in schema.inputs)))
     operation = model.operations[position]
     count = len(schema_of(operation.type).inputs) + random.choice((1, 2))
@@ -384,7 +384,7 @@ def too_many_inputs(random: Random, model: Model) -> Mutated:
 
 
 def input_of_wrong_data_type(random: Random, model: Model) -> Mutated:
-    """Read an unsupported data type."""
+    """Make an operation read an operand of an unsupported data type."""
     position = random.choice(positions(model, lambda operation, schema: len(schema.inputs[0].dtypes) < len(DataType)))
     wrong = random.choice(sorted(frozenset(DataType) - schema_of(model.operations[position].type).inputs[0].dtypes))
     changed, index = with_input(
@@ -394,7 +394,7 @@ def input_of_wrong_data_type(random: Random, model: Model) -> Mutated:
 
 
 def inputs_of_different_data_types(random: Random, model: Model) -> Mutated:
-    """Mix data types of inputs that must be equal."""
+    """Give an operation inputs of different data types that must be equal."""
     candidates = positions(model, lambda operation, schema: len(operation.inputs) > 1 and _paired(schema))
     position = random.choice(candidates)
     operation = model.operations[position]
@@ -416,7 +416,7 @@ def _paired(schema: OperationSchema) -> bool:
 
 
 def input_of_wrong_rank(random: Random, model: Model) -> Mutated:
-    """Read an unsupported rank."""
+    """Make an operation read an operand of an unsupported rank."""
     position = random.choice(positions(model, lambda operation, schema: schema.ranks[0] > 0))
     operation = model.operations[position]
     smallest, largest = schema_of(operation.type).ranks
@@ -463,7 +463,7 @@ def makes_too_few(random: Random, model: Model) -> Mutated:
 
 
 def makes_too_many(random: Random, model: Model) -> Mutated:
-    """Add an output beyond the schema."""
+    """Add more outputs than an operation's schema allows."""
     position = random.randrange(len(model.operations))
     outputs = (*model.operations[position].outputs, len(model.operands))
     operand = Operand("too many", OperandType(DataType.FLOAT32, (2,)), Lifetime.TEMPORARY)
@@ -472,7 +472,7 @@ def makes_too_many(random: Random, model: Model) -> Mutated:
 
 
 def makes_beyond_the_model(random: Random, model: Model) -> Mutated:
-    """Produce an operand that does not exist."""
+    """Make an operation produce a nonexistent operand."""
     position = random.randrange(len(model.operations))
     index = random.choice((len(model.operands), -1, -2))
     outputs = (index, *model.operations[position].outputs[1:])
@@ -547,7 +547,7 @@ def unknown_attribute(random: Random, model: Model) -> Mutated:
 
 
 def missing_attribute(random: Random, model: Model) -> Mutated:
-    """Remove an attribute."""
+    """Remove an attribute of an operation."""
     position, name = _attribute(random, model, lambda attribute: True)
     attributes = {key: value for key, value in model.operations[position].attributes.items() if key != name}
     changed = with_operation(model, position, attributes=attributes)
@@ -567,7 +567,7 @@ _WRONG: Mapping[AttributeKind, tuple[Any, ...]] = MappingProxyType(
 
 
 def attribute_of_wrong_kind(random: Random, model: Model) -> Mutated:
-    """Change an attribute's kind."""
+    """Replace an attribute by a value of another kind."""
     position, name = _attribute(random, model, lambda attribute: True)
     kind = {
         attribute_schema.name: attribute_schema.kind

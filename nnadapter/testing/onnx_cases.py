@@ -31,7 +31,7 @@ OPSET, _IR_VERSION = 17, 8
 _DYNAMIC_DIMENSION = "size"
 _DIMENSIONS = ((3, 4), (2, 3, 4), (1, 3, 5, 6), (2, 2, 4, 4), (7,))
 Node = tuple[str, Mapping[str, Any], int, tuple[Array, ...]]
-"""Op type, attributes, number of other inputs of the same shape, constants."""
+"""Op type, attributes, number of further inputs of the same shape, and constant inputs."""
 Make = Callable[[tuple[int, ...]], Node | None]
 """Input dimensions -> node; None if impossible."""
 
@@ -98,7 +98,7 @@ def of_op(bench: Bench, random: Random, op_type: str, dimensions: tuple[int, ...
 
 
 def of_many_nodes(bench: Bench, random: Random, count: int) -> Subject | None:
-    """Return a subject with a random graph of supported ops, or None."""
+    """Return a subject with a random graph of supported ops, or None if that fails."""
     op_types = ops_taken(bench)
     dimensions = random.choice(_DIMENSIONS)
     chosen = [random.choice(op_types) for _ in range(count)] if op_types else []
@@ -155,7 +155,7 @@ def of_one_node(bench: Bench, dimensions: tuple[int, ...]) -> Subject | None:
 
 
 def one_input(bench: Bench, dimensions: tuple[int, ...]) -> onnx.ModelProto | None:
-    """Return a model of the first supported op, without data, for very large dimensions."""
+    """Return a model of the first supported op without computing results, for very large dimensions."""
     op_types = ops_taken(bench)
     if not op_types:
         return None
@@ -362,9 +362,8 @@ class _TestPiece:
     model: SegmentModel
     operations: tuple[str, ...]
     inputs: tuple[int, ...]
-    """Positions of the inputs that the model reads."""
     outputs: tuple[int, ...]
-    """Positions of the computed outputs; others are constant."""
+    """Positions of the computed outputs; the other outputs are constant."""
 
 
 def operator_tests(bench: Bench) -> Iterator[Case]:

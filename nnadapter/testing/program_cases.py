@@ -72,7 +72,7 @@ def _hangs_on_constants(subject: Subject) -> bool:
 
 
 def steady(bench: Bench) -> Subject | None:
-    """Return a subject of one operation on 256 KiB, to find memory leaks."""
+    """Return a subject that runs one operation on 256 KiB, to find memory leaks; None if there is none."""
     generator = np.random.default_rng(bench.settings.seed)
     if bench.capability.form is ModelForm.ONNX:
         subject = of_one_node(bench, _STEADY)
@@ -84,7 +84,7 @@ def steady(bench: Bench) -> Subject | None:
 
 
 def too_large(bench: Bench) -> SegmentModel | None:
-    """Return a supported operation on 4 TiB."""
+    """Return a model of one supported operation on a tensor of 4 TiB."""
     return one_input(bench, _LARGE) if bench.capability.form is ModelForm.ONNX else _plain(bench, _LARGE)
 
 
@@ -122,13 +122,13 @@ _UNRELATED = b"\x00\xff" * 64
 _WARM_UP = 20
 _ROOM_BYTES = 2 << 20
 _ROOM_PER_ROUND = 8 << 10
-"""Allowed growth per round: fragmentation, and counters with a limit."""
+"""Bytes by which memory may grow per round, because of fragmentation and bounded counters."""
 
 Act = Callable[[Bench, Subject], Outcome]
 
 
 def programs(bench: Bench) -> Iterator[Case]:
-    """Yield the cases of programs."""
+    """Yield the cases for compiled programs."""
     for name, act in _ACTS.items():
         for number in range(1 if bench.settings.short else 3):
             yield Case(f"programs/{name}/{number}", partial(_with_sample, number=number, act=act))
@@ -242,7 +242,7 @@ def _judged(bench: Bench, subject: Subject) -> Outcome:
 
 
 def _streams(bench: Bench, subject: Subject) -> Outcome:
-    """Check results of two streams that wait for each other."""
+    """Check the results of two streams that wait for each other."""
     if bench.capability.threading is Threading.SERIAL:
         return SkippedOutcome("the device does one thing at a time")
     varied = subject.varied()
@@ -277,7 +277,7 @@ def _judged_there(subject: Subject, varied: Subject, device_results: StreamResul
 
 
 def _bound(bench: Bench, subject: Subject) -> Outcome:
-    """Check a program cloned with other constants, and that the original is unaffected."""
+    """Check that a program cloned with other constants computes correctly, and that the original is unaffected."""
     if subject.rebind is None:
         return SkippedOutcome("only programs of adapter IR models have constants to replace")
     try:
@@ -340,7 +340,6 @@ def _refuses(bench: Bench, subject: Subject, damage: str, blob: bytes) -> Failed
 
 
 def _out_of_memory(bench: Bench, random: Random) -> Outcome:
-    """Check that a model larger than memory is refused, and the device survives."""
     model = too_large(bench)
     if model is None:
         return SkippedOutcome("the device supports no operation that can be made too large")

@@ -26,7 +26,7 @@ from nnadapter.testing.random_models.maker import RandomCase, check, outputs_of
 
 
 class OutcomeKind(StrEnum):
-    """Kind of failure."""
+    """Kind of a failed outcome."""
 
     WRONG_VALUES = "wrong values"
     NOT_A_NUMBER = "NaN where there is a number"
@@ -109,7 +109,7 @@ def _wrong(got: Array, expected: Array, precision: Precision, steps: int) -> Arr
 
 
 Differ = Callable[[Sequence[Array]], str]
-"""Describes a difference of results; empty if none."""
+"""Function that describes a difference of results; empty if there is none."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -122,9 +122,9 @@ class Subject:
     expected: tuple[Array, ...]
     differ: Differ
     refeed: Callable[[Sequence[Array]], Subject] | None = field(default=None, repr=False)
-    """Returns the model with other inputs, if it can be computed."""
+    """Function that returns the subject with other inputs; None if their results cannot be computed."""
     rebind: Callable[[], Subject] | None = field(default=None, repr=False)
-    """Returns the model with other names and constants, if there is one."""
+    """Function that returns the subject with other names and constants; None if it has no such variant."""
 
     @property
     def evidence(self) -> Evidence:
@@ -155,7 +155,7 @@ class Subject:
         return FailedOutcome(OutcomeKind.NOT_A_NUMBER if made_of_nothing else OutcomeKind.WRONG_VALUES, text, evidence)
 
     def varied(self) -> Subject:
-        """Return the subject with halved floating-point inputs, if valid."""
+        """Return the subject with halved floating-point inputs, or unchanged if their results are undefined."""
         if self.refeed is None:
             return self
         try:
@@ -165,7 +165,7 @@ class Subject:
 
 
 def of_ir(case: RandomCase, precision: Precision) -> Subject:
-    """Return a random model as subject, which expects the results by definition."""
+    """Return a subject of a random model, which expects the results of the operations' definitions."""
     return _of_model(precision, case.model, case.feeds)
 
 
@@ -210,7 +210,10 @@ def by_band(
     precision: Precision,
     refeed: Callable[[Sequence[Array]], Subject] | None = None,
 ) -> Subject:
-    """Return a model as subject, which expects these results. Devices of lower precision may also round the inputs."""
+    """Return a subject that expects these results, within the tolerance of `precision`.
+
+    Devices of a lower precision than float32 may also round the inputs.
+    """
 
     def differ(got: Sequence[Array]) -> str:
         text = _differ_by_band(got, expected, precision)
@@ -257,7 +260,6 @@ class Settings:
     precision: Precision = Precision.FLOAT32
     seed: int = 0
     time_limit_s: float = TIME_LIMIT_S
-    """Time limit of a request to the driver."""
     short: bool = False
 
 
@@ -270,7 +272,7 @@ class CaseFailure(Exception):  # noqa: N818  an outcome, not an error
 
 
 class Bench:
-    """Device under test, in a process.
+    """Device under test, in a process of its own.
 
     Raises:
         NNAdapterError: the device cannot be opened with these options.
@@ -312,7 +314,7 @@ class Bench:
         return all(isinstance(verdict, Supported) for verdict in self.context.supported(model))
 
     def examine(self, subject: Subject) -> Outcome:
-        """Judge, compile, run and compare a model."""
+        """Ask the device about a model, compile and run it, and compare the results."""
         refusal = self.refusal(subject)
         if refusal:
             return SkippedOutcome(refusal)
@@ -344,7 +346,6 @@ class Bench:
 
     @contextmanager
     def compiled(self, subject: Subject, context: Context | None = None) -> Iterator[Program]:
-        """Compile an accepted model; close the program at the end."""
         with blamed(OutcomeKind.DOES_NOT_COMPILE, subject, "compile raised"):
             program = (context or self.context).compile(subject.model)
         with closing(program):
@@ -352,7 +353,6 @@ class Bench:
 
     @contextmanager
     def execution(self, subject: Subject, program: Program) -> Iterator[Execution]:
-        """Create an execution; close it at the end."""
         with blamed(OutcomeKind.DOES_NOT_RUN, subject, "create_execution raised"):
             execution = program.create_execution()
         with closing(execution):
@@ -360,12 +360,12 @@ class Bench:
 
     @contextmanager
     def started(self, subject: Subject, context: Context | None = None) -> Iterator[Execution]:
-        """Compile an accepted model and create an execution; close both."""
+        """Compile an accepted model and create an execution; close both at the end."""
         with self.compiled(subject, context) as program, self.execution(subject, program) as execution:
             yield execution
 
     def run(self, *pairs: Any, at_once: bool = False) -> None:
-        """Run subjects, each followed by its execution in `pairs`, and compare results. Raises CaseFailure."""
+        """Run each subject on the execution that follows it in `pairs`, and compare results. Raises CaseFailure."""
         subjects, executions = pairs[::2], pairs[1::2]
         jobs = [(execution, subject.feeds) for subject, execution in zip(subjects, executions, strict=True)]
         with blamed(OutcomeKind.DOES_NOT_RUN, subjects[0], "compute raised"):
@@ -413,7 +413,7 @@ def closing(resource: Program | Execution | Context) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Case, reproducible by name, seed and device."""
+    """Conformance case, reproducible by name, seed and device."""
 
     name: str
     act: Callable[[Bench, Random], Outcome]
@@ -435,7 +435,7 @@ class Case:
 
 
 Cases = Callable[[Bench], Iterator[Case]]
-"""Lazily created cases of a group for a device."""
+"""Function that yields the cases of one group for a device."""
 
 
 _USUAL = Settings(device="")

@@ -75,7 +75,7 @@ def _other(maker: Maker, role: Role, dtype: DataType, dimensions: tuple[int, ...
 
 
 def related(maker: Maker, dimensions: tuple[int, ...]) -> tuple[int, ...]:
-    """Choose dimensions of another input, which often broadcast to `dimensions`."""
+    """Choose dimensions of another input; most choices broadcast to `dimensions`."""
     ways: tuple[Callable[[], tuple[int, ...]], ...] = (
         lambda: dimensions,
         lambda: dimensions,
@@ -150,7 +150,7 @@ def _between(low: int, high: int) -> Choose:
 
 
 def _count(name: str, types: Types) -> int:
-    """Return the length of a list attribute for the first input's rank."""
+    """Return the length of a list attribute that fits the rank of the first input."""
     rank = types[0].rank if types and types[0] is not None else 1
     spatial = max(rank - 2, 0)
     return {"pads": 2 * spatial, "strides": spatial, "dilations": spatial, "kernel_shape": spatial}.get(name, rank)
@@ -201,7 +201,7 @@ BY_NAME: Mapping[str, Choose] = MappingProxyType(
         "fuse_code": half,
     }
 )
-"""Attributes with the same meaning in all operations."""
+"""Functions that choose the attributes with one meaning in all operations, by name."""
 
 _BY_KIND: Mapping[AttributeKind, Choose] = MappingProxyType(
     {
@@ -217,11 +217,11 @@ _BY_KIND: Mapping[AttributeKind, Choose] = MappingProxyType(
 
 Chosen = dict[str, AttributeValue]
 Attributes = Callable[[Random, Types], Chosen]
-"""Chooses some attributes; the others are chosen by name or kind."""
+"""Function that chooses some attributes; the others are chosen by name or kind."""
 
 
 def none(random: Random, types: Types) -> Chosen:
-    """Return no attributes; all are chosen by name or kind."""
+    """Return no attributes, so that all are chosen by name or kind."""
     return {}
 
 
@@ -233,14 +233,14 @@ def divisors(number: int) -> list[int]:
 
 
 def convolution(random: Random, types: Types) -> Chosen:
-    """Return the group number that image and filter imply."""
+    """Return the number of groups that image and filter imply."""
     image, filter_ = input_type(types), input_type(types, 1)
     channels = image.dimensions[3 if image.layout == "NHWC" else 1]
     return {"group": max(1, channels // max(1, filter_.dimensions[1]))}
 
 
 def transposed_convolution(random: Random, types: Types) -> Chosen:
-    """Choose group, strides, and output padding below the strides, as ONNX requires."""
+    """Choose groups, strides, and output padding below the strides, as ONNX requires."""
     group = random.choice(divisors(input_type(types, 1).dimensions[0]))
     strides = tuple(random.choice((1, 2)) for _ in range(2))
     padding = tuple(random.choice((0, 0, stride - 1)) for stride in strides)
@@ -253,7 +253,7 @@ def cast(random: Random, types: Types) -> Chosen:
 
 
 def equation(random: Random, types: Types) -> Chosen:
-    """Choose an Einsum equation: labels per axis, shared by equal sizes, and the result's."""
+    """Choose an Einsum equation: one label per axis, often the same for equal sizes, and the labels of the result."""
     sizes: dict[str, int] = {}
     terms: list[str] = []
     for type_ in types:
@@ -279,7 +279,7 @@ def clip(random: Random, types: Types) -> Chosen:
 
 
 def few_bits(random: Random, types: Types) -> Chosen:
-    """Return bits and block size that the weights imply."""
+    """Return the number of bits and the block size that the weights imply."""
     depth, (_, blocks, size) = input_type(types).dimensions[-1], input_type(types, 1).dimensions
     fitting = [bits for bits in PACKED_BITS if -(-depth // (size * 8 // bits)) == blocks]
     bits = random.choice(fitting)
@@ -292,7 +292,7 @@ def response(random: Random, types: Types) -> Chosen:
 
 
 def late_axis(random: Random, types: Types) -> Chosen:
-    """Choose the axis of normalization, so that the scale broadcasts to the axes from it on."""
+    """Choose a normalization axis from which on the scale broadcasts to the input."""
     first, second = input_type(types), input_type(types, 1)
     least = max(second.rank, 1)
     if least > first.rank:

@@ -22,7 +22,7 @@ from nnadapter.ir.text import to_text
 from nnadapter.records import dataclass, field, replace
 
 Perturb = Callable[[Array, Array | None], Array]
-"""Adds noise to a value, in proportion to it and to an optional magnitude."""
+"""Function that adds noise in proportion to a value, and also to a magnitude if there is one."""
 
 _RUNS, _MORE_RUNS = 2, 64
 _ROOM = 4.0
@@ -88,7 +88,7 @@ def evaluate(model: Model, feeds: Sequence[Array], perturb: Perturb = lambda val
 
 
 def _size(operation: Operation, result: Array) -> Array | None:
-    """Return the magnitude to which errors are relative; None for the result's own."""
+    """Return the magnitude to which errors are relative, or None for the magnitude of the result itself."""
     axes = _MADE_TOGETHER.get(operation.type)
     if axes is None or not result.size:
         return None
@@ -231,7 +231,7 @@ def indices(random: Random, dtype: DataType, dimensions: tuple[int, ...], size: 
 
 
 Accept = Callable[[Model], bool]
-"""Returns True if the last operation of a model is wanted."""
+"""Function that returns True if the last operation of a model may be used."""
 
 LARGEST = 100.0
 MOST_ELEMENTS = 4096
@@ -250,7 +250,7 @@ class RandomCase:
 
 
 Sound = Callable[[Sequence[Array | None], Mapping[str, AttributeValue]], bool]
-"""Returns True if ONNX defines the result for these inputs."""
+"""Function that returns True if ONNX defines the result for these inputs."""
 
 
 @dataclass
@@ -299,7 +299,7 @@ class Maker:
         constant: float = 0.5,
         quantization: Quantization | None = None,
     ) -> int:
-        """Add an operand: a constant with probability `constant`, otherwise an input."""
+        """Add an operand for a value: a constant with probability `constant`, otherwise an input."""
         name = f"v{len(self.values)}"
         if self.chance(constant):
             operand = self.builder.add_constant(name, value, quantization)
@@ -336,7 +336,7 @@ class Maker:
     def finish(self, *, produced_only: bool = False) -> RandomCase:
         """Return the model and its inputs. All results that no operation reads become outputs.
 
-        A random few of the other values do too; with `produced_only`, only operations' results.
+        Some random other values become outputs too; with `produced_only`, only operations' results do.
         """
         unread = [operand for operand in self.produced_operands if operand not in self.read]
         read_operands = [

@@ -101,7 +101,7 @@ def in_range(input_arrays: InputArrays, attributes: AttributeValues) -> bool:
 
 
 def of_the_batch(input_arrays: InputArrays, attributes: AttributeValues) -> bool:
-    """Accept regions if their batch indices are valid."""
+    """Accept regions with valid batch indices."""
     pictures, regions = _pair(input_arrays)
     indices = input_arrays[2] if len(input_arrays) > 2 else regions[:, 0]
     return indices is None or bool(((indices >= 0) & (indices < pictures.shape[0])).all())
@@ -156,7 +156,7 @@ def axes_behind(rank: int, attributes: AttributeValues) -> tuple[int, ...]:
 
 
 def written(input_arrays: InputArrays, attributes: AttributeValues) -> bool:
-    """Accept cache positions at which the update fits; in circular mode it wraps around."""
+    """Accept cache positions at which the update fits. In circular mode, all positions within the cache fit."""
     cache, updates = _pair(input_arrays)
     axis, starts = _integer(attributes, "axis"), input_arrays[2] if len(input_arrays) > 2 else None
     if starts is None:
@@ -392,7 +392,7 @@ def linear_attention(maker: Maker, schema: OperationSchema) -> list[int]:
 
 
 def linear_attention_attributes(random: Random, types: Types) -> Chosen:
-    """Choose two query heads that share keys, and the update rule without other inputs."""
+    """Choose two query heads that share keys, and the update rule that reads no further inputs."""
     return {"query_heads": 2, "key_value_heads": 1, "scale": random.choice((0.5, 1.0)), "update_rule": "linear"}
 
 
@@ -520,7 +520,7 @@ class Recipe:
     results: Callable[[Random, Types], Sequence[QuantizedType]] = not_quantized
     sound: Sound = always
     knows_values: bool = True
-    """True if the definition has results for all defined inputs."""
+    """False if an error of the operation's definition means that the result is undefined."""
 
 
 _RESIZED = Recipe(attributes=attributes.resized)
