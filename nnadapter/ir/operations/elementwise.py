@@ -1,4 +1,4 @@
-"""Elementwise operations, broadcast as in numpy.
+"""Elementwise operations, which broadcast as in numpy.
 
 FLOPs are steps of the formula per element; exp, log, sqrt, erf, sin, cos, tanh and pow count as one.
 """
@@ -125,7 +125,7 @@ THRESHOLDED_RELU(input: float; alpha: float = 1.0) | 1 | elementwise | | \
 ONNX ThresholdedRelu-22: x above alpha, 0 elsewhere
 BITWISE_NOT(input: integer) | 1 | elementwise | | ONNX BitwiseNot-18
 """
-"""One line each: signature, steps per element, cost, quantization, source."""
+"""Each line defines an operation by signature, steps per element, cost class, quantization and source."""
 
 _BINARY = """\
 MAX(x: number, y: number as x) | real | NNAPI MAXIMUM; ONNX Max-13
@@ -143,7 +143,7 @@ BITWISE_AND(x: integer, y: integer as x) | | ONNX BitwiseAnd-18
 BITWISE_OR(x: integer, y: integer as x) | | ONNX BitwiseOr-18
 BITWISE_XOR(x: integer, y: integer as x) | | ONNX BitwiseXor-18
 """
-"""One line each: signature, quantization, source. Comparisons return bool."""
+"""Each line defines an operation by signature, quantization and source. Comparisons return bool."""
 
 _COMPARED = ("EQUAL", "NOT_EQUAL", "GREATER", "LESS")
 _FUSABLE_BINARY = (

@@ -13,7 +13,7 @@ _ELLIPSIS = "..."
 
 @dataclass(frozen=True, slots=True)
 class Equation:
-    """Equation of EINSUM. Labels of axes are letters, or numbers for axes of an ellipsis."""
+    """Equation of EINSUM. The labels of axes are letters; axes of an ellipsis have numbers as labels."""
 
     terms: tuple[tuple[str, ...], ...]
     result: tuple[str, ...]
@@ -48,9 +48,9 @@ def read_equation(text: str, ranks: Sequence[int]) -> Equation:
 
 
 def terms_of(text: str) -> tuple[list[tuple[str, ...]], tuple[str, ...] | None]:
-    """Return the letters of each term, split at its ellipsis, and of the result; None without `->`.
+    """Return the letters of each term and of the result, which is None without `->`.
 
-    Raises InvalidModelError.
+    A term with an ellipsis is split there. Raises InvalidModelError.
     """
     term_texts, arrow, result_text = text.replace(" ", "").partition("->")
     return [_split(text, term) for term in term_texts.split(",")], _split(text, result_text) if arrow else None
@@ -65,7 +65,7 @@ def _split(text: str, term: str) -> tuple[str, ...]:
 
 
 def _hidden(text: str, parts: Sequence[tuple[str, ...]], ranks: Sequence[int]) -> int | None:
-    """Return the number of axes of an ellipsis; None if no term has one."""
+    """Return the number of axes that the ellipsis covers; None if no term has one."""
     axis_count: int | None = None
     for part, rank in zip(parts, ranks, strict=True):
         axes = rank - len("".join(part))

@@ -1,7 +1,7 @@
 """External operations: schema rows from entry points of the group `nnadapter.operations`.
 
 The entry point's name is the operation's type; its value (`package.module:ROW`) is an `OperationSchema` with
-`definition`. They load when a type is missing from the schema table.
+`definition`. Entry points load when an operation type is missing from the schema table.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def checked_row(value: object, plug_in: PlugIn) -> OperationSchema:
 
     1. Errors in functions become DriverErrors that name the distribution. A shape rule may raise InvalidModelError, a
        definition IndexError, ValueError and MemoryError.
-    2. A failed FLOP formula counts 0 and warns.
+    2. A FLOP formula that fails returns 0 and warns.
     3. A definition gets read-only arrays.
 
     Raises ValueError for an invalid row.

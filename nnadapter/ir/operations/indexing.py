@@ -1,4 +1,4 @@
-"""Selecting, padding and writing of elements at positions."""
+"""Operations that select, pad or write elements at positions."""
 
 from __future__ import annotations
 
@@ -83,7 +83,6 @@ def _padded(mode: str, axis: int, size: int, begin: int, end: int) -> int:
 
 
 def _index_depth(indices: OperandType, available: int) -> int:
-    """Return how many axes a row of `indices` indexes. Raises InvalidModelError if more than `available`."""
     if indices.rank < 1:
         raise InvalidModelError("indices is a scalar, expected rank 1 or more")
     depth = indices.dimensions[-1]

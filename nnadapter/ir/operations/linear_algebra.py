@@ -1,6 +1,6 @@
-"""Products of matrices, triangles, determinants, sums of products by an equation, and Fourier transforms.
+"""Matrix products, triangular matrices, determinants, EINSUM and Fourier transforms.
 
-Fourier transforms have complex numbers in a last axis of 2, real ones in a last axis of 1.
+In Fourier transforms, the last axis has size 2 for complex numbers and 1 for real ones.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from nnadapter.ir.operations.windows import FUSED, fusable, fused
 
 row = family(cost="matrix")
 PACKED_BITS = (2, 4, 8)
-"""Packed integers never span two bytes."""
+"""Bits of packed integers, which never span two bytes."""
 
 
 def _fully_connected(first: OperandType, weight: OperandType, bias: OperandType | None = None) -> OperandType:
@@ -107,7 +107,7 @@ def _einsum(*types: OperandType, equation: str) -> OperandType:
 
 
 def _einsum_flops(outputs: Sequence[OperandType], *types: OperandType, equation: str) -> int:
-    """Count two steps per index combination, contracting from left to right, or jointly if cheaper."""
+    """Count two steps per combination of indices, for the cheaper of contraction from left to right and all at once."""
     shapes = [type_.dimensions for type_ in types]
     parsed = read_equation(equation, list(map(len, shapes)))
     sizes = label_sizes(parsed, shapes)
@@ -157,7 +157,6 @@ def _short_time(
 
 
 def _fast_flops(elements: int, length: int) -> int:
-    """Count an FFT of n numbers as 5 n log2 n."""
     return 5 * elements * max(1, (length - 1).bit_length())
 
 

@@ -1,6 +1,6 @@
-"""Pooling by maximum, mean or p-norm, and its inverses.
+"""Pooling by maximum, mean or p-norm, and the inverses MAX_UNPOOL_2D and COL_TO_IM.
 
-MAX_POOL_2D and AVERAGE_POOL_2D accept NHWC. Lists have one value per spatial axis.
+MAX_POOL_2D and AVERAGE_POOL_2D accept NHWC. List attributes have one value per spatial axis.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ _POOLS = (
     ("MAX_POOL_2D_WITH_INDICES", "number", _pool_with_indices, _INDICES, _STORED),
     ("MAX_POOL_3D_WITH_INDICES", "number", _pool_with_indices, _INDICES, _STORED),
 )
-"""Rows of type, data types, shape rule, source, further attributes."""
+"""Operation type, data types, shape rule, source and further attributes of each pooling operation."""
 
 
 def _row(rank: int, type_: str, dtypes: str, rule: Rule, source: str, more: str) -> Row:

@@ -2,13 +2,13 @@
 
 Operations treat quantized operands in one of four ways:
 
-- Movers see integers, and pass on a per-tensor quantization.
+- Operations that move elements see integers, and pass on a per-tensor quantization.
 - Products (CONV_2D, CONV_2D_TRANSPOSE, FULLY_CONNECTED, MAT_MUL) of 8 or 16 bits subtract the zero points and sum
   exactly. Without a quantized result, sums are int32, or int64 if an input has 16 bits. With one, sums and int32 bias
   are multiplied by scale of input * scale of filter / scale of result, in float32, rounded half to even, shifted by the
   zero point and saturated, as in ONNX Runtime.
-- Operations on reals, of 8 bits, compute like DEQUANTIZE, the operation in float32, and QUANTIZE.
-- All others see integers only.
+- Operations on real numbers with 8-bit operands compute like DEQUANTIZE, the operation in float32, and QUANTIZE.
+- All other operations see integers only.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ row = family(cost="elementwise")
 EIGHT_BITS = frozenset({DataType.INT8, DataType.UINT8})
 """Data types of quantized operands in arithmetic. QUANTIZE and DEQUANTIZE accept all integers."""
 SIXTEEN_BITS = frozenset({DataType.INT16, DataType.UINT16})
-"""Data types that products accept as well."""
+"""Data types that products accept in addition to `EIGHT_BITS`."""
 
 _BIAS_TOLERANCE = 1e-5
 _FUSE_CODES = frozenset({"none", "relu", "clip"})
@@ -74,7 +74,7 @@ def _check_axis(name: str, type_: OperandType, axis: int | None = None) -> None:
 
 
 def _accumulating(type_: str, rule: ShapeRule) -> ShapeRule:
-    """Return a shape rule with results of whole numbers for quantized inputs, otherwise the results of `rule`."""
+    """Return a shape rule with integer results for quantized inputs, and the results of `rule` otherwise."""
 
     def infer(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
         results = rule(types, attributes)
@@ -93,7 +93,6 @@ def _accumulating(type_: str, rule: ShapeRule) -> ShapeRule:
 
 
 def _channel_axis(type_: str, second: OperandType, attributes: Attributes) -> int | None:
-    """Return the axis of output channels in the second input, if any."""
     if second.rank < 2:
         return None
     if type_ == "CONV_2D_TRANSPOSE":
@@ -159,7 +158,7 @@ def _keeping(rule: ShapeRule, first_only: bool) -> ShapeRule:
 
 
 def quantizable(schema: Row) -> Row:
-    """Return the row with the shape rule and the check of quantized results for its `quantization`."""
+    """Return the row with the shape rule and the result check that its `quantization` requires."""
     words = schema.quantization.split()
     infer, rule = schema.infer, schema.quantized
     if "product" in words:

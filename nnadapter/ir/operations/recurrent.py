@@ -15,9 +15,9 @@ from nnadapter.ir.operations.row import Row, family, read_table
 from nnadapter.ir.schema import Attributes
 
 GATES: Mapping[str, int] = {"LSTM": 4, "GRU": 3, "RNN": 1}
-"""Gates in ONNX's order: input, output, forget, cell; update, reset, hidden."""
+"""Number of gates. ONNX orders them input, output, forget, cell (LSTM) or update, reset, hidden (GRU)."""
 FUNCTIONS_PER_DIRECTION: Mapping[str, int] = {"LSTM": 3, "GRU": 2, "RNN": 1}
-"""Functions per direction in `activations`: gates, cell, hidden; gates, hidden; hidden."""
+"""Functions per direction in `activations`: for gates (LSTM, GRU), cell (LSTM) and hidden state."""
 PARAMETERS: Mapping[str, tuple[str, ...]] = {
     "affine": ("alpha", "beta"),
     "elu": ("alpha",),

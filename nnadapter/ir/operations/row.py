@@ -1,4 +1,4 @@
-"""Schema rows made from signatures, and checks and shape rules that families share."""
+"""Schema rows made from signatures, and checks and shape rules for several families of operations."""
 
 from __future__ import annotations
 
@@ -32,17 +32,19 @@ Formula = Callable[..., int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row(OperationSchema):
-    """Row of a built-in operation."""
+    """Schema row of a built-in operation."""
 
     cost: str = field(default="other", repr=False)
     """Name of an `nnadapter.costs.work.OperationClass`."""
     quantization: str = field(default="", repr=False)
-    """Behavior with quantized operands: words out of `moves real table product`, see `operations.quantization`."""
+    """Behavior with quantized operands: none or some of `moves`, `real`, `table`, `product`; see
+    `operations.quantization`.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class PerElement:
-    """FLOP formula: a fixed number of steps per element."""
+    """FLOP formula: a fixed number of steps per element of the output or the first input."""
 
     steps: int
     of_input: bool = False
@@ -71,16 +73,11 @@ def row(
     cost: str,
     quantization: str = "",
 ) -> Row:
-    """Return a row of the schema table.
+    """Return a row of the schema table. `flops` is a formula, or the steps per output element.
 
-    Args:
-        signature: `TOP_K(input[1..]: number; k: int -> values, indices)`. `?` is optional, `*` variadic, `as x` of the
-            data type of x. Brackets contain ranks of the first input, or a list's length. The default is one `output`.
-        rule: shape rule.
-        flops: formula, or steps per output element.
-        source: specification.
-        cost: see `Row`.
-        quantization: see `Row`.
+    `signature` looks like `TOP_K(input[1..]: number; k: int -> values, indices)`. `?` marks an optional input, `*` a
+    variadic one, and `as x` the data type of x. Brackets contain ranks of the first input, or a list's length. The
+    default output is `output`.
     """
     type_, _, parameters = signature.removesuffix(")").partition("(")
     parameters, _, outputs = parameters.partition(" -> ")
@@ -102,7 +99,7 @@ def row(
 
 
 def family(cost: str, quantization: str = "") -> Callable[..., Row]:
-    """Return the function `row` with these arguments bound, for a family of operations."""
+    """Return `row` with these arguments bound, for a family of operations."""
     return partial(row, cost=cost, quantization=quantization)
 
 
@@ -197,7 +194,7 @@ def floats(attributes: Attributes, name: str) -> tuple[float, ...]:
 
 
 def like(type_: OperandType, dimensions: Dimensions | None = None, dtype: DataType | None = None) -> OperandType:
-    """Return a type with the layout of `type_`, and other dimensions or data type if set."""
+    """Return `type_`, with other dimensions or another data type if passed."""
     dimensions = type_.dimensions if dimensions is None else dimensions
     dtype = dtype or type_.dtype
     if dimensions == type_.dimensions and dtype is type_.dtype and type_.quantization is None:

@@ -15,7 +15,7 @@ LOCAL_RESPONSE_NORMALIZATION DEPTH_TO_SPACE SPACE_TO_DEPTH
 IMAGES = frozenset(_IMAGES.split())
 """Operations on images in NCHW or NHWC."""
 AXES = ("depth", "height", "width")
-"""Spatial axes of a volume; the last two of an image."""
+"""Names of the spatial axes: all three for a volume, the last two for an image."""
 
 
 def channel_axis(type_: OperandType) -> int:

@@ -65,7 +65,7 @@ def _biased(editor: ModelEditor, match: Match) -> Sequence[int] | None:
 
 
 def _keeps_dimensions(editor: ModelEditor, match: Match, x: int) -> bool:
-    """Return whether the match has the dimensions of `x`, so that no constant broadcasts it."""
+    """Return whether the result of the match has the dimensions of `x`; otherwise a constant broadcasts `x`."""
     return editor.type_of(x).dimensions == editor.type_of(editor.operation(match.anchor).outputs[0]).dimensions
 
 
@@ -118,7 +118,6 @@ def _divided(pattern: Pattern, divisor: float) -> tuple[OperationPattern, Operat
 
 
 def _forms(inner: Pattern) -> tuple[OperationPattern, ...]:
-    """Return patterns for all orders of x * (1 + inner) / 2."""
     raised = operation("ADD", inner, constant(value=1))
     halves = either(*_divided(raised, 2), operation("ADD", either(*_divided(inner, 2)), constant(value=0.5)))
     return (
@@ -235,7 +234,7 @@ def fuse_attention(editor: ModelEditor) -> None:
        heads.
     2. s may be multiplied or divided by a constant number, the scale, and then have a mask added.
     3. A WHERE with a condition that is false everywhere may follow SOFTMAX, as in ONNX's function body.
-    4. A TRANSPOSE restores the key; `simplify` usually cancels it.
+    4. If the key is already transposed, a TRANSPOSE restores it; `simplify` usually cancels this.
 
     A query that is masked from all keys gives NaN (`without_keys`).
     """

@@ -20,7 +20,6 @@ from nnadapter.records import dataclass
 Axes = tuple[int, ...]
 
 FROM_NCHW: Axes = (0, 2, 3, 1)
-"""From [N, C, H, W] to [N, H, W, C]."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,7 +76,10 @@ class View:
 
 
 def _groups(source_shape: Axes, target_shape: Axes) -> list[tuple[list[int], list[int]]] | None:
-    """Split both shapes into shortest runs of axes with equal products, without axes of size 1; None if impossible."""
+    """Split both shapes into shortest runs of axes with equal numbers of elements; None if impossible.
+
+    Axes of size 1 are omitted.
+    """
     if prod(source_shape) == 0 or prod(source_shape) != prod(target_shape):
         return None
     source_axes = [axis for axis, size in enumerate(source_shape) if size != 1]
@@ -101,7 +103,7 @@ def _groups(source_shape: Axes, target_shape: Axes) -> list[tuple[list[int], lis
 
 
 Remap = Callable[[Attributes, Axes], Mapping[str, Any]]
-"""Rule for attributes of an operation on transposed operands. Axis i becomes that with `perm[i]` before."""
+"""Rule for an operation's attributes on transposed operands, whose axis i was axis `perm[i]` before."""
 
 
 IMAGE = IMAGES | {"RESIZE_NEAREST", "RESIZE_LINEAR"}
@@ -109,7 +111,6 @@ IMAGE = IMAGES | {"RESIZE_NEAREST", "RESIZE_LINEAR"}
 ELEMENTWISE = frozenset(row.type for row in (*elementwise.ROWS, *quantization.ROWS))
 
 REDUCING = frozenset(row.type for row in reduction.ROWS if row.attribute("keepdims"))
-"""Operations that may remove axes."""
 
 
 def _axis(attributes: Attributes, perm: Axes) -> Mapping[str, Any]:
@@ -309,7 +310,6 @@ _MAY_READ = _FOLLOWERS | {"TRANSPOSE"}
 
 
 def _transposed(value: Array, *, perm: Axes) -> Array:
-    """Transpose, after leading axes of size 1 are added to fit `perm`."""
     raised = value.reshape((*[1] * (len(perm) - value.ndim), *value.shape))
     return np.ascontiguousarray(raised.transpose(perm))
 
@@ -320,8 +320,7 @@ def channels_last(model: Model) -> Model:
     1. Convolutions, pools, BATCH_, INSTANCE_ and LOCAL_RESPONSE_NORMALIZATION, RESIZE_…, DEPTH_TO_SPACE and
        SPACE_TO_DEPTH of rank 4 take and return NHWC operands. Filters stay as they are.
     2. Elementwise operations compute in NHWC if an input is available only in NHWC.
-    3. CONCAT, SPLIT, SLICE, PAD, TILE, SOFTMAX, LOG_SOFTMAX, CUM_SUM, TOP_K, REDUCE_… and ARG_… follow with renumbered
-       axes.
+    3. Operations with axes follow as in `cancel_transposes`.
     4. TRANSPOSE and RESHAPE are deferred and composed. If only axes of size 1 move, a RESHAPE suffices.
     5. All other operations get NCHW operands, as do model outputs, and operands quantized along an axis.
     6. Refused: models without an operation of 1. or with NHWC operands.

@@ -128,7 +128,7 @@ class _Shifting:
         self._unsigned: dict[int, int] = {}
         """int8 operand -> uint8 operand."""
         self._signed: dict[int, int] = {}
-        """int8 operand in `_unsigned` -> available operand with the same contents."""
+        """int8 operand in `_unsigned` -> int8 operand with the same contents that later operations can read."""
         self._current: Sequence[int] = ()
 
     def visit(self, index: int) -> None:
@@ -188,13 +188,13 @@ class _Shifting:
         return self._unsigned[operand]
 
     def _converted(self, operand: int, type_: QuantizedType | None) -> int:
-        """Convert between int8 and uint8 without rounding: the scale is equal."""
+        """Convert between int8 and uint8 without rounding, since both have the same scale."""
         (reals,) = self._editor.add_operation("DEQUANTIZE", (operand,), origins=self._current)
         return self._editor.add_operation("QUANTIZE", (reals,), origins=self._current, quantized=(type_,))[0]
 
 
 def _follows(operation: Operation, types: Sequence[QuantizedType | None]) -> bool:
-    """Return whether the operation depends only on real values, not on the integers that represent them."""
+    """Return whether the operation depends only on the real values of its operands, not on their integers."""
     if operation.type in PRODUCTS or operation.type in ("QUANTIZE", "DEQUANTIZE"):
         return True
     if operation.type == "PAD" and operation.attributes["mode"] == "constant":

@@ -154,7 +154,7 @@ _FITS: Mapping[str, Callable[[ModelEditor, Operation, Operation], bool]] = {
     "MAX_POOL_2D": _is_never_largest,
     "AVERAGE_POOL_2D": _is_counted,
 }
-"""Checks that the PAD before an operation equals the operation's own padding."""
+"""Operation type -> check that a PAD before the operation equals the operation's own padding."""
 
 _PAD = operation("PAD", operand("input"), name="pad", mode="constant")
 _PAD_RULES = (
@@ -182,10 +182,10 @@ def channel_axis(host: Operation, output: OperandType) -> int:
 def fold(
     editor: ModelEditor, host: int, scale: Array | None, shift: Array | None, operations: Sequence[int]
 ) -> tuple[int, ...] | None:
-    """Add a copy of `host` whose filter and bias include a factor `scale` and an addend `shift` (float64 [C]).
+    """Add a copy of `host` with a factor `scale` and an addend `shift` (float64 [C]) in filter and bias.
 
-    They are rounded once. Return its outputs, as a replacement for `operations`, the first of which names the
-    constants; None if filter or bias is not constant or a result not finite.
+    Returns its outputs, as a replacement for `operations`, whose first output names the new constants. Filter and bias
+    are rounded once. Returns None if one is not constant, or a result is not finite.
     """
     operation = editor.operation(host)
     source, filter_operand, *others = operation.inputs
@@ -244,7 +244,10 @@ def fuse_scale_and_bias(editor: ModelEditor) -> None:
 
 
 def _fold_constant(scale: float | None, shift: float | None) -> Replacement:
-    """Return a replacement that folds a factor `scale` (None: the constant) and `shift` times the constant."""
+    """Return a replacement that folds the factor `scale` and the addend `shift` * constant.
+
+    If `scale` is None, the constant is the factor.
+    """
 
     def replacement(editor: ModelEditor, match: Match) -> Sequence[int] | None:
         value = _per_channel(editor, match)

@@ -64,7 +64,6 @@ class RankStep:
 
 
 def _is(value: object, number: int) -> bool:
-    """Return whether a size is this number, which a symbolic size never is."""
     return type(value) is int and value == number
 
 
@@ -156,7 +155,10 @@ def _elementwise(shapes: Ranks, operation: Operation) -> Sequence[int] | None:
 
 
 def _as_first(shapes: Ranks, operands: Sequence[int], numbers: Sequence[bool]) -> Sequence[int]:
-    """Return operands with the dimensions of the first with several elements; one-element operands may differ."""
+    """Return operands with the dimensions of the first that has several elements.
+
+    One-element operands only need to broadcast to them.
+    """
     lead = next((operand for operand, number in zip(operands, numbers, strict=True) if not number), operands[0])
     shape = shapes.dimensions(shapes.any_shape(lead))
     shaped_operands = []
@@ -182,7 +184,7 @@ def _transpose(shapes: Ranks, operation: Operation) -> Sequence[int] | None:
 
 
 def _runs(perm: Axes, axes: Sequence[int]) -> list[list[int]]:
-    """Group `axes`, which are not of size 1, into runs that remain adjacent in `perm`, in its order."""
+    """Group `axes`, none of size 1, into runs that remain adjacent in `perm`, ordered as there."""
     place = {axis: position for position, axis in enumerate(axes)}
     runs: list[list[int]] = []
     for axis in perm:
@@ -320,7 +322,6 @@ def _stepwise(shapes: Ranks, operation: Operation) -> Sequence[int] | None:
 
 
 def _kinds(dimensions: Sequence[int], touched: Any, joins: bool) -> list[Any]:
-    """Return the kinds of axes for `grouped`: one for all affected axes if `joins`."""
     return [
         (("touched", 0 if joins else axis) if axis in touched else None if size == 1 else "kept")
         for axis, size in enumerate(dimensions)
@@ -343,7 +344,7 @@ RULES: Mapping[str, RankRule] = {
 
 
 LARGEST_RANK = 4
-"""Rank of an image; NNAPI's limit."""
+"""Default limit of `reduce_rank`: the rank of an image, and NNAPI's limit."""
 
 
 def reduce_rank(model: Model, *, largest: int = LARGEST_RANK) -> Model:
@@ -415,7 +416,7 @@ class Ranks:
         return self._low[operand] if operand in self._low else self.shaped(operand, self._usual(operand))
 
     def shaped(self, operand: int, shape: Axes) -> int:
-        """Return an operand with the same elements in these dimensions."""
+        """Return an operand with the same elements and dimensions `shape`."""
         source = self._low.get(operand, operand)
         if identity_key(self.dimensions(source)) == identity_key(shape):
             return source
@@ -468,7 +469,10 @@ class Ranks:
                 self.editor.substitute(output, result)
 
     def _reshape(self, index: int, source: int, output: int) -> None:
-        """Let readers of a RESHAPE from low rank use its source; replace one from high rank by one of low rank."""
+        """Let readers of a RESHAPE to high rank use its low-rank source.
+
+        A RESHAPE from high rank is replaced by one from low rank.
+        """
         if not self._is_high(source):
             self._low[output] = source
             self._there.add(output)

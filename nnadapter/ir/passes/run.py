@@ -40,10 +40,12 @@ from nnadapter.ir.rewrite import edit_of
 _Input = TypeVar("_Input")
 _Output = TypeVar("_Output")
 Pass = Callable[[Model], Model]
-"""Returns the same object if nothing changed. Passes made by `ir.rewrite.editing` can share one editor."""
+"""Function that returns a model, the same object if nothing changed. Passes made by `ir.rewrite.editing` can share one
+editor.
+"""
 
 Observer = Callable[[str, Model, Model], None]
-"""Called after each pass: name, model before, model after."""
+"""Function that is called after each pass with its name, and the models before and after."""
 
 PASSES: Mapping[str, Pass] = MappingProxyType(
     {
@@ -95,7 +97,7 @@ def run_passes(
 
     Raises:
         InvalidOptionError: unknown pass name.
-        PassError: a pass built an invalid model, or none.
+        PassError: a pass returned an invalid model, or no model.
     """
     editor = None
     for name, function in [_named(pass_or_name, driver_passes) for pass_or_name in passes]:
@@ -194,7 +196,7 @@ TOLERANCES: Mapping[DataType, float] = {
 """Allowed difference, relative to the largest number of an output; other types must be equal."""
 
 _SMALLEST_SCALE = 1e-3
-"""Least scale of a tolerance: smaller outputs may be rounding errors."""
+"""Smallest number to which a tolerance is relative, since smaller outputs may be rounding errors."""
 
 Feeds = Callable[[Model], Sequence[Array]]
 
@@ -202,15 +204,11 @@ Feeds = Callable[[Model], Sequence[Array]]
 def check_numbers(
     evaluate: Evaluator, *, feeds: Feeds = sample_inputs, tolerances: Mapping[DataType, float] = TOLERANCES
 ) -> Observer:
-    """Return an observer that runs the models before and after each pass, and compares outputs.
+    """Return an observer that runs the models before and after each pass by `evaluate`, and compares outputs.
 
-    NaN equals NaN, and an infinity itself. Other numbers may differ by the tolerance times the largest finite number.
-    Pass `feeds` that do not depend on which of two nearly equal numbers is larger.
-
-    Args:
-        evaluate: runs a model, without the passes under test.
-        feeds: returns the inputs; seeded random numbers by default.
-        tolerances: by data type; omitted types must be equal.
+    NaNs are equal, and infinities of the same sign. Other numbers may differ by the tolerance of their data type (0 if
+    omitted) times the largest finite number. If results depend on which of two nearly equal numbers is larger, pass
+    `feeds` without such inputs instead of the seeded random default.
 
     Raises:
         PassError: from the observer, with pass, output and largest difference.
@@ -300,7 +298,7 @@ def _wide(array: Array) -> Array:
 def dump_to(folder: str | os.PathLike[str]) -> Observer:
     """Return an observer for one call of `run_passes` that writes every model as text into `folder`.
 
-    Symbolic numbers are guarded: lower with static shapes when dumping.
+    Dumping guards on symbolic numbers, so lower with static shapes.
     """
     place = Path(folder)
     numbers = count()

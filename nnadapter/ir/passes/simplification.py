@@ -17,11 +17,11 @@ from nnadapter.ir.symbolic_numbers import guard_value, identity_key
 from nnadapter.records import dataclass, field
 
 Evaluator = Callable[[Model, Sequence[Array]], Sequence[Array] | None]
-"""Runs a model once: model, inputs -> outputs, or None if it cannot."""
+"""Function that runs a model once: model, inputs -> outputs, or None if it cannot."""
 
 
 def move(model: Model, inputs: Sequence[Array]) -> Sequence[Array] | None:
-    """Run a model of one operation that only moves elements, exact on any device; return None for others."""
+    """Run a model of one operation that only moves elements; return None for other operations."""
     if inputs or len(model.operations) != 1 or model.operations[0].type not in MOVES:
         return None
     (operation,) = model.operations
@@ -67,11 +67,12 @@ def fold_constants(
     """Compute operations on constants at compile time.
 
     1. `evaluate` runs operations with constant inputs only. By default it only moves elements: ASSIGN, CONCAT, EXPAND,
-       RESHAPE, SLICE, SPLIT, TILE and TRANSPOSE. A driver passes its own, for the rounding of the device.
-    2. Results are memoized (see `ir.derived`), unless attributes contain sizes.
+       RESHAPE, SLICE, SPLIT, TILE and TRANSPOSE. A driver passes its own, which rounds like the device.
+    2. Results are memoized (see `ir.derived`), unless attributes may depend on input shapes.
     3. Refused: model outputs; operations without inputs, which may be random; quantized or NHWC operands; results that
-       exceed `most_bytes` in total; with `sizes=False`, for drivers that lower once for many shapes, attributes with
-       sizes.
+       exceed `most_bytes` in total.
+    4. `sizes=False`, for drivers that lower once for many shapes, also refuses attributes that may depend on input
+       shapes.
     """
     for index in editor.sweep():
         operation = editor.operation(index)
@@ -82,7 +83,7 @@ def fold_constants(
 
 
 def _fold(editor: ModelEditor, index: int, evaluate: Evaluator, room: int) -> int:
-    """Fold one operation if possible within `room` bytes; return the bytes of its results."""
+    """Fold one operation if its results fit into `room` bytes; return their bytes."""
     operation = editor.operation(index)
     arrays = [editor.value_of(operand) for operand in operation.inputs]
     present_inputs = [operand for operand in operation.inputs if operand != ABSENT]
@@ -188,7 +189,7 @@ def remove_identities(editor: ModelEditor) -> None:
 
 
 _Handler = Callable[[ModelEditor, Operation], int | None]
-"""Returns the position of an input that equals the result, or None."""
+"""Function that returns the position of an input that equals the result, or None."""
 
 
 def _with(number: float, *positions: int) -> _Handler:
@@ -346,7 +347,6 @@ _MOST_COMPARED_BYTES = 64 << 10
 
 
 def _at_a_glance(editor: ModelEditor, operation: Operation) -> Hashable:
-    """Return a key that is cheap to compute, and equal for equal operations."""
     return operation.type, *sorted(operand for operand in operation.inputs if editor.value_of(operand) is None)
 
 
