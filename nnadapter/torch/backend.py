@@ -128,7 +128,7 @@ class Graph:
 
     kind: str
     operators: int
-    """Operators that do work; see `regions.working`."""
+    """Number of working operators; see `regions.working`."""
     delegated: int
     programs: tuple[Program, ...]
     fallback_operators: tuple[FallbackOperatorFacts, ...]
@@ -145,15 +145,9 @@ def compile_graph(
 ) -> tuple[Graph, Boxed]:
     """Compile an ATen graph into sessions and PyTorch operators; modifies `graph_module`, which must be functional.
 
-    Args:
-        graph_module: from AOTAutograd.
-        kind: `inference`, `forward` or `backward`.
-        settings: for sessions.
-        is_weight: returns True for possible constants.
-        visible_count: number of leading results that user code sees; the others are only saved for the backward graph.
-            None for all.
-        overwritten_inputs: indices of inputs that each call overwrites with the first results, in this order.
-        resident_results: indices of results to leave on the device.
+    `kind` is `inference`, `forward` or `backward`; `is_weight` returns True for possible constants. User code sees the
+    first `visible_count` results (None: all); the others are saved for the backward graph. Each call overwrites
+    `overwritten_inputs` with the first results, in this order. `resident_results` stay on the device.
     """
     replace_computed_sizes(graph_module)
     computed = computed_results(graph_module, kind, visible_count) if owns_memory(settings) else frozenset()
@@ -202,7 +196,7 @@ def _exported(
 
 
 def _blamed(region: Region, failure: ExportFailure) -> dict[fx.Node, Unsupported]:
-    """Return the nodes to refuse: of the operator that the exporter names, otherwise by bisection."""
+    """Return the nodes of the operator that the exporter names, or of operators found by bisection."""
     named = {node for node in region.nodes if str(node.target) == failure.target}
     if not named and len(region.working) > 1:
         reasons = {node: reason for half in halved(region) for node, reason in _failing(half).items()}
@@ -492,7 +486,7 @@ def _capture(graph_module: fx.GraphModule) -> Capture:
 
 
 def _weights(graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> WeightsOf:
-    """Return a factory of predicates for parameters and buffers; an optimizer step has no constants."""
+    """Return a factory of `is_weight` predicates: True for parameters and buffers, except in an optimizer step."""
     parameters = {place for place, value in enumerate(example_inputs) if isinstance(value, torch.nn.Parameter)}
     places = inputs_of(graph_module)
     weight_ids = {id(value) for node, value in zip(places, example_inputs, strict=True) if _is_held(node, value)}

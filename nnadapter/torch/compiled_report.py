@@ -18,7 +18,7 @@ SCHEMA_VERSION = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FallbackOperatorFacts:
-    """Operators with equal facts that PyTorch runs or a device refused."""
+    """Group of `count` equal operators that PyTorch runs or that a device refused."""
 
     operator: str
     device: str
@@ -39,34 +39,31 @@ class GraphFacts:
     operators: int
     """Number of ATen operators that do work."""
     delegated: int
-    """Number of these in sessions."""
+    """Number of working ATen operators in sessions."""
     sessions: tuple[PartitionReport, ...]
     pending_regions: int
     fallback_operators: tuple[FallbackOperatorFacts, ...]
-    """Operators that PyTorch runs."""
     refused_operators: tuple[FallbackOperatorFacts, ...]
-    """Operators in sessions, refused by a device."""
+    """Operators in sessions that a device refused."""
     graph_break_reason: str
     """Empty without a graph break."""
     graph_break_line: str
     unfrozen_weights: int
     """Weights that changed too often to be constants."""
     input_bytes: int
-    """Bytes into its sessions per call, without constants."""
+    """Bytes of the sessions' inputs per call, without constants."""
     output_bytes: int
-    """Bytes out of its sessions per call."""
+    """Bytes of the sessions' outputs per call."""
     to_device_bytes: int
     """Bytes copied to devices in the last call."""
     to_host_bytes: int
-    """Bytes copied back."""
     separate_memory_devices: tuple[str, ...]
-    """Devices with their own memory; others share tensors."""
+    """Devices with their own memory; other devices use PyTorch's memory."""
     device_memory_full: bool
-    """A device had too little memory for resident values."""
 
     @property
     def nodes(self) -> tuple[int, int]:
-        """Nodes on accelerators, and all nodes that run."""
+        """Numbers of nodes on accelerators, and of all nodes that run."""
         counts = [_accelerated(report) for report in self.sessions]
         return sum(count for count, _ in counts), sum(count for _, count in counts)
 

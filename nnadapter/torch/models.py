@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class WrongType(Exception):  # noqa: N818  always caught
-    """Result with a data type that a cast cannot correct."""
+    """Error: a result has a data type that a cast cannot correct."""
 
     def __init__(self, detail: str) -> None:
         super().__init__(detail)
@@ -58,7 +58,6 @@ def _round(graph: onnx.GraphProto, output: onnx.ValueInfoProto, element_type: in
 
 
 _INT = 2
-"""`AttributeProto.INT`."""
 
 
 _ROUNDS = 2

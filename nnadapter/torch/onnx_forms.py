@@ -1,8 +1,8 @@
 """ONNX forms that replace the exporter's: numbers, LSTM and GRU, and functions that it gets wrong.
 
 The exporter writes real numbers as float32, so float64 results and sizes can be wrong: `int(30 * 0.7)` is 20 in
-Python, but 21 in float32. AOTAutograd unrolls LSTM and GRU for each length, so at inference custom operators replace
-them before.
+Python, but 21 in float32. AOTAutograd unrolls LSTM and GRU for each length, so custom operators replace them before
+AOTAutograd runs, at inference only.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _floor_quotient(first: Any, second: Any) -> Any:
 
 
 def as_float32(number: Any) -> Any:
-    """Return the number; the exporter writes a cast to float32."""
+    """Return the number unchanged; its ONNX form casts it to float32."""
     return number
 
 
@@ -102,7 +102,7 @@ def register_numbers(registry: Any) -> None:
 
 
 def _sequence(target: torch._ops.OpOverload, theirs: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a form that computes constant sequences in PyTorch: rounding decides their length."""
+    """Return a form that computes constant sequences in PyTorch, because rounding decides their length."""
 
     def form(*numbers: Any, dtype: int = _NOT_SAID, **options: Any) -> Any:
         are_known = all(isinstance(number, (int, float)) for number in numbers)
@@ -116,7 +116,7 @@ def _sequence(target: torch._ops.OpOverload, theirs: Callable[..., Any]) -> Call
 
 
 def as_tensors(graph: fx.Graph) -> None:
-    """Convert real numbers from sizes to their consumer's data type, as a tensor or number."""
+    """Convert real numbers that are computed from sizes to the data type of the operator that reads them."""
     for node in list(graph.nodes):
         if not isinstance(node.target, torch._ops.OpOverload) or node.target in WRITTEN:
             continue
@@ -164,7 +164,7 @@ def _tensor(number: Any, dtype: int) -> Any:
 
 
 def _diagonal(self: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
-    """Select by indices: the exporter multiplies by a mask, and infinity times 0 is NaN. Source: `aten::diagonal`."""
+    """Select a diagonal by indices: the exporter multiplies by a mask, and infinity times 0 is NaN."""
     rank = len(self.shape)
     dim1, dim2 = dim1 % rank, dim2 % rank
     other_axes = [axis for axis in range(rank) if axis not in (dim1, dim2)]
@@ -238,7 +238,6 @@ def _lstm(
     bidirectional: bool,
     batch_first: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Run LSTM layers. Source: `aten::lstm.input`."""
     results = torch.lstm(
         input, list(hx), list(params), has_biases, num_layers, dropout, train, bidirectional, batch_first
     )
@@ -257,7 +256,6 @@ def _gru(
     bidirectional: bool,
     batch_first: bool,
 ) -> tuple[Tensor, Tensor]:
-    """Run GRU layers. Source: `aten::gru.input`."""
     results = torch.gru(input, hx, list(params), has_biases, num_layers, dropout, train, bidirectional, batch_first)
     return tuple(result.clone() for result in results)
 

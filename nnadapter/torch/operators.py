@@ -24,7 +24,7 @@ from nnadapter.torch.resident_tensors import SESSION_DTYPES
 from partition.graph import Reason, Unsupported
 
 _IDLE: Mapping[str, object] = MappingProxyType({"train": False, "training": False, "dropout": 0, "dropout_p": 0})
-"""Argument -> value that makes an operator deterministic."""
+"""Argument -> value with which an operator draws no random numbers."""
 _AVERAGES = frozenset((aten.avg_pool2d.default, aten.avg_pool3d.default))
 _SMOOTHED = (aten._upsample_bilinear2d_aa.default, aten._upsample_bicubic2d_aa.default)
 _STATISTICS = frozenset(getattr(aten, name) for name in ("mean", "var", "var_mean", "std", "std_mean"))
@@ -33,7 +33,7 @@ _OF_AUTOGRAD = frozenset((aten.lift.default, aten.lift_fresh.default))
 _BY_STRIDES = frozenset((aten.as_strided_scatter.default,))
 """Not decomposed, because PyTorch's decomposition mutates a tensor."""
 _OF_SIGNS = frozenset((aten.copysign.Tensor, aten.copysign.Scalar))
-"""Not decomposed, because PyTorch's decomposition declares a sign bit as a number."""
+"""Not decomposed, because PyTorch's decomposition declares a sign bit, which is a bool, as a number."""
 _BAGS = frozenset((aten.embedding_bag, aten._embedding_bag, aten._embedding_bag_forward_only))
 _APPROXIMATE: Mapping[Any, str] = MappingProxyType({
     aten.erfc.default: "1 - erf(x) loses all digits of erfc from 4 on",
@@ -43,9 +43,9 @@ _APPROXIMATE: Mapping[Any, str] = MappingProxyType({
     aten.logdet.default: "the logarithm of a determinant overflows with the determinant",
     aten.unique_consecutive.default: "unique_consecutive drops a first number that is the largest int32",
 })  # fmt: skip
-"""Operator without an exact ONNX form -> error of the exporter's."""
+"""Operator with an inexact ONNX form in the exporter -> the error of that form."""
 _FUNCTIONALIZED = (torch.ops.higher_order.auto_functionalized, torch.ops.higher_order.auto_functionalized_v2)
-"""Calls of custom operators on copies of the inputs that these mutate."""
+"""Operators that call a custom operator on copies of the inputs that it mutates."""
 _SCALING = frozenset(
     getattr(aten, name) for name in ("native_layer_norm", "layer_norm", "native_group_norm", "group_norm")
 )
@@ -90,7 +90,7 @@ def decomposition_table() -> Mapping[Any, Callable[..., Any]]:
 
 
 def _where_steady(operator: Any, decomposition: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a decomposition that skips random calls, whose numbers for a seed would change."""
+    """Return a decomposition that skips random calls, because it would change the numbers of a seed."""
     if not _is_seeded(operator):
         return decomposition
     return lambda *arguments, **named: (
@@ -152,7 +152,7 @@ def _is_seeded(operator: Any) -> bool:
 
 
 def _draws(operator: Any, arguments: Sequence[Any], named: Mapping[str, Any]) -> bool:
-    """Return True if the arguments make it random, as in training."""
+    """Return True if the arguments make the operator random, as in training."""
     for place, argument in enumerate(operator._schema.arguments):
         if argument.name in _IDLE:
             value = arguments[place] if place < len(arguments) else named.get(argument.name, argument.default_value)
@@ -208,7 +208,7 @@ def _has_empty_statistics(node: torch.fx.Node) -> bool:
 
 
 def _smooths_by_scale(node: torch.fx.Node) -> bool:
-    """Return True for antialiasing with scales, which the exporter drops."""
+    """Return True for antialiased resizing by scales, which the exporter drops."""
     if node.target not in _SMOOTHED:
         return False
     _, size, _, *scales = node.args

@@ -1,13 +1,13 @@
 """Regions as callables: sessions with weights as constants, and PyTorch as fallback.
 
-At inference, weights are constants of a session, so devices pack them once. A changed weight means a new session; after
-`_REPACKED` changes, it becomes an input. Other tensors, as of another module of the class, get their own session. After
-`_SETS` sets, weights are inputs, as in training.
+At inference, weights are constants of a session, so devices pack them once. If a weight changes, a new session replaces
+the old one; after `_REPACKED` changes, the weight becomes an input. Other weights, as of another module of the class,
+get their own session. After `_SETS` sets of weights, all weights are inputs, as in training.
 
 PyTorch counts changes in place (`_version`), but not by fused optimizers, batch normalization, `parameter.data` and
-`parameter.numpy()`. So a hook counts optimizer steps, and memory is compared, large tensors at some words only.
+`parameter.numpy()`. So a hook counts optimizer steps, and memory is compared, but only some words of large tensors.
 
-A region without a session is bisected. PyTorch runs the operators that remain, and runs that failed.
+If a region has no session, it is bisected. PyTorch runs the operators that remain, and repeats runs that failed.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _WHOLE_BUFFER = 2**16
 _WHOLE_PARAMETER = 2**14
 _WORD = 4
 _IN_ALL, _LEAST, _MOST = 2048, 4, 64
-"""Words compared of larger tensors: in total, least and most of each."""
+"""Words of larger tensors to compare: in total, and minimum and maximum per tensor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class Samples:
     sampled_words: bytes
 
     def hold(self) -> bool:
-        """Return True if unchanged; the tensors must be alive and not moved."""
+        """Return True if the words are unchanged; the tensors must be alive and at the same addresses."""
         return self.memory.take(self.word_positions).tobytes() == self.sampled_words
 
     def changed(self) -> list[int]:
@@ -462,7 +462,7 @@ class Program:
         )
 
     def _weight_finalizer(self, key: tuple[int, ...]) -> Callable[[Any], None]:
-        """Return a callback that drops a set of weights: ids can be reused."""
+        """Return a callback that drops a set of weights, because ids can be reused."""
         program = weakref.ref(self)
 
         def forget(_: Any) -> None:

@@ -70,7 +70,7 @@ class Region:
     inputs: tuple[fx.Node, ...]
     """Inputs in the original graph, in the order of placeholders."""
     outputs: tuple[fx.Node, ...]
-    """Results in the original graph that are read outside."""
+    """Results in the original graph that are read outside the region."""
     nodes: tuple[fx.Node, ...]
     working: tuple[fx.Node, ...]
 
@@ -188,7 +188,7 @@ def _call(graph: fx.Graph, region: Region, function: Callable[..., Any], replace
 
 
 def region_of(nodes: Sequence[fx.Node], work: Collection[fx.Node]) -> Region:
-    """Build a region from nodes; no path between them may leave them."""
+    """Build a region from a convex set of nodes."""
     inside = set(nodes)
     read = dict.fromkeys(
         input_node for node in nodes for input_node in node.all_input_nodes if input_node not in inside
@@ -273,7 +273,7 @@ class Failures:
 
 
 def failures_for(region: Region) -> Failures:
-    """Return as many divisions as isolate three failing operators."""
+    """Return enough divisions to isolate three failing operators."""
     return Failures(4 * max(len(region.working), 1).bit_length())
 
 
@@ -339,8 +339,9 @@ class Roles:
 def computed_results(graph_module: fx.GraphModule, kind: str, visible_count: int | None) -> frozenset[fx.Node]:
     """Return results that sessions may compute although they are views.
 
-    They are results after the first `visible_count`, saved for the backward graph, and gradients that reshape their
-    base.
+    These are results after the first `visible_count`, which are saved for the backward graph, and gradients that
+    reshape
+    their base.
     """
     results = [result for result in results_in(graph_module) if isinstance(result, fx.Node)]
     if kind == "backward":

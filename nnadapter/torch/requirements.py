@@ -35,7 +35,7 @@ def require_torch(feature: str) -> None:
 
 
 def other_torch(feature: str, error: ImportError) -> MissingExtraError:
-    """Return the error for a PyTorch release without an internal name."""
+    """Return the error for a PyTorch release that lacks an internal name."""
     lowest = ".".join(map(str, PACKAGES["torch"]))
     message = " ".join(str(error).split())
     return MissingExtraError(
@@ -61,7 +61,7 @@ _LOGS = {
     **dict.fromkeys(map(logging.getLogger, ("torch.onnx", "onnxscript", "onnx_ir")), logging.ERROR),
     **dict.fromkeys(map(logging.getLogger, ("torch._subclasses.fake_tensor", "torch.export")), logging.CRITICAL),
 }
-"""Logger -> lowest level shown; some log errors that are also raised."""
+"""Logger -> lowest level to show; CRITICAL if its errors are also raised."""
 
 
 @contextmanager

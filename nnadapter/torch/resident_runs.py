@@ -90,7 +90,7 @@ _Key = tuple[int, torch.dtype, tuple[int, ...], tuple[int, ...]]
 
 
 class Occurrence:
-    """Weak reference to a tensor that was an input or result; its cached copy lives no longer than this."""
+    """Weak reference to a tensor that was an input or result, which bounds the life of its cached copy."""
 
     __slots__ = ("__weakref__", "_key", "_memory", "was_fed")
 
@@ -124,7 +124,7 @@ class CopyCache:
     def fed(self, tensor: torch.Tensor, array: Array, owner: object | None) -> Copies | None:
         """Return cached copies of a tensor to feed in place of `array`, or None.
 
-        With an `owner`, missing ones are added and live as long as it.
+        With an `owner`, missing copies are added and live as long as the owner.
         """
         if tensor.is_neg():  # its memory holds the negated values
             return None
@@ -149,7 +149,7 @@ class CopyCache:
         return copies
 
     def note(self, tensor: torch.Tensor, copies: Copies, owner: object) -> None:
-        """Record that a tensor has these contents, or is about to have them."""
+        """Record `copies` as the present or immediately following contents of a tensor."""
         key = _key(tensor)
         entry = self._of(key, tensor)
         if entry is None:
@@ -318,7 +318,7 @@ class ResidentRunner:
         return values
 
     def _learn(self, feeds: Mapping[str, Any], transfers: Sequence[Transfer]) -> None:
-        """Exclude from trials the results that were copied to the device, and inputs with copies not on it."""
+        """Exclude results that had to be copied to the device, and inputs with cached copies that are not on it."""
         brought = {transfer.value for transfer in transfers if transfer.target == self._device}
         places = [place for place, name in enumerate(self._outputs) if name in brought]
         unused = {

@@ -17,7 +17,7 @@ Decomposition = Callable[..., Any]
 _OF_PYTORCH = get_decompositions(
     [aten.nll_loss_forward.default, aten.nll_loss2d_forward.default, aten.hardtanh_backward.default]
 )
-"""PyTorch's decompositions where its exporter is wrong: divisors of loss gradients, and gradients at bounds."""
+"""PyTorch's decompositions of operators its exporter gets wrong: divisors of loss gradients, gradients at bounds."""
 
 
 def _merged(*tables: Mapping[torch._ops.OpOverload, Decomposition]) -> dict[torch._ops.OpOverload, Decomposition]:
@@ -77,4 +77,4 @@ DECOMPOSITIONS: Mapping[torch._ops.OpOverload, Decomposition] = {
     aten._native_multi_head_attention.default: layers.multi_head_attention,
     aten._transformer_encoder_layer_fwd.default: layers.encoder_layer,
 }
-"""Operators without an ONNX form, or with a wrong one."""
+"""Decompositions of ATen operators that have no ONNX form, or a wrong one."""

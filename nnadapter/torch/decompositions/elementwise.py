@@ -1,6 +1,6 @@
-"""Decompositions of arithmetic: elementwise functions, rounding, float64 numbers, reductions, products.
+"""Decompositions of arithmetic: elementwise functions, rounding, float64 numbers, reductions, matrix products.
 
-ONNX attributes and the exporter round numbers to float32, so float64 has decompositions. ONNX has no extremes of bool.
+ONNX attributes and the exporter round numbers to float32, so float64 has decompositions. ONNX has no maxima of bool.
 """
 
 from __future__ import annotations
@@ -49,25 +49,25 @@ def _of_reals(decomposition: Decomposition) -> Decomposition:
 
 @_of_reals
 def _expm1(values: Tensor) -> Tensor:
-    """Return exp(x) - 1 without cancellation near 0. Source: aten::expm1."""
+    """Return exp(x) - 1 without cancellation near 0."""
     return torch.tanh(values / 2) * (torch.exp(values) + 1)
 
 
 @_of_reals
 def _log1p(values: Tensor) -> Tensor:
-    """Return log(1 + x), corrected for rounding. Source: aten::log1p."""
+    """Return log(1 + x), corrected for rounding."""
     above = values + 1
     corrected = torch.log(above) * (values / (above - 1))
     return torch.where((above == 1) | (values == math.inf), values, corrected)
 
 
 def _log_sigmoid(values: Tensor) -> Tensor:
-    """Return log(sigmoid(x)) without underflow. Source: aten::log_sigmoid."""
+    """Return log(sigmoid(x)) without underflow."""
     return torch.where(values < 0, values, torch.zeros_like(values)) - torch.log1p(torch.exp(-values.abs()))
 
 
 def _logaddexp(first: Tensor, second: Tensor) -> Any:
-    """Return log(exp(a) + exp(b)) without overflow. Source: aten::logaddexp."""
+    """Return log(exp(a) + exp(b)) without overflow."""
     if first.is_complex() or not first.is_floating_point():
         return NotImplemented
     larger, difference = _ordered(first, second)
@@ -75,7 +75,7 @@ def _logaddexp(first: Tensor, second: Tensor) -> Any:
 
 
 def _logaddexp2(first: Tensor, second: Tensor) -> Any:
-    """Return log2(2**a + 2**b) without overflow. Source: aten::logaddexp2."""
+    """Return log2(2**a + 2**b) without overflow."""
     if not first.is_floating_point():
         return NotImplemented
     larger, difference = _ordered(first, second)
@@ -95,7 +95,7 @@ def _is_negative(values: Tensor) -> Tensor:
 
 @in_float32
 def _atan2(ordinate: Tensor, abscissa: Tensor) -> Any:
-    """Return the angle, also on axes and at infinity. Source: aten::atan2."""
+    """Return the angle, also on axes and at infinity."""
     if not ordinate.is_floating_point() or not abscissa.is_floating_point():
         return NotImplemented
     height, width = ordinate.abs(), abscissa.abs()
@@ -107,7 +107,7 @@ def _atan2(ordinate: Tensor, abscissa: Tensor) -> Any:
 
 
 def _angle(values: Tensor) -> Any:
-    """Return pi for negative numbers, otherwise 0 or NaN. Source: aten::angle."""
+    """Return pi for negative numbers, otherwise 0 or NaN."""
     if values.is_complex() or not values.is_floating_point():
         return NotImplemented
     angle = torch.where(values < 0, torch.full((), math.pi, dtype=values.dtype), torch.zeros_like(values))
@@ -115,7 +115,7 @@ def _angle(values: Tensor) -> Any:
 
 
 def _logit(values: Tensor, eps: float | None = None) -> Any:
-    """Return log(x / (1 - x)), clamped to eps. Source: aten::logit."""
+    """Return log(x / (1 - x)), with x clamped by eps."""
     if eps is None or not values.is_floating_point():
         return NotImplemented
     low, high = (torch.full((), number, dtype=values.dtype) for number in (eps, 1 - eps))
@@ -124,7 +124,7 @@ def _logit(values: Tensor, eps: float | None = None) -> Any:
 
 
 def _of_float64(decomposition: Decomposition) -> Decomposition:
-    """Return a decomposition for float64 only, which the exporter would round to float32."""
+    """Return a decomposition only for float64, because the exporter would round its values to float32."""
     return lambda values: decomposition(values) if values.dtype is torch.float64 else NotImplemented
 
 
@@ -209,7 +209,7 @@ def _divided_with_residual(dividend: Any, divisor: Any) -> tuple[Tensor, Tensor,
 
 
 def round_decimals(values: Tensor, *, decimals: int = 0) -> Any:
-    """Round to tens, hundreds and so on, by an exact power of ten. Source: aten::round.decimals."""
+    """Round to tens, hundreds etc. (negative `decimals`) by an exact power of ten. Source: aten::round.decimals."""
     if decimals >= 0 or not values.is_floating_point():
         return NotImplemented
     power = 10.0**-decimals
@@ -292,7 +292,7 @@ def as_one_element(operator: torch._ops.OpOverload) -> Decomposition:
 
 
 def of_first_match(*decompositions: Decomposition) -> Decomposition:
-    """Return a decomposition that tries these in order."""
+    """Return a decomposition that tries `decompositions` in order."""
 
     def decomposed(*arguments: Any, **named: Any) -> Any:
         for decomposition in decompositions:
@@ -327,7 +327,7 @@ def _truth_of_nothing(is_all: bool, values: Tensor, dim: Any = None, keepdim: bo
 def _vector_norm(
     values: Tensor, order: float = 2, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
 ) -> Any:
-    """Compute norms at least in float32, with axes listed. Source: aten::linalg_vector_norm."""
+    """Compute norms of 16-bit floats in float32, and norms without `dim` over all axes."""
     operator = aten.linalg_vector_norm.default
     if values.is_complex():
         return NotImplemented
@@ -377,7 +377,7 @@ def _statistics(
 
 
 def _running_product(values: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Any:
-    """Return running products in log2(length) steps. Source: aten::cumprod."""
+    """Return running products in log2(length) steps."""
     if dtype is None:
         dtype = values.dtype if values.is_floating_point() or values.is_complex() else torch.int64
     if dtype.is_complex:
@@ -452,11 +452,11 @@ OF_EXTREMES = {
     },
     **{operator: _over_axes(operator) for operator in (aten.amax.default, aten.amin.default)},
 }  # fmt: skip
-"""Extremes and sorts of bool, or without axes."""
+"""Decompositions of maxima, minima and sorts, for bool or without axes."""
 
 
 def _without_sum(product: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., Any]:
-    """Return a decomposition for beta 0 without the added tensor: PyTorch does not read it, even if it is NaN."""
+    """Return a decomposition of `beta * added + product` that ignores `added` if beta is 0, even if it is NaN."""
 
     def decomposition(added: Tensor, first: Tensor, second: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Any:
         if beta != 0:

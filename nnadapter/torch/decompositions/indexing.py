@@ -30,7 +30,7 @@ OF_INDICES = {
         aten.index.Tensor, aten._unsafe_index.Tensor, aten.index_put.default, aten._unsafe_index_put.default,
     )
 }  # fmt: skip
-"""Indexing by other types than int64, which ONNX lacks."""
+"""Decompositions of indexing by types other than int64, which ONNX does not support."""
 
 
 def diagonal_scatter(values: Tensor, diagonal: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
@@ -52,7 +52,7 @@ def diagonal_scatter(values: Tensor, diagonal: Tensor, offset: int = 0, dim1: in
 
 
 def _scatter(operator: torch._ops.OpOverload) -> Callable[..., Any]:
-    """Decompose a scatter for rank 0, indices of other types than int64, and sources larger than the indices."""
+    """Return a decomposition of scatters with rank 0, indices other than int64, or sources larger than the indices."""
 
     def decomposition(values: Tensor, dim: int, index: Tensor, source: Tensor, *arguments: Any, **named: Any) -> Any:
         if not (values.dim() and index.dim() and source.dim()):
@@ -72,7 +72,7 @@ def _scatter(operator: torch._ops.OpOverload) -> Callable[..., Any]:
 def _scatter_reduce(
     values: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *, include_self: bool = True
 ) -> Any:
-    """Scatter means, and extremes that exclude previous values. Source: aten::scatter_reduce."""
+    """Decompose scatters that compute means, or extremes without the previous values."""
     operator = aten.scatter_reduce.two
     result = _scatter(operator)(values, dim, index, source, reduce, include_self=include_self)
     if result is not NotImplemented:
@@ -102,7 +102,7 @@ OF_SCATTERING: Mapping[torch._ops.OpOverload, Callable[..., Any]] = {
     aten.scatter_add.default: _scatter(aten.scatter_add.default),
     aten.scatter_reduce.two: _scatter_reduce,
 }
-"""Scatters that the exporter writes wrongly."""
+"""Decompositions of scatters that the exporter gets wrong."""
 
 
 def _long(indices: Tensor | None) -> Tensor | None:
@@ -152,4 +152,4 @@ def is_whole(scale: float) -> bool:
 NEAREST = {
     operator: partial(_nearest, decomposition) for operator, decomposition in get_decompositions(_NEAREST).items()
 }
-"""Source: `aten::upsample_nearest1d`, `2d` and `3d`."""
+"""Decompositions of nearest-neighbor resizing: `aten::upsample_nearest1d`, `2d` and `3d`."""

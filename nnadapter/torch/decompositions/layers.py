@@ -186,9 +186,9 @@ def average_pool_backward(
 
 
 def _windows(result: int, size: int, move: Sequence[int], counting: tuple[bool, bool], like: Tensor) -> Tensor:
-    """Return averages as a matrix [result, size].
+    """Return a matrix [result, size] that averages windows along an axis.
 
-    `move` is (kernel, stride, padding), `counting` (pads count, no division).
+    `move` is (kernel, stride, padding), `counting` is (counts padding, only sums).
     """
     kernel, stride, padding = move
     starts = (torch.arange(result, device=like.device) * stride - padding).unsqueeze(1)
@@ -264,7 +264,7 @@ def batch_norm(
     momentum: float,
     eps: float,
 ) -> Any:
-    """Return result and empty statistics; training mutates statistics, so PyTorch decomposes it.
+    """Normalize by running statistics, and return empty batch statistics; PyTorch decomposes training.
 
     Source: aten::native_batch_norm.
     """
@@ -334,7 +334,7 @@ def _chosen(values: Tensor, p: float) -> Tensor:
 
 
 _DROPOUT, _TRAIN = 2, 3
-"""Argument positions after sequences, states and weights."""
+"""Positions in the `options` of `lstm`."""
 
 
 def lstm(sequences: Tensor, states: Sequence[Tensor], weights: Sequence[Tensor], *options: Any) -> Any:
@@ -382,7 +382,7 @@ def attention_of_any_mask(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Any:
-    """Support any rank, bool masks and fully masked rows, unlike the exporter.
+    """Attend with any rank, bool masks and fully masked rows, which the exporter does not support.
 
     Source: aten::scaled_dot_product_attention.
     """
@@ -444,7 +444,7 @@ def _scores(query: Tensor, key: Tensor, is_causal: bool, mask: Tensor | None, sc
 
 
 _OF_ROWS, _OF_KEYS = 0, 1
-"""Masks [L, S] and [N, S]; others are [N, H, L, S]."""
+"""Mask types of masks [L, S] and [N, S]; masks of another type are [N, H, L, S]."""
 
 
 def multi_head_attention(
