@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from typing import Any
 
@@ -31,6 +32,7 @@ _PROMISING = 3
 _BISECTIONS = 7
 _MOVES = 8
 """Units to try in each direction near the solution."""
+_SHARES_OF_NOISE = (0.9, 0.8, 0.7, 0.5, 0.25)
 _SHARE_FOR_UNITS = 0.5
 """Part of the time limit for single units."""
 _GUESSED_GAINS = {Precision.W8A8: 2.0, Precision.W8A16: 1.25}
@@ -113,6 +115,8 @@ class Search:
     trials: int = 0
     measured: dict[Configuration, Measured] = field(default_factory=dict)
     began: float = field(default_factory=time.perf_counter)
+    _times: tuple[Mapping[int, Measured], Mapping[int, Mapping[str, float]]] = field(default=({}, {}), init=False)
+    """Alternative -> its measurements for all units, and -> time that it saves per kind of product."""
 
     @cached_property
     def on_host(self) -> Configuration:
@@ -188,14 +192,13 @@ class Search:
             uniform = self._measure_uniform()
             promising = self._promising(uniform)
             if promising:
-                saved = self._saved_by_kind(uniform, promising)
-                found.choices = self._choices(uniform, saved, {})
+                self._times = uniform, self._saved_by_kind(uniform, promising)
+                found.choices = self._choices({})
                 solved = _fastest(found.choices)
                 if solved is not None and self._try(solved):
                     found.bound = solved.bound
                 else:
-                    found.damage_alone = self._damage_alone(promising)
-                    found.choices = self._choices(uniform, saved, found.damage_alone)
+                    found.choices = self._with_damage(found)
                     found.bound = self._bisect(found.choices)
                     self._move(found.choices, found.damage_in_place)
         except _OutOfLimitError as limit:
@@ -227,6 +230,23 @@ class Search:
     def has_evaluations(self, reserved: int) -> bool:
         limit = self.max_evaluations
         return limit is None or self.evaluations < (limit - reserved if limit > 2 * reserved else limit)
+
+    def quieter(self, rejected: Configuration, found: Found) -> Iterator[tuple[Measured, float]]:
+        """Yield solutions with ever less noise than `rejected`, and their lower bounds, until a limit is reached."""
+        if found.choices is None:
+            return
+        with suppress(_OutOfLimitError, KeyboardInterrupt):
+            choices = found.choices = found.choices if found.damage_alone else self._with_damage(found)
+            noise = choices.total_damage(np.array(rejected))
+            for share in _SHARES_OF_NOISE:
+                solved = choose_within_budget(choices, noise * share)
+                if solved is not None:
+                    yield self.measure(tuple(solved.choice.tolist()), "proposed: less noise"), solved.bound
+
+    def _with_damage(self, found: Found) -> Choices:
+        """Measure the damage of single units; return the additive model with it."""
+        found.damage_alone = self._damage_alone([*self._times[1]])
+        return self._choices(found.damage_alone)
 
     def _check_limits(self) -> None:
         if not self.has_evaluations(_FOR_HELD_OUT):
@@ -338,14 +358,9 @@ class Search:
             return math.inf
         return noise_share(outputs, [self.reference[at] for at in positions])
 
-    def _choices(
-        self,
-        uniform: Mapping[int, Measured],
-        saved: Mapping[int, Mapping[str, float]],
-        alone: Mapping[tuple[int, int], float],
-    ) -> Choices:
+    def _choices(self, alone: Mapping[tuple[int, int], float]) -> Choices:
         """Return the additive model: times divided among units by work."""
-        workshop, able = self.workshop, self.workshop.able
+        workshop, able, (uniform, saved) = self.workshop, self.workshop.able, self._times
         units, work = len(workshop.units), self._work()
         kinds = np.array([unit.kind for unit in workshop.units])
         seconds = np.full((units, len(workshop.alternatives)), np.inf)

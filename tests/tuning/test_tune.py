@@ -130,6 +130,23 @@ def test_metric_gets_the_outputs_and_items_of_the_same_samples(data):
     assert report.evaluations <= len(seen)
 
 
+def test_solution_that_held_out_samples_reject_is_replaced_by_one_near_it(data):
+    expected = host_outputs(network(), data)
+    pairs = [(feed, number) for number, feed in enumerate(data)]
+
+    def metric(outputs, items):
+        numbers = [number for _, number in items]
+        distances = np.linalg.norm(np.concatenate([arrays[0] for arrays in outputs]) - expected[numbers], axis=1)
+        return -distances * np.where(np.array(numbers) % 5 == 4, 4, 1)
+
+    report = nna.tune(network(), NPU, pairs, metric, max_drop=0.01, rules=NOT_ON_THE_CPU)
+    with report.session() as session:
+        scores = metric([session.run(None, feed) for feed in data], pairs)
+    assert -np.mean(scores) <= 0.01
+    assert report.gap <= 0.05
+    assert any(unit.is_quantized for unit in report.units)
+
+
 def test_relative_budget_is_a_share_of_the_baseline(data):
     report = nna.tune(network(), NPU, data, lambda outputs, items: 200.0, max_drop="0.5%")
     assert report.drop == 0
