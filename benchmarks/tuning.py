@@ -1,5 +1,7 @@
 """Tuning of random networks on fake_npu's simulated clock: time, distance to the lower bound, and cost of the search.
 
+No node may run on the CPU, because its real time cannot be compared with simulated time.
+
 The gap is that of the additive model: the predicted time of the chosen configuration over the lower bound at the same
 noise, in percent. Times are simulated, so they are the same on every machine; those of the search are real.
 """
@@ -14,6 +16,7 @@ from benchmarks.harness import Results
 from benchmarks.models.generated_networks import generated_networks
 from nnadapter.candidates.random_feeds import random_feed
 
+_NOT_ON_THE_CPU = nna.Rules(bans=(nna.Ban(device="cpu", name="*"),))
 _NPU = ("fake_npu", {"clock": "simulated", "peak_gflops": 20.0, "bandwidth_gbs": 500.0, "launch_us": 1.0})
 
 
@@ -32,7 +35,7 @@ def run(options: argparse.Namespace, results: Results) -> None:
         model = make()
         data = [random_feed(model, seed=seed) for seed in range(options.samples)]
         try:
-            report = nna.tune(model, [_NPU], data, max_drop=options.sqnr)
+            report = nna.tune(model, [_NPU], data, max_drop=options.sqnr, rules=_NOT_ON_THE_CPU)
         except nna.errors.NNAdapterError as error:
             results.note(f"{name}: {error}")
             continue
