@@ -84,7 +84,7 @@ class Backend(base.Backend):
         """Open a session and return it as a `PreparedModel`. Raises NNAdapterError as `InferenceSession` does.
 
         Args:
-            model: the model.
+            model: an ONNX model.
             device: `"CPU"`, or comma-separated device names.
             devices: as in `InferenceSession`; replaces `device`.
             options: as in `InferenceSession`; the default suppresses fallback warnings.
@@ -112,9 +112,9 @@ class Backend(base.Backend):
         """Run one node and return its outputs. Raises InvalidInputError if `inputs` or `outputs_info` do not match.
 
         Args:
-            node: the node.
-            inputs: values in the order of present inputs, or by name: arrays, anything numpy converts, or lists of
-                arrays.
+            node: an ONNX node.
+            inputs: values by name, or in the order of present inputs. A value is a list of arrays, or converted to an
+                array.
             device: as in `prepare`.
             outputs_info: data type and shape of every output, if known.
             **kwargs: `opset_version` of the ONNX domain (default: the newest), and arguments of `prepare`.

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 RIGHT, WRONG = 1e-3, 0.2
-"""Share of checks beyond tolerance of a correct step, and of a drifting step."""
+"""Assumed rates of checks beyond tolerance: of a correct step, and of a drifting step."""
 BETWEEN_FALSE_ALARMS = 1e6
 """Minimum mean number of checks between false alarms."""
 _BEYOND, _WITHIN = log(WRONG / RIGHT), log((1 - WRONG) / (1 - RIGHT))
@@ -85,7 +85,7 @@ class StepCheck:
 
 
 def check_step(bound: BoundStep, values: Sequence[Any], allowed: tolerances.ValueTolerances) -> StepCheck:
-    """Compare a step's results with the CPU's; `values` are by slot. Raises NNAdapterError."""
+    """Compare a step's results with the CPU's. `values` are indexed by slot. Raises NNAdapterError."""
     expected = _expected(bound, values)
     return _compared(bound, [on_host(values[slot]) for slot in bound.outputs], expected, allowed)
 
@@ -127,7 +127,7 @@ def _compared(
 _MOST_STEPS = 1024
 _MOST_NOTES = 16
 _MARGIN = 2.0
-"""Allowed growth of a deviation that was accepted earlier."""
+"""Factor by which a deviation that was accepted earlier may grow."""
 
 
 class _StepHistory:
@@ -225,7 +225,6 @@ class SessionChecks:
         return self._withdraw_device(step, check.largest, past.drift.checks)
 
     def _compared(self, step: PlannedStep) -> StepCheck | None:
-        """Compare a step; if that is impossible, add a note and return None."""
         past, bound, values, partitioning = self._past_of(step), step.bound, step.values, step.partitioning
         if partitioning not in self._quantized:
             self._quantized[partitioning] = tolerances.quantized_values(partitioning.plan.graph)
@@ -369,7 +368,10 @@ class PlannedStep:
         return None
 
     def keep(self, located: ErrorLocation) -> ErrorLocation:
-        """Write a reproducer, store the result or ban its nodes, and return it with the reproducer's folder."""
+        """Save a reproducer, and return `located` with the reproducer's folder.
+
+        Also ban the wrong nodes or, if that is impossible, cache the result.
+        """
         device, model = self.device, self.model
         if device.cache is None or model is None:
             return located
@@ -380,7 +382,6 @@ class PlannedStep:
         return shown
 
     def _ban(self, located: ErrorLocation) -> bool:
-        """Ban the atoms of wrong nodes on the device; return True if all are banned."""
         device, partitioning, off = self.device, self.partitioning, located.deviation
         if device.bans is None or off is None:
             return False
@@ -395,7 +396,7 @@ class PlannedStep:
         return all(ban is not None for ban in bans)
 
     def withdraw_nodes(self, nodes: Sequence[str], reason: str) -> None:
-        """Withdraw nodes (all if empty) from the step's device for the rest of the session."""
+        """Withdraw `nodes`, or all nodes if it is empty, from the step's device for the rest of the session."""
         refused = Unsupported(Reason.WRONG_RESULT, reason)
         self.source.withdraw_nodes(self.bound.step.device, dict.fromkeys(nodes or [ALL], refused))
 
@@ -415,7 +416,7 @@ def _enclosing(name: str) -> Sequence[str]:
 
 
 def _written(located: ErrorLocation, nodes: Sequence[str]) -> Mapping[str, Any]:
-    """Return the result as JSON data, with node indices, because other models use other names."""
+    """Return a located error as JSON data, with node indices, since node names differ between models."""
     return {
         "blame": located.blame.value,
         "nodes": [position for position, name in enumerate(nodes) if name in located.nodes],

@@ -21,7 +21,7 @@ class Distance:
     """
 
     cosine: float
-    """a * r, summed, over |a| |r|; 0 if only one norm is 0."""
+    """Sum of a * r, divided by |a| |r|; 0 if only one norm is 0."""
     sqnr_db: float
     """Signal-to-quantization-noise ratio, 20 log10(|r| / |a - r|)."""
     euclidean: float
@@ -35,7 +35,7 @@ INFINITE = Distance(*_INFINITE)
 
 
 def distance(actual: Array | Sequence[Array], reference: Array | Sequence[Array]) -> Distance:
-    """Return the distance of arrays taken as one vector, in float64. Raises ValueError for unequal shapes."""
+    """Return the distance of arrays, concatenated to one float64 vector. Raises ValueError for unequal shapes."""
     a, r = _vector(actual), _vector(reference)
     if [np.shape(array) for array in a] != [np.shape(array) for array in r]:
         raise ValueError(f"shapes differ: {[*map(np.shape, a)]} and {[*map(np.shape, r)]}")
@@ -78,7 +78,6 @@ def _of_rows(actual: Array, reference: Array) -> list[Distance]:
 
 
 def _norm(rows: Array) -> Array:
-    """Return the Euclidean norm of each row, scaled against overflow and underflow."""
     scale = np.max(np.abs(rows), axis=1, initial=0.0)
     scaled = np.where(scale[:, None] > 0, rows / scale[:, None], 0.0)
     return np.asarray(np.where(np.isinf(scale), inf, scale * np.sqrt(np.sum(scaled * scaled, axis=1))))

@@ -1,4 +1,4 @@
-"""Distances of layers from a reference, alone and accumulated."""
+"""Distances of layers from a reference, for each layer alone and accumulated from the model's start."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class LayerDistance:
     devices: tuple[str, ...]
     values: tuple[str, ...]
     alone: Distance | None
-    """Distance for the reference's inputs; None if it could not run separately."""
+    """Distance for the reference's inputs; None if the layer could not run separately."""
     accumulated: Distance | None
     """Distance for inputs that the device computed."""
 
@@ -35,7 +35,7 @@ class LayerDistance:
 
 
 def worst_first(layers: Iterable[LayerDistance]) -> tuple[LayerDistance, ...]:
-    """Sort layers by SQNR alone, or accumulated if unknown."""
+    """Sort layers by SQNR, the lowest first: the SQNR of the layer alone or, if unknown, accumulated."""
     return tuple(sorted(layers, key=lambda row: ((row.alone or row.accumulated or INFINITE).sqnr_db, row.position)))
 
 
@@ -43,14 +43,14 @@ FIGURES = ("SQNR dB", "cosine", "Euclidean", "relative")
 
 
 def figures(off: Distance | None) -> tuple[str, ...]:
-    """Return the text of each of `FIGURES`."""
+    """Return the distances as texts, in the order of `FIGURES`."""
     if off is None:
         return ("-",) * len(FIGURES)
     return f"{off.sqnr_db:.1f}", f"{off.cosine:.6f}", f"{off.euclidean:.3g}", f"{off.relative:.3g}"
 
 
 def layer_lines(layers: Sequence[LayerDistance], most: int) -> Iterator[str]:
-    """Yield a table with at most `most` layers."""
+    """Yield a table of at most `most` layers."""
     rows: list[tuple[str, ...]] = [("#", *FIGURES, *FIGURES, "layer")]
     rows += [(f"{row.position}", *figures(row.alone), *figures(row.accumulated), str(row)) for row in layers[:most]]
     if layers:
@@ -63,7 +63,7 @@ def layer_lines(layers: Sequence[LayerDistance], most: int) -> Iterator[str]:
 
 
 class LayerMeasurement:
-    """Distances of the layers that a search runs."""
+    """Collector of layer distances during a search."""
 
     def __init__(self, search: Search) -> None:
         self._search = search
@@ -71,7 +71,7 @@ class LayerMeasurement:
         self.layers: list[LayerDistance] = []
 
     def add(self, piece: Piece) -> None:
-        """Measure the atoms of `piece`, alone and on the device's own values."""
+        """Measure the atoms of `piece` on inputs from the CPU, and on values that the devices computed."""
         cutting, trials = self._search.cutting, self._search.trials
         atoms = [atom for atom in cutting.accelerated if piece.first <= atom < piece.last]
         if not any(atom >= piece.first for atom in cutting.accelerated):
@@ -100,7 +100,7 @@ class LayerMeasurement:
 
 
 def distance_of_values(got: Sequence[Any], expected: Sequence[Any]) -> Distance | None:
-    """Return the distance of arrays and sequences as one vector; None without numbers."""
+    """Return the distance of arrays and sequences as one vector; None if there are no numbers."""
     reference = _numbers(expected)
     try:
         return distance(_numbers(got), reference) if reference else None

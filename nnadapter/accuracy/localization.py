@@ -57,7 +57,7 @@ class Excerpt:
     model: onnx.ModelProto
     inputs: tuple[str, ...]
     outputs: Mapping[str, str]
-    """Value of the full model -> its name here."""
+    """Name in the full model -> name in the excerpt."""
     devices: Mapping[str, str]
     """Node -> its device in the full model; nodes on hosts are omitted."""
 
@@ -90,20 +90,20 @@ class Cutting:
         return tuple(self.graph.nodes[index] for index in self._positions(atoms))
 
     def visible(self, atom: int) -> tuple[str, ...]:
-        """Return the outputs of the atom that other atoms or the caller read."""
+        """Return the atom's outputs that are outputs of the model or inputs of other atoms."""
         return self._visible_outputs([atom])
 
     def size(self, atom: int) -> int:
         return sum(self.graph.value(name).nbytes or 0 for name in self.visible(atom))
 
     def live(self, border: int) -> frozenset[str]:
-        """Return the values available before the atom at `border` that are used later."""
+        """Return the values available before the atom at `border` that later atoms or outputs need."""
         later_nodes = self.nodes(range(border, len(self.devices)))
         needed = {*self.graph.outputs, *(name for node in later_nodes for name in node.reads)}
         return frozenset(needed & {*self.graph.inputs, *self._produced_values(range(border))})
 
     def dequantized(self, name: str, value: Any) -> Any:
-        """Return the real numbers of a tensor with constant scalar scale and zero point."""
+        """Return the real numbers of a quantized tensor; unchanged without constant scalar quantization parameters."""
         nodes, producer = self.graph.nodes, self.graph.producer.get(name)
         sources = [nodes[producer]] if producer is not None and nodes[producer].op_type == "QuantizeLinear" else []
         readers = (nodes[at] for at in self.graph.consumers.get(name, ()))
@@ -118,7 +118,7 @@ class Cutting:
     def between(self, atoms: Sequence[int], values: Values, *, all_visible: bool = False) -> Excerpt:
         """Return consecutive atoms as an excerpt; `values` define input types.
 
-        `all_visible` makes values between the atoms outputs too, so a device cannot fuse the atoms.
+        With `all_visible`, all visible values of the atoms become outputs, so that a device cannot fuse the atoms.
         """
         outputs = self._visible_outputs(atoms)
         if all_visible:
@@ -204,7 +204,6 @@ def _device_of(name: str, homes: Mapping[str, str]) -> str:
 
 
 def _parted(graph: Graph, device_of: Sequence[str]) -> Graph:
-    """Split atoms with nodes on several devices into single nodes."""
     single_device_atoms = [atom for atom in graph.atoms if len({device_of[node] for node in atom}) == 1]
     try:
         return replace(graph, atoms=joined(len(graph.nodes), single_device_atoms))
@@ -218,7 +217,9 @@ def _value(name: str, array: np.ndarray[Any, Any]) -> Value:
 
 
 def pieces(cutting: Cutting, most_bytes: int) -> Iterator[tuple[int, int]]:
-    """Yield first and end index of consecutive atoms with at most `most_bytes` of visible outputs."""
+    """Yield first and end index of consecutive atoms, with at most `most_bytes` of visible outputs if there are
+    several.
+    """
     first, piece_bytes = 0, 0
     for atom in range(len(cutting.devices)):
         size = cutting.size(atom)
@@ -309,7 +310,7 @@ class HostValues:
 
 
 def _bare(device: SessionDevice) -> SessionDevice:
-    """Return the device without cache and bans, so trials have no side effects."""
+    """Return the device without cache and bans."""
     return replace(
         device, context=device.context if device.cache is None else device.cache.inner, cache=None, bans=None
     )
@@ -332,7 +333,7 @@ def _parts(name: str, nodes: Set[str]) -> Set[str]:
 
 _PIECE_BYTES = 1 << 28
 _MOST_HALVES = 32
-"""Maximum number of runs that separate wrong atoms from spoiled ones."""
+"""Maximum number of groups in `Search._run_halved`."""
 
 
 def first_true(low: int, high: int, test: Callable[[int], bool]) -> int:
@@ -358,7 +359,7 @@ class Stretch:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Piece:
-    """Values of consecutive atoms on the CPU, and outputs of atoms that their device ran on them."""
+    """Consecutive atoms: their values on the CPU, and each atom's outputs on its device for inputs from the CPU."""
 
     first: int
     last: int
@@ -407,7 +408,7 @@ class Search:
         return stretches.get(number) or self.stretch(0, atoms[number] + 1)
 
     def shortest_deviating_stretch(self, stretch: Stretch) -> Stretch:
-        """Return the shortest deviating stretch found that ends where `stretch` does."""
+        """Return the shortest deviating stretch that a bisection finds with the same end as `stretch`."""
         atoms = [atom for atom in self.cutting.accelerated if atom < stretch.end]
         stretches: dict[int, Stretch] = {}
 
@@ -430,7 +431,7 @@ class Search:
     def _side_by_side(self, atoms: Sequence[int], values: Values) -> Iterator[tuple[int, Values]]:
         """Run unconnected atoms in one model, and yield each with the outputs.
 
-        Atoms that ran on another device are retried in halves, and left out if they did so even alone.
+        Atoms that ran on another device are retried in halves. An atom that does so even by itself is omitted.
         """
         excerpt = self.cutting.side_by_side(atoms, values)
         outcome = self.trials.run(excerpt, values)
@@ -447,7 +448,7 @@ class Search:
                     yield from self._side_by_side(part, values)
 
     def _run_halved(self, atoms: Sequence[int], values: Values) -> Mapping[int, Values]:
-        """Run wrong atoms again, in halves, because one of them may spoil the others in the same model.
+        """Run wrong atoms again, in halves, because a wrong atom may change the results of others in the same model.
 
         Halves with several wrong atoms are halved again, the largest first.
         """
@@ -554,7 +555,7 @@ class ErrorLocation:
     deviation: Deviation | None = None
     stretches: tuple[Stretch, ...] = ()
     reproducer: str = ""
-    """Folder of a saved reproducer; empty if none was saved."""
+    """Folder of a saved reproducer, or empty."""
 
 
 def locate(
@@ -607,7 +608,7 @@ def _located(blame: ErrorCause, cutting: Cutting, stretches: Sequence[Stretch]) 
 
 
 def _at(model: onnx.ModelProto, inputs: Mapping[str, Any]) -> onnx.ModelProto:
-    """Return the model with fixed input shapes and no other shapes."""
+    """Return the model with the shapes of `inputs`, without shapes of intermediate values and outputs."""
     sized = type(model)()
     sized.CopyFrom(model)
     del sized.graph.value_info[:]

@@ -36,8 +36,8 @@ class Deviation:
 
     value: str
     tolerances: float = 0.0
-    """Largest difference as a multiple of the tolerance; infinite if shapes or types differ, or one side is infinite or
-    NaN.
+    """Largest difference as a multiple of the tolerance; infinite for unequal shapes or types, or if one side is
+    infinite or NaN.
     """
     largest_absolute: float = 0.0
     largest_relative: float = 0.0
@@ -60,7 +60,7 @@ def largest(deviations: Collection[Deviation]) -> Deviation:
 
 
 def deviation(value: str, got: Any, expected: Any, tolerance: Tolerance) -> Deviation:
-    """Compare two arrays, sequences or maps, or None for empty optionals; `value` is their name. NaN equals NaN."""
+    """Compare two arrays, sequences or maps; None is an empty optional. `value` names the value. NaN equals NaN."""
     if isinstance(got, Mapping) and isinstance(expected, Mapping) and got.keys() == expected.keys():
         got, expected = [got[key] for key in expected], list(expected.values())
     if isinstance(got, list) and isinstance(expected, list) and len(got) == len(expected):
@@ -161,7 +161,7 @@ BANDS: Mapping[DataType, Band] = MappingProxyType(
         DataType.FLOAT8E5M2: Band(2.0**-1, 0.5, 0.2),
     }
 )
-"""Tolerances by data type. `noise` is eight units in the last place, two to four for narrow types."""
+"""Tolerances by data type. `noise` is 2 to 16 units in the last place."""
 _NAMES = frozenset(dtype.value for dtype in DataType)
 
 
@@ -206,7 +206,7 @@ class ValueTolerances(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ByPrecision:
-    """Tolerances that follow from the precision of a device."""
+    """Tolerances by the precision of a device."""
 
     precision: DataType
     dtypes: Mapping[str, str]

@@ -96,7 +96,7 @@ def with_atoms(
 
 
 def with_per_node_conversions(specialized: Specialized, conversion: Conversion) -> Conversion:
-    """Return `conversion` with a lazy addition: each node of a multi-node atom, converted by itself."""
+    """Return `conversion` with lazy conversions of the single nodes of multi-node atoms."""
     is_trivial = not conversion.groups and len(specialized.graph.atoms) == len(specialized.nodes)
     return (
         conversion
@@ -116,7 +116,7 @@ def _per_node_conversions(specialized: Specialized, groups: Sequence[tuple[int, 
 
 
 def commonly_fused_groups(conversion: Conversion) -> tuple[tuple[int, ...], ...]:
-    """Return the groups of nodes that drivers most often fuse, such as products with their activation."""
+    """Return the groups of nodes that drivers most often fuse, such as a convolution and its activation."""
     fused = run_passes(conversion.model, (*FUSIONS, *_INTO_PRODUCTS))
     return tuple(group for group in _groups(conversion, fused) if len(group) > 1)
 
@@ -136,7 +136,7 @@ def _with_visible_outputs(conversion: Conversion, visible_values: Collection[str
 
 
 def _groups(conversion: Conversion, fused: Model) -> list[tuple[int, ...]]:
-    """Return the nodes that each operation of `fused` replaces; operations for shape-derived tables replace none."""
+    """Return the nodes that each operation of `fused` replaces; none for operations that only compute sizes."""
     operations = conversion.model.operations
     node_of = {
         operations[index].origins[0]: node for node, indices in enumerate(conversion.operations) for index in indices
@@ -196,7 +196,7 @@ def _conversion(
 
 
 Answers = Sequence[Sequence[Verdict]]
-"""Verdicts on every atom, per accelerator in order of preference."""
+"""Verdict of every accelerator, the most preferred first, on every atom."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,7 +206,7 @@ class Offer:
     nodes: tuple[str, ...]
     inside: frozenset[str]
     refusal_count: int | None
-    """Devices that refused it before one accepted; None if all refused."""
+    """Number of devices that refused it before one accepted it; None if all refused it."""
 
 
 def atoms_to_split(graph: Graph, answers: Answers) -> Iterator[Offer]:
@@ -221,7 +221,7 @@ def atoms_to_split(graph: Graph, answers: Answers) -> Iterator[Offer]:
 
 
 def accepted_splits(offered: Sequence[Offer], graph: Graph, answers: Answers) -> list[Offer]:
-    """Return the offers to split: no device takes the atom, or one preferred to its taker takes one of its nodes."""
+    """Return the offers whose atom no device takes, or with a node taken by a device preferred to the atom's taker."""
     atom_of = {graph.nodes[node].name: atom for atom, nodes in enumerate(graph.atoms) for node in nodes}
     return [
         offer
@@ -259,14 +259,14 @@ AT_ALL_SHAPES = frozenset(
         Reason.SWITCHED_OFF,
     ]
 )
-"""Reasons that hold at all shapes; attributes may be refused for some sizes only."""
+"""Reasons that hold at all shapes. Attributes are not among them, as some sizes may make them acceptable."""
 ASSUMED_PERMANENT = AT_ALL_SHAPES | {
     Reason.RULE,
     Reason.DATA_DEPENDENT_SHAPE,
     Reason.DYNAMIC_SHAPE,
     Reason.UNSUPPORTED_RANK,
 }
-"""Reasons assumed to hold at all shapes: a size unknown at some shapes counts as unknown at all."""
+"""Reasons assumed to hold at all shapes. A size that is unknown at some shapes is assumed unknown at all shapes."""
 
 
 def bodies_to_try(
@@ -295,7 +295,7 @@ class Trial:
     """Outcome of expanding refused ONNX function ops into their bodies."""
 
     worthwhile: Bodies
-    """Expanded nodes for which devices take every part."""
+    """Expanded nodes whose every part a device takes."""
     hopeless: frozenset[str]
     """Nodes that could not be expanded, or with a part refused at all shapes."""
     lasting: frozenset[str]

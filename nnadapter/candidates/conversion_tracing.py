@@ -100,12 +100,12 @@ class DynamicConversion:
         return {name: operand for name, operand in conversion.operand_of.items() if operand in table_operands}
 
     def given_sizes(self, operands: set[int]) -> Iterator[str]:
-        """Return the names in `sizes` of model inputs among `operands`; other shape-derived sizes are constants."""
+        """Yield the names of shape-derived values among `operands` that are model inputs instead of constants."""
         input_operands = operands.intersection(self.conversion.model.inputs)
         return (name for name in self.sizes if self.conversion.operand_of.get(name) in input_operands)
 
     def table_operations(self, operands: Iterable[int]) -> Iterator[int]:
-        """Yield the operations that compute the shape-derived tables among `operands`, directly or indirectly."""
+        """Yield the operations that compute shape-derived tables among `operands`, directly or indirectly."""
         model, tables = self.conversion.model, self.conversion.tables
         pending, visited = list(operands), set[int]()
         while pending:
@@ -117,7 +117,7 @@ class DynamicConversion:
 
 
 class _FilledValues(Mapping[str, Value]):
-    """Values with shapes computed lazily from the sizes that a replayed trace returned."""
+    """Values with concrete shapes, computed lazily from the sizes that a replayed trace returned."""
 
     def __init__(
         self, values: Mapping[str, Value], traced: Mapping[str, tuple[Any, ...]], replayed: Sequence[Any]
@@ -138,7 +138,7 @@ class _FilledValues(Mapping[str, Value]):
 
 
 def shape_derived_values_of(opening: DynamicConversion, names: Iterable[str]) -> ShapeDerivedValues:
-    """Return the computation of the shape-derived values `names` from concrete sizes."""
+    """Return the function that computes the values `names` from concrete sizes."""
     requested_names = tuple(names)
     tables = [name for name in requested_names if name not in opening.sizes]
     sizes = {name: opening.sizes[name] for name in requested_names if name in opening.sizes}
@@ -189,7 +189,7 @@ def runs_graphs(node: OnnxNode) -> bool:
 
 
 def resizes(node: OnnxNode) -> bool:
-    """Return whether it is a Resize since opset 11: its converter infers result sizes even if it refuses the node."""
+    """Return whether it is a Resize since opset 11. Its converter infers result sizes even of refused nodes."""
     return (
         not node.domain and node.op_type == "Resize" and node.since_version > _OLDER_RESIZE and not node.contradiction
     )
@@ -202,9 +202,11 @@ def sizes_by_names(
     values: Mapping[str, Value],
     constants: Mapping[str, Array],
 ) -> dict[str, Sizes]:
-    """Return the symbolic dimensions of a node's results by ONNX shape inference with names for symbolic sizes.
+    """Return the symbolic dimensions of a node's results by ONNX shape inference.
 
-    Omitted are dimensions that differ between branches of an `If`, and results that contradict `values`.
+    The inference sees a name for each symbolic size. Omitted are dimensions that differ between branches of an `If`,
+    and
+    results that contradict `values`.
     """
     names = dict[str, Any]()
     input_types = {
@@ -228,7 +230,7 @@ def _traced(shape: Sizes | None, names: Mapping[str, Any]) -> Sizes | None:
 
 
 def _named(sizes: Sizes | None, names: dict[str, Any]) -> tuple[int | str, ...] | None:
-    """Replace symbolic sizes in a shape by names, recorded in `names`."""
+    """Replace symbolic sizes in a shape by names, and add these to `names`."""
     if sizes is None:
         return None
     named = list[int | str]()
@@ -243,7 +245,7 @@ def _named(sizes: Sizes | None, names: dict[str, Any]) -> tuple[int | str, ...] 
 
 
 def agree(sizes: Sizes, inferred: Sizes | None) -> bool:
-    """Return whether symbolic sizes equal the inferred ones at the current shapes; inferred names equal any size."""
+    """Return whether `sizes` equal the inferred ones at the current shapes; an inferred name equals any size."""
     return (
         inferred is not None
         and len(sizes) == len(inferred)
@@ -441,7 +443,8 @@ class ConversionTracing:
     def _evaluated_producers(self, names: Iterable[str], other_positions: Set[int], *, sized: bool) -> set[int]:
         """Return the nodes that compute `names`, directly or indirectly, except `other_positions`.
 
-        The search passes Shape and Size only if `sized`, to the values that determine their input's dimensions.
+        At Shape and Size the search stops; if `sized`, it goes on with the values that determine their input's
+        dimensions.
         """
         model_graph, constants = self._specialized.model_nodes, self._prepared.constants
         pending, positions = list(names), set[int]()
@@ -458,7 +461,6 @@ class ConversionTracing:
         return positions
 
     def _reads_remaining(self, evaluated_positions: Set[int], remaining_positions: Set[int]) -> bool:
-        """Return whether an evaluated node, except Shape and Size, reads the result of a remaining node."""
         model_graph, constants, nodes = self._specialized.model_nodes, self._specialized.constants, self._prepared.nodes
         read = (
             name
@@ -501,7 +503,6 @@ class ConversionTracing:
                 yield replace(value, dtype=array.dtype.name, shape=array.shape)
 
     def _inferred_types(self, run: Iterable[int]) -> Iterator[Value]:
-        """Yield inferred types of results that the specialized model does not compute."""
         inference, nodes, contents = self._prepared.inference, self._prepared.nodes, self._known
         values = dict(self._specialized.graph.values)
         for index in sorted(run):
@@ -541,8 +542,7 @@ class ConversionTracing:
     def _sized_by_graphs(self, index: int) -> dict[str, Sizes]:
         """Return the result sizes of a node with subgraphs.
 
-        If some are unknown, such as of a loop state, it is repeated with guards that dimensions of equal name are
-        equal.
+        If some are unknown, the inference is repeated with guards that dimensions of equal name are equal.
         """
         prepared = self._prepared
         sizes_by_name = dict[str, Sizes]()
@@ -562,7 +562,6 @@ class ConversionTracing:
                     bool(first.setdefault(called, size) == size)
 
     def _sizes_of(self, name: str) -> tuple[Any, ...] | None:
-        """Return dimensions that hold at all shapes, or None."""
         if name in self._context.operand_of:
             return self._context.dimensions(name)
         is_known = name in self._values and (name in self._typed or self._context.is_constant(name))
@@ -594,13 +593,13 @@ class ConversionTracing:
         return added
 
     def _settle(self, node: OnnxNode) -> None:
-        """Fix a node's results to their current contents, which guards its inputs."""
+        """Fix a node's results to their current contents, with guards on its inputs."""
         for name in filter(None, node.inputs):
             self._context.constant(name)
         self._settled.update((name, self._known[name]) for name in node.outputs if name in self._known)
 
     def _contents(self, name: str) -> SymbolicArray | None:
-        """Return symbolic contents or a small constant; None for tables."""
+        """Return symbolic contents or a small constant; None for larger constants and computed tables."""
         sizes = self._sizes.get(name)
         if sizes is not None or name in self._tables:
             return sizes

@@ -30,7 +30,7 @@ OPERATORS = Operators(has_converter, contradiction, output_types)
 
 
 def offered_ops(model: onnx.ModelProto, domains: frozenset[str]) -> set[tuple[str, str]]:
-    """Return domain and op type of the nodes in `domains` without a converter."""
+    """Return the ops of `domains` without a converter, as (domain, op type)."""
     from nnadapter.onnx.schemas import external_versions, further_schema
 
     ops = {(node.domain, node.op_type) for node in model.graph.node if node.domain in domains}
@@ -67,7 +67,6 @@ class Conversions:
 
     @property
     def visible_values(self) -> frozenset[str]:
-        """Names of values that no atom may hide."""
         return self._visible_values
 
     def keep_visible(self, values: frozenset[str]) -> None:
@@ -168,9 +167,9 @@ def convert_dynamic(model: ShapedModel) -> DynamicConversion | None:
 
 
 def dynamic_ir_part(opening: DynamicConversion, step: Step, *, with_tables: bool = True) -> Part:
-    """Return the operations of `step` as a model with the sizes that they read as inputs.
+    """Return the operations of `step` as a model, whose inputs include the sizes that the operations read.
 
-    `with_tables` adds the operations that compute the shape-derived tables they read; otherwise tables are inputs too.
+    `with_tables` adds the operations that compute shape-derived tables; otherwise tables are inputs too.
     """
     conversion = opening.conversion
     step_operations = [operation for node in step.nodes for operation in conversion.operations[node]]

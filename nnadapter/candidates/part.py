@@ -40,7 +40,6 @@ class SpecializablePart:
         return self._key(replayed)
 
     def specialize(self, replayed: Sequence[Any]) -> Part:
-        """Return the segment for the concrete sizes `replayed`."""
         contents = {}
         if self._given:
             values = self.given.at(replayed)

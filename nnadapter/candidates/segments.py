@@ -35,7 +35,7 @@ Calls = Mapping[int, tuple[Attributes, tuple[OperandType, ...]]]
 
 
 def calls_among(kernels: KernelTable, nodes: Iterable[int], graph: Graph, conversion: Conversion) -> Calls:
-    """Return a call for each of `nodes` that a device's custom kernels compute."""
+    """Return the calls of the `nodes` that a device's custom kernels compute."""
     if not kernels.kernels or CUSTOM not in conversion.model.operation_types:
         return {}
     calls = {}
@@ -47,7 +47,7 @@ def calls_among(kernels: KernelTable, nodes: Iterable[int], graph: Graph, conver
 
 
 def why_no_call(kernels: KernelTable, node: int, graph: Graph, conversion: Conversion) -> Unsupported | None:
-    """Return why a device's kernels for a node's op do not compute it; None if it has none or one does."""
+    """Return why a device's kernels for a node's op all refuse it; None if the op has no kernel or one accepts."""
     op = graph.nodes[node].domain, graph.nodes[node].op_type
     if op not in kernels.by_op:
         return None
@@ -92,7 +92,7 @@ def _request(
 
 
 Placed = tuple[int, Node]
-"""Position in the model, and the graph's node, of which copies have their own value names."""
+"""Position in the model and node of the graph. Copies of a node share its position, but not the names of values."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,7 +107,6 @@ class OnnxParts:
         return self.specialized.graph
 
     def part(self, step: Step) -> Part:
-        """Return the nodes of `step` with the constants they read."""
         nodes = self._placed(step.nodes)
         return Part(self._extract(nodes, self.graph, step.inputs, step.constants, step.outputs), step.inputs)
 
@@ -124,8 +123,7 @@ class OnnxParts:
     def without_constants(self) -> onnx.ModelProto:
         """Return the specialized graph as an ONNX model without constants.
 
-        It declares the input types of non-ONNX operators; for models older than numpy-style broadcasting, of all
-        operators.
+        It declares the input types of non-ONNX operators; before numpy-style broadcasting, of all operators.
         """
         graph = self.graph
         is_old = opsets_of(self.index.model.opset_import).get("", 1) < BROADCASTING_OPSET
@@ -240,11 +238,9 @@ class ShapedModel:
 
     @property
     def structure(self) -> NodeHashes:
-        """Hashes of the nodes before specialization, lazily computed."""
         return self.prepared.structure
 
     def hashes(self) -> Sequence[str]:
-        """Return the content hash of every specialized node."""
         content_hashes = self.structure.content_hashes
         return [content_hashes[position] for position in self.specialized.positions]
 
@@ -257,7 +253,7 @@ class DynamicParts(OnnxParts):
 
     @cached_property
     def open_graph(self) -> Graph:
-        """The graph with types that hold at all sizes; other dimensions are unknown."""
+        """Graph with types that hold at all sizes; other dimensions are unknown."""
         always, current_values = {**self.prepared.values, **self.prepared.inferred_ranks}, self.graph.values
         return self.graph.revalued({name: _open(always.get(name), current_values, name) for name in current_values})
 
@@ -308,7 +304,7 @@ class DynamicParts(OnnxParts):
 
 
 def _open(always: Value | None, current_values: Mapping[str, Value], name: str) -> Value:
-    """Return the type that holds at all sizes: if its shape does not, unknown dimensions of the current rank."""
+    """Return the type at all sizes if its shape is known; otherwise the current type with unknown dimensions."""
     if always is not None and always.shape is not None:
         return always
     value = current_values[name]
