@@ -40,7 +40,7 @@ _STAGES = ("product", "capped", "masked", "softmax")
 
 @converter("Attention", 23, 24, 25)
 def convert_attention(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert Attention (23, 24, 25) to ATTENTION.
+    """Convert Attention to ATTENTION.
 
     1. Inputs of rank 3 are split into heads; past keys and values are concatenated unless empty.
     2. Since version 24, a short mask is padded to hide further keys.
@@ -121,7 +121,7 @@ def _attributes(context: ConversionContext, node: OnnxNode, query: int, offset: 
 
 @converter("FlexAttention", 1, domain="ai.onnx.preview")
 def convert_flex_attention(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert ai.onnx.preview FlexAttention (1) to ATTENTION. Refused: the graphs `score_mod` and `prob_mod`."""
+    """Convert ai.onnx.preview FlexAttention to ATTENTION. Refused: the graphs `score_mod` and `prob_mod`."""
     for name in ("score_mod", "prob_mod"):
         if name in node.attributes:
             raise Refusal(
@@ -134,7 +134,7 @@ def convert_flex_attention(context: ConversionContext, node: OnnxNode) -> None:
 
 @converter("RotaryEmbedding", 23)
 def convert_rotary_embedding(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert RotaryEmbedding (23) to ROTARY_EMBEDDING; position ids select cosines and sines by GATHER."""
+    """Convert RotaryEmbedding to ROTARY_EMBEDDING; position ids select cosines and sines by GATHER."""
     packed = context.rank(node) == 3
     heads = node.integer("num_heads", 0)
     x = split_heads(context, node, node.input(0), heads) if packed else context.operand(node.input(0))
@@ -158,7 +158,7 @@ def _looked_up(context: ConversionContext, node: OnnxNode, position: int) -> int
 
 @converter("LinearAttention", 27)
 def convert_linear_attention(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert LinearAttention (27) to LINEAR_ATTENTION; `chunk_size` does not affect results."""
+    """Convert LinearAttention to LINEAR_ATTENTION; `chunk_size` does not affect results."""
     heads = node.integer("q_num_heads")
     width = (0, *context.dimensions(node.input(0)))[-1]
     depth = width // heads if heads > 0 else 0
@@ -178,7 +178,7 @@ def convert_linear_attention(context: ConversionContext, node: OnnxNode) -> None
 
 @converter("CausalConvWithState", 27)
 def convert_causal_convolution(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert CausalConvWithState (27) to CAUSAL_CONV."""
+    """Convert CausalConvWithState to CAUSAL_CONV."""
     activation = node.text("activation", "none")
     attributes = {"activation": "swish" if activation == "silu" else activation}
     context.add_for(node, "CAUSAL_CONV", attributes, 2, 2)
@@ -223,7 +223,7 @@ def _sizes(write: NodeWriter) -> tuple[int, int]:
 
 
 def _spread(write: NodeWriter, mask: str) -> str:
-    """Expand a mask to all queries and keys: ONNX hides keys beyond a shorter mask."""
+    """Expand a mask to all queries and keys, because ONNX hides keys beyond a shorter mask."""
     if not mask:
         return mask
     full_sizes, dimensions = _sizes(write), write.operation.mask.type.dimensions
@@ -267,7 +267,7 @@ def _check_empty(write: NodeWriter) -> None:
 
 @exporter("ROTARY_EMBEDDING")
 def export_rotary_embedding(write: NodeWriter) -> str:
-    """Export ROTARY_EMBEDDING as RotaryEmbedding (23)."""
+    """Export ROTARY_EMBEDDING as RotaryEmbedding."""
     of = write.operation
     part = 2 * of.cosine.type.dimensions[2]
     rotates_all = part == write.type.dimensions[3]

@@ -28,7 +28,7 @@ from nnadapter.records import dataclass, field, replace
 from partition.graph import Reason, Value
 
 _KEEPING = frozenset({"ASSIGN", "RESHAPE", "TRANSPOSE"})
-"""Operations that only move elements."""
+"""Operations that copy or move elements without changing them."""
 
 
 def invalid(detail: str) -> Refusal:
@@ -54,7 +54,7 @@ class KnownContents:
 
 
 def passed_on(type_: str, attributes: Attributes, input_contents: KnownContents) -> KnownContents | None:
-    """Return the contents of an operation's result from those of its input, or None if it changes elements."""
+    """Return the contents of an operation's result; None if it changes elements of its input."""
     if type_ not in _KEEPING or any(map(is_symbolic, attributes.values())):
         return None
     exact = tuple(sorted(attributes.items()))
@@ -149,7 +149,7 @@ class GraphValues:
     def real(self, name: str) -> float | None:
         """Return a known real number, symbolic if computed from shapes.
 
-        Returns None for other types or sizes; raises as `constant`.
+        Returns None for several numbers or another type; raises as `constant`.
         """
         size_array = self._sizes.get(name)
         if size_array is None or size_array.dtype.kind != "f":
@@ -162,7 +162,7 @@ class GraphValues:
         return self.constant(name) if name else None
 
     def constant_integers(self, node: OnnxNode, position: int) -> tuple[int, ...] | None:
-        """Return the integers of a constant input, or None if absent, or raise Refusal."""
+        """Return the integers of a constant input; None if absent. Raises Refusal."""
         return self.required_integers(node, position) if node.input(position) else None
 
     def required_integers(self, node: OnnxNode, position: int) -> tuple[int, ...]:
@@ -180,16 +180,15 @@ class GraphValues:
         return integers[0]
 
     def attribute_or_input(self, node: OnnxNode, name: str, position: int) -> tuple[int, ...] | None:
-        """Return the integers of an attribute, or of the constant input of later versions; None if absent."""
+        """Return the integers of an attribute or, in later versions, of a constant input; None if absent."""
         return node.integers(name) if name in node.attributes else self.constant_integers(node, position)
 
     def dequantized(self, name: str) -> Dequantized | None:
-        """Return the integers that a value was dequantized from, or None."""
         known_value = self._computed.get(name)
         return None if known_value is None else known_value.source
 
     def record_contents(self, name: str, contents: Callable[[], Array], source: Dequantized | None = None) -> None:
-        """Record lazily computed contents of an output, so that later nodes can use it as a constant."""
+        """Record lazily computed contents of an output, which later nodes can then use as a constant."""
         self._computed[name] = KnownContents(contents, source)
 
     def declared(self, name: str) -> OperandType:
@@ -202,7 +201,6 @@ class GraphValues:
         return declared_type
 
     def forget_type(self, name: str) -> None:
-        """Drop the cached type of a value, because its sizes are known now."""
         self._types.pop(name, None)
 
     def _read_type(self, name: str) -> OperandType:
@@ -266,7 +264,7 @@ class QuantizedNode:
     operands: Mapping[str, int] = field(default_factory=dict)
     result: QuantizedType | None = None
     attributes: Mapping[str, AttributeValue] = field(default_factory=dict)
-    """Extra attributes of the result's operation, such as a fused activation."""
+    """Extra attributes of the operation that computes `result`, such as a fused activation."""
 
 
 _NOTHING = QuantizedNode()
@@ -352,7 +350,7 @@ class ConversionContext(GraphValues):
             self._quantized = _NOTHING
 
     def optional_operand(self, name: str) -> int:
-        """Return the operand of an ONNX value, `ABSENT` if the name is empty."""
+        """Return the operand of an ONNX value; `ABSENT` if the name is empty."""
         return self.operand(name) if name else ABSENT
 
     def type_of(self, value: int | str) -> OperandType:
@@ -368,17 +366,17 @@ class ConversionContext(GraphValues):
         return self.type_of(name).dimensions
 
     def rank(self, node: OnnxNode) -> int:
-        """Return the number of dimensions of the first input of a node, or raise Refusal."""
+        """Return the rank of the first input of a node, or raise Refusal."""
         return len(self.dimensions(node.input(0)))
 
     def axis(self, node: OnnxNode, default: int | None = None) -> int:
-        """Return the attribute `axis` of a node, counted from the front of its first input, or raise Refusal."""
+        """Return the attribute `axis` of a node as a nonnegative axis of its first input, or raise Refusal."""
         return normalize_axis(node, node.integer("axis", default), self.rank(node))
 
     def operands(self, node: OnnxNode, required: int, optional: int = 0) -> tuple[int, ...]:
         """Return the operands of the first inputs of a node.
 
-        The first `required` inputs must be present. Absent ones of the next `optional` are `ABSENT`, or dropped at the
+        The first `required` inputs must be present. Of the next `optional`, absent ones are `ABSENT`, or omitted at the
         end.
         """
         further = [self.optional_operand(node.input(required + position)) for position in range(optional)]
@@ -419,7 +417,7 @@ class ConversionContext(GraphValues):
             attributes: missing ones take their defaults.
             outputs: ONNX names; empty for intermediate results.
             quantized: types of quantized outputs.
-            makes_result: the output is the node's, except that later operations move its elements.
+            makes_result: the operation computes the node's result, although later operations move its elements.
         """
         if (outputs or makes_result) and self._quantized.result is not None:
             quantized, attributes = (self._quantized.result,), {**(attributes or {}), **self._quantized.attributes}
@@ -450,7 +448,7 @@ class ConversionContext(GraphValues):
         return self.builder.add_constant(f"{self._node.outputs[0]}%{self._made}", array, quantization)
 
     def is_fixed(self, name: str) -> bool:
-        """Return whether a value becomes a constant of the model: with `takes_sizes`, not if computed from shapes."""
+        """Return whether a value is a constant of the model. Not if `takes_sizes` and it is computed from shapes."""
         return self.is_constant(name) and not (self._takes_sizes and self._is_traced(name))
 
     def value_of(self, operand: int) -> Array | None:
@@ -490,14 +488,14 @@ def data_type_attribute(node: OnnxNode, name: str, default: int | None = None) -
 
 
 def normalize_axis(node: OnnxNode, axis: int, rank: int) -> int:
-    """Return an axis counted from the front, or raise Refusal."""
+    """Return `axis` as a nonnegative number, or raise Refusal."""
     if not -rank <= axis < rank:
         raise invalid(f"axis of {node.op_type} is {axis}; expected {-rank} to {rank - 1} for rank {rank}")
     return axis + rank if axis < 0 else axis
 
 
 def normalize_axes(node: OnnxNode, axes: Iterable[int], rank: int) -> tuple[int, ...]:
-    """Return distinct axes counted from the front, or raise Refusal."""
+    """Return distinct axes as nonnegative numbers, or raise Refusal."""
     normalized = tuple(normalize_axis(node, axis, rank) for axis in axes)
     if len(set(normalized)) != len(normalized):
         raise invalid(f"axes of {node.op_type} are {list(normalized)}; expected none twice")

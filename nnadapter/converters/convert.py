@@ -36,7 +36,6 @@ class Conversion:
     operations: tuple[tuple[int, ...], ...]
     """Positions in `model.operations` per node; none if refused or counted at another node of its atom."""
     operand_of: Mapping[str, int]
-    """ONNX value name -> operand."""
     groups: tuple[tuple[int, ...], ...] = ()
     """Positions of nodes that were converted as one operation."""
     tables: frozenset[int] = frozenset()
@@ -199,7 +198,7 @@ def _flops(model: Model, operations: Sequence[int]) -> int:
 
 
 def trimmed(node: OnnxNode, read: Set[str]) -> OnnxNode:
-    """Return a node with empty names for unused outputs after the first, which older exporters name."""
+    """Return a node with empty names for unused outputs after the first. Older exporters name such outputs."""
     if len(node.outputs) == 1 or all(name in read for name in node.outputs[1:]):
         return node
     used_outputs = tuple(name if name in read else "" for name in node.outputs[1:])
@@ -246,7 +245,7 @@ def _convert_node(context: ConversionContext, node: OnnxNode) -> None:
 
 
 def _check_known(context: ConversionContext, node: OnnxNode, convert: Converter) -> None:
-    """Refuse a node with unknown output types; if its converter finds it invalid, report that instead."""
+    """Refuse a node with unknown output types, with its converter's reason if that finds the node invalid."""
     try:
         for name in filter(None, node.outputs):
             context.declared(name)

@@ -40,7 +40,7 @@ class Windows:
 
 
 def read_windows(node: OnnxNode, kernel: tuple[int, ...]) -> Windows:
-    """Read the window attributes of a node with kernel sizes `kernel`, or raise Refusal."""
+    """Read the window attributes of a node with the given kernel sizes, or raise Refusal."""
     rank = len(kernel)
     auto_pad = node.text("auto_pad", "NOTSET") or "NOTSET"
     if auto_pad not in AUTO_PADS:
@@ -79,19 +79,19 @@ def same_pads(windows: Windows, sizes: Sequence[int]) -> tuple[int, ...]:
 
 
 def split_pads(totals: Sequence[int], *, more_at_end: bool) -> tuple[int, ...]:
-    """Split the padding of each axis into start and end; `more_at_end` places an odd element."""
+    """Split the padding of each axis into start and end; `more_at_end` puts the larger half at the end."""
     smaller = tuple(total // 2 for total in totals)
     larger = tuple(total - total // 2 for total in totals)
     return smaller + larger if more_at_end else larger + smaller
 
 
 def resolve_pads(windows: Windows, sizes: Sequence[int]) -> tuple[int, ...]:
-    """Return the pads of windows over these sizes, computed for `auto_pad`."""
+    """Return the pads of windows over these sizes; `auto_pad` is resolved."""
     return same_pads(windows, sizes) if windows.auto_pad.startswith("SAME") else windows.pads
 
 
 def spatial_sizes(context: ConversionContext, node: OnnxNode) -> tuple[int, ...]:
-    """Return the sizes of the first input after batch and channels: one to three, otherwise raise Refusal."""
+    """Return the sizes of the first input after batch and channels, or raise Refusal unless they are one to three."""
     dimensions = context.dimensions(node.input(0))
     if not 3 <= len(dimensions) <= 5:
         raise Refusal(
@@ -102,7 +102,7 @@ def spatial_sizes(context: ConversionContext, node: OnnxNode) -> tuple[int, ...]
 
 
 def as_picture(values: tuple[int, ...], filler: int) -> tuple[int, ...]:
-    """Return one value per axis of an image or volume; a sequence gets `filler` for its missing height."""
+    """Return one value per axis of an image or volume; a sequence gets `filler` for the height of its image."""
     return (filler,) * (2 - len(values)) + values
 
 
@@ -139,7 +139,7 @@ def add_on_picture(
 
 @converter("Conv", 1, 11, 22)
 def convert_conv(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert Conv (1, 11, 22), of rank 3 to 5, to CONV_2D or CONV_3D."""
+    """Convert Conv, of rank 3 to 5, to CONV_2D or CONV_3D."""
     attributes = convolution_attributes(context, node)
     type_ = operation_type("CONV", spatial_sizes(context, node))
     add_on_picture(context, node, type_, _operands(context, node), attributes)
@@ -154,7 +154,7 @@ def convolution_attributes(context: ConversionContext, node: OnnxNode, filter_: 
 
 @converter("ConvTranspose", 1, 11, 22)
 def convert_conv_transpose(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert ConvTranspose (1, 11, 22), of rank 3 to 5, to CONV_2D_TRANSPOSE or CONV_3D_TRANSPOSE."""
+    """Convert ConvTranspose, of rank 3 to 5, to CONV_2D_TRANSPOSE or CONV_3D_TRANSPOSE."""
     sizes = spatial_sizes(context, node)
     windows = read_windows(node, kernel_of(context, node, len(sizes)))
     no_padding = (0,) * len(sizes)
@@ -179,7 +179,7 @@ def stated_kernel(node: OnnxNode, rank: int) -> tuple[int, ...]:
 
 
 def kernel_of(context: ConversionContext, node: OnnxNode, rank: int, position: int = 1) -> tuple[int, ...]:
-    """Return a filter's spatial sizes, or raise Refusal if the node contradicts them."""
+    """Return a filter's spatial sizes, or raise Refusal if they differ from the attribute `kernel_shape`."""
     dimensions = context.dimensions(node.input(position))
     if len(dimensions) != rank + 2:
         raise invalid(f"filter of {node.op_type} has shape {list(dimensions)}; expected rank {rank + 2}")

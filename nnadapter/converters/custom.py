@@ -80,7 +80,7 @@ def convert_call(calls: KernelCalls, context: ConversionContext, node: OnnxNode)
 
 
 def _with_static_sizes(type_: OperandType) -> OperandType:
-    """Drop symbolic sizes: a kernel's answer holds for concrete ones only."""
+    """Drop symbolic sizes, because a kernel's answer holds for concrete ones only."""
     return OperandType(type_.dtype, tuple(int(size) for size in type_.dimensions), type_.layout, type_.quantization)
 
 

@@ -15,7 +15,7 @@ from nnadapter.ir.operand_checks import integer_range
 
 @converter("Cast", 6, 9, 13, 19, 21, 23, 24, 25, 28)
 def convert_cast(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert Cast (6 to 28) to CAST. Refused: `saturate` 0 for float8.
+    """Convert Cast to CAST. Refused: `saturate` 0 for float8.
 
     `round_mode` only affects float8e8m0, which the IR lacks.
     """
@@ -34,7 +34,7 @@ def check_saturation(node: OnnxNode, target: str) -> None:
 
 @converter("Clip", 6, 11, 12, 13)
 def convert_clip(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert Clip (6 with attributes; 11, 12, 13) to CLIP, or with run-time bounds to MAX and MIN."""
+    """Convert Clip to CLIP; if bounds are run-time values, to MAX and MIN."""
     bounds = [context.is_fixed(name) for name in node.inputs[1:3] if name]
     limits = [context.optional_constant(node, position) for position in (1, 2)] if all(bounds) else []
     if limits and all(map(_is_exact, limits)):
@@ -63,7 +63,7 @@ def _is_exact(limit: Array | None) -> bool:
 
 @converter("Dropout", 7, 10, 12, 13, 22)
 def convert_dropout(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert Dropout (7 to 22) to ASSIGN; the mask is zeros until 10, then ones. Training mode is refused."""
+    """Convert Dropout to ASSIGN. The mask is zeros before version 12, then ones. Training mode is refused."""
     training = context.optional_constant(node, 2)
     if training is not None and training.any():
         raise Refusal(Reason.UNSUPPORTED_ATTRIBUTE, "input 'training_mode' of Dropout is true; expected false")
@@ -76,7 +76,7 @@ def convert_dropout(context: ConversionContext, node: OnnxNode) -> None:
 
 @converter("Mod", 10, 13, 28)
 def convert_mod(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert Mod (10, 13, 28) to MOD, for floored remainders of reals (28) to several operations."""
+    """Convert Mod to MOD, but floored remainders of reals (version 28) to several operations."""
     fmod = bool(node.integer("fmod", 0))
     floored = not fmod and context.type_of(node.input(0)).dtype.is_floating
     if floored and node.since_version < 28:
@@ -135,7 +135,7 @@ _VARIADIC: Mapping[str, tuple[Converter, tuple[int, ...]]] = {
     "Min": (partial(_extreme, "MIN"), (8, 12, 13)),
     "Sum": (_sum, (8, 13)),
 }
-"""Op -> converter and versions; version 6 requires equal shapes."""
+"""Op -> converter and versions other than 6, which requires equal shapes."""
 
 
 def _of_one_shape(convert: Converter) -> Converter:
@@ -156,7 +156,7 @@ for _op_type, (_convert, _versions) in _VARIADIC.items():
 
 @converter("CastLike", 15, 19, 21, 23, 24, 25)
 def convert_cast_like(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert CastLike (15 to 25) to CAST, see `convert_cast`."""
+    """Convert CastLike to CAST, see `convert_cast`."""
     target = context.type_of(node.input(1)).dtype.value
     check_saturation(node, target)
     context.add_for(node, "CAST", {"to": target})
@@ -164,7 +164,7 @@ def convert_cast_like(context: ConversionContext, node: OnnxNode) -> None:
 
 @converter("BitShift", 11, 28)
 def convert_bit_shift(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert BitShift (11, 28) to BIT_SHIFT."""
+    """Convert BitShift to BIT_SHIFT."""
     direction = node.text("direction", "")
     if direction not in ("LEFT", "RIGHT"):
         raise invalid(f"attribute 'direction' of BitShift is {direction!r}; expected 'LEFT' or 'RIGHT'")
@@ -218,14 +218,14 @@ FUSED: Mapping[str, Callable[..., str]] = {
 
 @exporter("CEIL", "FLOOR", "ROUND")
 def export_rounding(write: NodeWriter) -> str:
-    """Export CEIL, FLOOR and ROUND as Ceil (13), Floor (13), Round (22), or for integers as Identity."""
+    """Export CEIL, FLOOR and ROUND as ops of the same names, but as Identity for integers."""
     op_type = write.operation.type.capitalize() if write.type.dtype.is_floating else "Identity"
     return write.node(op_type, write.inputs[0])
 
 
 @exporter("CLIP")
 def export_clip(write: NodeWriter) -> str:
-    """Export CLIP as Clip (13)."""
+    """Export CLIP as Clip."""
     return clip(write, write.inputs[0], write.operation.attributes["min"], write.operation.attributes["max"])  # type: ignore[arg-type]
 
 
@@ -237,7 +237,7 @@ def export_swish(write: NodeWriter) -> str:
 
 @exporter("HARD_SWISH")
 def export_hard_swish(write: NodeWriter) -> str:
-    """Export HARD_SWISH as HardSwish (22), see `hard_swish`."""
+    """Export HARD_SWISH; see `hard_swish`."""
     return hard_swish(write, write.inputs[0], write.operation.alpha, write.operation.beta)
 
 
@@ -278,7 +278,7 @@ def export_swiglu(write: NodeWriter) -> str:
 
 @exporter("SUM")
 def export_sum(write: NodeWriter) -> str:
-    """Export SUM as Sum (13), for integers as Add."""
+    """Export SUM as Sum, but as Add for integers."""
     if write.type.dtype.is_floating:
         return write.node("Sum", *write.inputs)
     total, *addends = write.inputs
@@ -295,7 +295,7 @@ def export_not_equal(write: NodeWriter) -> str:
 
 @exporter("MOD")
 def export_mod(write: NodeWriter) -> str:
-    """Export MOD as Mod (13), with a correction for floored remainders of reals."""
+    """Export MOD as Mod, with a correction for floored remainders of reals."""
     x, y = write.inputs
     if write.operation.fmod or not write.type.dtype.is_floating:
         return write.node("Mod", x, y, fmod=write.operation.fmod)
@@ -311,7 +311,7 @@ def _rounds_up(write: NodeWriter, remainder: str, y: str) -> str:
 
 @exporter("FLOOR_DIV")
 def export_floor_div(write: NodeWriter) -> str:
-    """Export FLOOR_DIV as Div, corrected if Div rounded up."""
+    """Export FLOOR_DIV as Div and a correction for results that Div rounds up."""
     x, y = write.inputs
     dtype, quotient = write.type.dtype, write.node("Div", x, y)
     if dtype.is_floating:
@@ -325,7 +325,7 @@ def export_floor_div(write: NodeWriter) -> str:
 
 @exporter("BIT_SHIFT")
 def export_bit_shift(write: NodeWriter) -> str:
-    """Export BIT_SHIFT as BitShift (11), for signed integers (28)."""
+    """Export BIT_SHIFT as BitShift, of version 28 for signed integers and 11 for unsigned ones."""
     signed = not write.type.dtype.value.startswith("u")
     direction = write.operation.direction.upper()
     return write.node("BitShift", *write.inputs, opset=28 if signed else 0, direction=direction)

@@ -14,7 +14,7 @@ from nnadapter.ir.symbolic_numbers import symbolic_max, symbolic_min
 
 @converter("OneHot", 9, 11, 28)
 def convert_one_hot(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert OneHot (9, 11, 28), with constant depth, to ONE_HOT.
+    """Convert OneHot, with constant depth, to ONE_HOT.
 
     Negative indices count from the end, as in ONNX Runtime; ONNX defines that since 11 only.
     """
@@ -36,7 +36,7 @@ def _depth(context: ConversionContext, node: OnnxNode) -> int:
 
 @converter("Slice", 1, 10, 11, 13)
 def convert_slice(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert Slice (1, and 10 to 13 with constant inputs) to SLICE."""
+    """Convert Slice, with constant inputs, to SLICE."""
     names = ("starts", "ends", "axes", "steps")
     starts, ends, axes, steps = (
         context.attribute_or_input(node, name, position) for position, name in enumerate(names, 1)
@@ -75,7 +75,7 @@ def resolve_slice(size: int, start: int, end: int, step: int) -> tuple[int, int]
 
 @converter("Pad", 2, 11, 13, 18, 19, 21, 23, 24, 25)
 def convert_pad(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert Pad (2, and 11 to 25 with constant inputs) to PAD."""
+    """Convert Pad, with constant inputs, to PAD."""
     pads, axes = context.attribute_or_input(node, "pads", 1), context.constant_integers(node, 3)
     if pads is None:
         raise invalid("Pad lacks 'pads'; expected a list of integers")
@@ -109,7 +109,7 @@ def _fill(value: Array | None, default: float) -> float:
 
 @converter("CenterCropPad", 18)
 def convert_center_crop_pad(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert CenterCropPad (18), with a constant shape, to PAD, which crops by negative pads."""
+    """Convert CenterCropPad, with a constant shape, to PAD, which crops by negative pads."""
     dimensions = context.dimensions(node.input(0))
     rank, axes_attribute = len(dimensions), node.integers("axes")
     axes = normalize_axes(node, range(rank) if axes_attribute is None else axes_attribute, rank)
@@ -126,7 +126,7 @@ def convert_center_crop_pad(context: ConversionContext, node: OnnxNode) -> None:
 
 @exporter("SLICE")
 def export_slice(write: NodeWriter) -> str:
-    """Export SLICE as Slice (13), without axes as Identity."""
+    """Export SLICE as Slice, or as Identity if it has no axes."""
     of = write.operation
     if not of.axes:
         return write.node("Identity", write.inputs[0])
@@ -136,7 +136,7 @@ def export_slice(write: NodeWriter) -> str:
 
 @exporter("PAD")
 def export_pad(write: NodeWriter) -> str:
-    """Export PAD as Pad (24)."""
+    """Export PAD as Pad."""
     of = write.operation
     if not write.type.rank:
         return write.node("Identity", write.inputs[0])
@@ -148,7 +148,7 @@ def export_pad(write: NodeWriter) -> str:
 
 @exporter("ONE_HOT")
 def export_one_hot(write: NodeWriter) -> str:
-    """Export ONE_HOT as OneHot (11)."""
+    """Export ONE_HOT as OneHot."""
     indices, values = write.inputs
     depth = write.number(write.operation.depth, DataType.INT64)
     indices = write.cast(indices, DataType.INT64)

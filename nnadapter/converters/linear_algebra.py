@@ -14,10 +14,11 @@ from nnadapter.onnx.schemas import MICROSOFT
 
 @converter("Gemm", 7, 9, 11, 13)
 def convert_gemm(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert Gemm (7, 9, 11, 13) to FULLY_CONNECTED or MAT_MUL.
+    """Convert Gemm to FULLY_CONNECTED or MAT_MUL.
 
-    FULLY_CONNECTED requires real or quantized values, only B transposed, alpha 1, and no C or a bias, so that B is
-    never copied.
+    FULLY_CONNECTED requires real or quantized values, transposed B but not A, alpha 1, and C absent or a bias. B is
+    never
+    copied for it.
     """
     if _is_fully_connected(context, node):
         inputs, bias = context.operands(node, 2), _bias(context, node)
@@ -93,7 +94,7 @@ def _factor(context: ConversionContext, node: OnnxNode, name: str, value: float)
 
 @converter("Trilu", 14)
 def convert_trilu(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert Trilu (14) to TRILU, with a run-time diagonal to WHERE."""
+    """Convert Trilu to TRILU, or to WHERE if the diagonal is a run-time value."""
     upper, diagonal = bool(node.integer("upper", 1)), node.input(1)
     if diagonal and not context.is_constant(diagonal):
         _select_triangle(context, node, "LESS" if upper else "GREATER")
@@ -115,7 +116,7 @@ def _select_triangle(context: ConversionContext, node: OnnxNode, beyond: str) ->
 
 @converter("Einsum", 12, 28)
 def convert_einsum(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert Einsum (12, 28) to EINSUM."""
+    """Convert Einsum to EINSUM."""
     if not node.inputs:
         raise invalid("Einsum has no inputs; expected one or more")
     operands = map(context.operand, node.inputs)
@@ -124,7 +125,7 @@ def convert_einsum(context: ConversionContext, node: OnnxNode) -> None:
 
 @exporter("FULLY_CONNECTED")
 def export_fully_connected(write: NodeWriter) -> str:
-    """Export FULLY_CONNECTED as Gemm (13), or above rank 2 as MatMul and Add."""
+    """Export FULLY_CONNECTED as Gemm, but results of rank above 2 as MatMul and Add."""
     x, weight, bias = write.inputs
     if write.type.rank == 2:
         return write.node("Gemm", x, weight, bias, transB=1)
@@ -134,9 +135,10 @@ def export_fully_connected(write: NodeWriter) -> str:
 
 @exporter("MAT_MUL")
 def export_mat_mul(write: NodeWriter) -> str:
-    """Export MAT_MUL as MatMul (13).
+    """Export MAT_MUL as MatMul.
 
-    For a vector and a transposed matrix, the operands are exchanged: ONNX Runtime 1.32 computes the transpose wrongly.
+    For a vector and a transposed matrix, the operands are swapped, because ONNX Runtime 1.32 computes the transpose
+    wrongly.
     """
     x, y = write.inputs
     x_rank, y_rank = (type_.rank if type_ else 0 for type_ in write.types)
@@ -149,13 +151,13 @@ def export_mat_mul(write: NodeWriter) -> str:
 
 @exporter("EINSUM")
 def export_einsum(write: NodeWriter) -> str:
-    """Export EINSUM as Einsum (12); onnx 1.23 fails for an empty equation."""
+    """Export EINSUM as Einsum; onnx 1.23 fails for an empty equation."""
     return write.node("Einsum", *write.inputs, equation=write.operation.equation or "->")
 
 
 @exporter("MAT_MUL_N_BITS")
 def export_mat_mul_n_bits(write: NodeWriter) -> Sequence[str]:
-    """Export MAT_MUL_N_BITS as com.microsoft MatMulNBits (1)."""
+    """Export MAT_MUL_N_BITS as com.microsoft MatMulNBits."""
     x, weight, scale, zero_point, bias = write.inputs
     of = write.operation
     attributes = {

@@ -1,7 +1,7 @@
-"""Converters of ONNX Runtime's own ops by their bodies; MatMulNBits has its own.
+"""Converters of ONNX Runtime's own ops by their function bodies; MatMulNBits has its own converter.
 
-Bodies use the newest opset they support, so that ops such as Attention and Gelu stay one operation. Their quantized
-groups are fused. Symbolic sizes are dynamic to them, so no guards arise.
+Bodies use the newest opset they support, so that ops such as Attention and Gelu stay one operation. Quantized groups in
+bodies are fused. Bodies treat symbolic sizes as dynamic, so no guards arise.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _GROUP_INDICES = 4
 
 @converter("MatMulNBits", 1, domain=MICROSOFT)
 def convert_mat_mul_n_bits(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert com.microsoft MatMulNBits (1) to MAT_MUL_N_BITS.
+    """Convert com.microsoft MatMulNBits to MAT_MUL_N_BITS.
 
     `accuracy_level` is ignored. Refused: `g_idx`, prepacked weights.
     """

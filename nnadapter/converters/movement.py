@@ -1,6 +1,6 @@
 """Converters of ops that move, join, split, pad or generate elements.
 
-Preparation folds most generated tensors; too large ones, and EyeLike of unknown data, are converted.
+Preparation folds most generated tensors; too large ones, and EyeLike of run-time values, are converted.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from nnadapter.ir.symbolic_numbers import size_hint, symbolic_max
 
 @converter("Reshape", 5, 13, 14, 19, 21, 23, 24, 25)
 def convert_reshape(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert Reshape (5 to 25), with a constant shape, to RESHAPE."""
+    """Convert Reshape, with a constant shape, to RESHAPE."""
     shape = context.required_integers(node, 1)
     dimensions = context.dimensions(node.input(0))
     _reshape(context, node, resolve_shape(dimensions, shape, allowzero=bool(node.integer("allowzero", 0))))
@@ -47,7 +47,7 @@ def _reshape(context: ConversionContext, node: OnnxNode, shape: tuple[int, ...])
 
 @converter("Flatten", 1, 9, 11, 13, 21, 23, 24, 25)
 def convert_flatten(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert Flatten (1 to 25) to RESHAPE."""
+    """Convert Flatten to RESHAPE."""
     dimensions = context.dimensions(node.input(0))
     axis, rank = node.integer("axis", 1), len(dimensions)
     axis = rank if axis == rank else normalize_axis(node, axis, rank)
@@ -56,7 +56,7 @@ def convert_flatten(context: ConversionContext, node: OnnxNode) -> None:
 
 @converter("Squeeze", 1, 11, 13, 21, 23, 24, 25)
 def convert_squeeze(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert Squeeze (1, 11, and 13 to 25 with constant axes) to RESHAPE."""
+    """Convert Squeeze, with constant axes, to RESHAPE."""
     axes = context.attribute_or_input(node, "axes", 1)
     dimensions = context.dimensions(node.input(0))
     if axes is None:
@@ -71,7 +71,7 @@ def convert_squeeze(context: ConversionContext, node: OnnxNode) -> None:
 
 @converter("Unsqueeze", 1, 11, 13, 21, 23, 24, 25)
 def convert_unsqueeze(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert Unsqueeze (1, 11, and 13 to 25 with constant axes) to RESHAPE."""
+    """Convert Unsqueeze, with constant axes, to RESHAPE."""
     axes = context.attribute_or_input(node, "axes", 1)
     if axes is None:
         raise invalid("Unsqueeze lacks 'axes'; expected a list of integers")
@@ -84,14 +84,14 @@ def convert_unsqueeze(context: ConversionContext, node: OnnxNode) -> None:
 
 @converter("Transpose", 1, 13, 21, 23, 24, 25)
 def convert_transpose(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert Transpose (1 to 25) to TRANSPOSE."""
+    """Convert Transpose to TRANSPOSE."""
     perm = node.integers("perm")
     context.add_for(node, "TRANSPOSE", {"perm": tuple(reversed(range(context.rank(node)))) if perm is None else perm})
 
 
 @converter("Expand", 8, 13)
 def convert_expand(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert Expand (8, 13), with a constant shape, to EXPAND."""
+    """Convert Expand, with a constant shape, to EXPAND."""
     dimensions, shape = context.dimensions(node.input(0)), context.required_integers(node, 1)
     pairs = list(zip_longest(reversed(dimensions), reversed(shape), fillvalue=1))
     result = tuple(reversed([right if left == 1 else left for left, right in pairs]))
@@ -100,7 +100,7 @@ def convert_expand(context: ConversionContext, node: OnnxNode) -> None:
 
 @converter("SpaceToDepth", 1, 13, 28)
 def convert_space_to_depth(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert SpaceToDepth (1, 13, 28) to SPACE_TO_DEPTH, in mode CRD also TRANSPOSE."""
+    """Convert SpaceToDepth to SPACE_TO_DEPTH; mode CRD adds a TRANSPOSE."""
     mode, block = node.text("mode", "DCR"), node.integer("blocksize")
     if mode == "DCR":
         context.add_for(node, "SPACE_TO_DEPTH", {"block_size": block})
@@ -116,7 +116,7 @@ def convert_space_to_depth(context: ConversionContext, node: OnnxNode) -> None:
 
 @converter("Concat", 4, 11, 13)
 def convert_concat(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert Concat (4, 11, 13) to CONCAT, without empty inputs."""
+    """Convert Concat to CONCAT, without empty inputs."""
     axis = context.axis(node)
     parts = parts_with_elements(context, node.inputs, axis) or node.inputs
     context.apply("CONCAT", *map(context.operand, parts), outputs=node.outputs, axis=axis)
@@ -129,7 +129,7 @@ def parts_with_elements(context: ConversionContext, names: Sequence[str], axis: 
 
 @converter("Split", 2, 11, 13, 18)
 def convert_split(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert Split (2, 11, 13 and 18), with constant sizes or `num_outputs`, to SPLIT."""
+    """Convert Split, with constant sizes or `num_outputs`, to SPLIT."""
     axis, outputs = context.axis(node, 0), len(node.outputs)
     size = context.dimensions(node.input(0))[axis]
     sizes, count = context.attribute_or_input(node, "split", 1), node.integer("num_outputs", outputs)
@@ -155,7 +155,7 @@ _READERS: Mapping[str, Callable[[OnnxNode], Array]] = {
 
 @converter("Constant", 1, 9, 11, 12, 13, 19, 21, 23, 24, 25)
 def convert_constant(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert Constant (1 to 25) to a constant; strings and sparse tensors are refused."""
+    """Convert Constant to a constant; strings and sparse tensors are refused."""
     if len(node.attributes) != 1:
         raise invalid(f"Constant has attributes {list(node.attributes)}; expected exactly one")
     ((name, value),) = node.attributes.items()
@@ -180,7 +180,7 @@ def _constant(context: ConversionContext, node: OnnxNode, value: Array) -> int:
 
 @converter("Shape", 1, 13, 15, 19, 21, 23, 24, 25)
 def convert_shape(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert Shape (1 to 25) to a constant."""
+    """Convert Shape to a constant."""
     dimensions = context.dimensions(node.input(0))
     sizes = dimensions[node.integer("start", 0) : node.integer("end", len(dimensions))]
     add_result(context, node, np.array([int(size) for size in sizes], np.int64))
@@ -188,13 +188,13 @@ def convert_shape(context: ConversionContext, node: OnnxNode) -> None:
 
 @converter("Size", 1, 13, 19, 21, 23, 24, 25)
 def convert_size(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert Size (1 to 25) to a constant."""
+    """Convert Size to a constant."""
     add_result(context, node, np.array(int(prod(context.dimensions(node.input(0)))), np.int64))
 
 
 @converter("ConstantOfShape", 9, 20, 21, 23, 24, 25)
 def convert_constant_of_shape(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert ConstantOfShape (9 to 25), with a known shape, to FILL."""
+    """Convert ConstantOfShape, with a known shape, to FILL."""
     shape = context.required_integers(node, 0)
     value = node.attributes.get("value", np.zeros(1, np.float32))
     if not isinstance(value, np.ndarray) or value.size != 1:
@@ -204,7 +204,7 @@ def convert_constant_of_shape(context: ConversionContext, node: OnnxNode) -> Non
 
 @converter("EyeLike", 9, 22)
 def convert_eye_like(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert EyeLike (9, 22) to EYE_LIKE."""
+    """Convert EyeLike to EYE_LIKE."""
     source = context.operand(node.input(0))
     target = context.type_of(source).dtype.value
     if "dtype" in node.attributes:
@@ -214,7 +214,7 @@ def convert_eye_like(context: ConversionContext, node: OnnxNode) -> None:
 
 @converter("Range", 11, 27)
 def convert_range(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert Range (11, 27), with known bounds, to RANGE.
+    """Convert Range, with known bounds, to RANGE.
 
     `stash_type` (27) is irrelevant: each element follows from its index.
     """
@@ -250,7 +250,7 @@ def _single(context: ConversionContext, node: OnnxNode, position: int) -> Array:
 
 @exporter("RANGE")
 def export_range(write: NodeWriter) -> str:
-    """Export RANGE as start + index * delta: Range (11) accumulates rounding errors."""
+    """Export RANGE as start + index * delta, because Range accumulates rounding errors."""
     start, delta = write.inputs
     limits = [write.number(limit, DataType.INT64) for limit in (0, write.operation.count, 1)]
     index = write.cast(write.node("Range", *limits), write.type.dtype)
@@ -259,13 +259,13 @@ def export_range(write: NodeWriter) -> str:
 
 @exporter("RESHAPE")
 def export_reshape(write: NodeWriter) -> str:
-    """Export RESHAPE as Reshape (24)."""
+    """Export RESHAPE as Reshape."""
     shape = write.operation.shape
     return write.node("Reshape", write.inputs[0], write.integers(*shape), allowzero=1 if 0 in shape else None)
 
 
 @exporter("SPLIT")
 def export_split(write: NodeWriter) -> Sequence[str]:
-    """Export SPLIT as Split (18)."""
+    """Export SPLIT as Split."""
     sizes = write.integers(*write.operation.split)
     return write.nodes("Split", (write.inputs[0], sizes), len(write.operation.outputs), axis=write.operation.axis)

@@ -16,9 +16,9 @@ _EPSILON = 1e-5
 
 @converter("BatchNormalization", 7, 9, 14, 15)
 def convert_batch_normalization(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert BatchNormalization (7, 9, 14, 15) to BATCH_NORMALIZATION.
+    """Convert BatchNormalization to BATCH_NORMALIZATION.
 
-    Refused: `training_mode`, further outputs, `spatial` 0 (7).
+    Refused: `training_mode`, further outputs, and `spatial` 0 (version 7).
     """
     _refuse_unless(node, "spatial", 1)
     _refuse_unless(node, "training_mode", 0)
@@ -49,7 +49,7 @@ def _epsilon(node: OnnxNode) -> float:
 
 @converter("LayerNormalization", 17)
 def convert_layer_normalization(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert LayerNormalization (17) to LAYER_NORMALIZATION, or to several operations if further outputs are used.
+    """Convert LayerNormalization to LAYER_NORMALIZATION, or to several operations if further outputs are used.
 
     `stash_type` is ignored. Refused: further outputs, unless the input and statistics are float32.
     """
@@ -132,16 +132,16 @@ def _per_channel(context: ConversionContext, name: str, rank: int) -> int:
 
 @converter("MeanVarianceNormalization", 9, 13)
 def convert_mean_variance_normalization(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert MeanVarianceNormalization (9, 13) to MEAN_VARIANCE_NORMALIZATION."""
+    """Convert MeanVarianceNormalization to MEAN_VARIANCE_NORMALIZATION."""
     axes_attribute = node.integers("axes")
     axes = normalize_axes(node, (0, 2, 3) if axes_attribute is None else axes_attribute, context.rank(node))
     context.add_for(node, "MEAN_VARIANCE_NORMALIZATION", {"axes": tuple(sorted(axes))})
 
 
 def _over_matrix(type_: str, context: ConversionContext, node: OnnxNode) -> None:
-    """Convert Softmax, LogSoftmax or Hardmax (1, 11), over all axes from `axis` (default 1) on.
+    """Convert Softmax, LogSoftmax or Hardmax (1, 11), which apply to `axis` (default 1) and all later axes together.
 
-    If several of them are larger than 1, the input is reshaped to a matrix.
+    If several of these axes are larger than 1, the input is reshaped to a matrix.
     """
     dimensions = context.dimensions(node.input(0))
     rank, axis = len(dimensions), node.integer("axis", 1)
@@ -166,7 +166,7 @@ _ONNX_EPSILON = 1e-9
 
 @exporter("RMS_NORMALIZATION")
 def export_rms_normalization(write: NodeWriter) -> str:
-    """Export RMS_NORMALIZATION as RMSNormalization (23).
+    """Export RMS_NORMALIZATION as RMSNormalization.
 
     If input and scale differ in type, ONNX's function body is wrong, so float32 is used.
     """
@@ -178,9 +178,9 @@ def export_rms_normalization(write: NodeWriter) -> str:
 
 @exporter("MEAN_VARIANCE_NORMALIZATION")
 def export_mean_variance_normalization(write: NodeWriter) -> str:
-    """Export MEAN_VARIANCE_NORMALIZATION as MeanVarianceNormalization (13), or as arithmetic.
+    """Export MEAN_VARIANCE_NORMALIZATION as MeanVarianceNormalization if it has float32 and ONNX's epsilon.
 
-    The former requires float32 and ONNX's epsilon.
+    Otherwise, export it as arithmetic.
     """
     of, x = write.operation, write.inputs[0]
     if of.epsilon == _ONNX_EPSILON and write.type.dtype is DataType.FLOAT32:

@@ -13,7 +13,7 @@ from nnadapter.ir.schema import AttributeValue
 
 @converter("MaxPool", 1, 8, 10, 11, 12, 22)
 def convert_max_pool(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert MaxPool (1 to 22) to MAX_POOL_2D or MAX_POOL_3D, or their variants with indices."""
+    """Convert MaxPool to MAX_POOL_2D or MAX_POOL_3D, or their variants with indices."""
     if not node.output(1):
         _add_pool(context, node, "MAX_POOL")
         return
@@ -23,13 +23,13 @@ def convert_max_pool(context: ConversionContext, node: OnnxNode) -> None:
 
 @converter("AveragePool", 7, 10, 11, 19, 22)
 def convert_average_pool(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert AveragePool (7 to 22) to AVERAGE_POOL_2D or AVERAGE_POOL_3D."""
+    """Convert AveragePool to AVERAGE_POOL_2D or AVERAGE_POOL_3D."""
     _add_pool(context, node, "AVERAGE_POOL", count_include_pad=bool(node.integer("count_include_pad", 0)))
 
 
 @converter("LpPool", 2, 11, 18, 22)
 def convert_lp_pool(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert LpPool (2 to 22) to LP_POOL_2D or LP_POOL_3D."""
+    """Convert LpPool to LP_POOL_2D or LP_POOL_3D."""
     _add_pool(context, node, "LP_POOL", p=node.integer("p", 2))
 
 
@@ -60,14 +60,14 @@ def _refuse_disputed_pads(node: OnnxNode, windows: convolution.Windows) -> None:
 
 
 def _rounds_up(node: OnnxNode, windows: convolution.Windows) -> bool:
-    """Return `ceil_mode`, but False with `auto_pad`, which makes it irrelevant."""
+    """Return `ceil_mode`; False with `auto_pad`, which makes it irrelevant."""
     return windows.auto_pad == "NOTSET" and bool(node.integer("ceil_mode", 0))
 
 
 @converter("GlobalAveragePool", 1, 22)
 @converter("GlobalMaxPool", 1, 22)
 def convert_global_pool(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert GlobalAveragePool (1, 22) to REDUCE_MEAN and GlobalMaxPool (1, 22) to REDUCE_MAX."""
+    """Convert GlobalAveragePool to REDUCE_MEAN and GlobalMaxPool to REDUCE_MAX."""
     rank = _rank_of_images(context, node)
     type_ = "REDUCE_MEAN" if node.op_type == "GlobalAveragePool" else "REDUCE_MAX"
     context.add_for(node, type_, {"axes": tuple(range(2, rank)), "keepdims": True})
@@ -82,7 +82,7 @@ def _rank_of_images(context: ConversionContext, node: OnnxNode) -> int:
 
 @converter("GlobalLpPool", 2, 22)
 def convert_global_lp_pool(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert GlobalLpPool (2, 22) to LP_POOL_2D over merged axes."""
+    """Convert GlobalLpPool to LP_POOL_2D on an image of height 1."""
     dimensions, rank = context.dimensions(node.input(0)), _rank_of_images(context, node)
     positions = prod(dimensions[2:])
     shape = (*dimensions[:2], 1, positions)
@@ -93,9 +93,11 @@ def convert_global_lp_pool(context: ConversionContext, node: OnnxNode) -> None:
 
 @converter("MaxUnpool", 9, 11, 22)
 def convert_max_unpool(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert MaxUnpool (9, 11, 22) to MAX_UNPOOL_2D; other ranks become images, since indices are linear.
+    """Convert MaxUnpool to MAX_UNPOOL_2D. Sequences and volumes are reshaped to images, since indices are linear.
 
-    Refused: another `output_shape` than the pool's. ONNX indexes the smaller image, ONNX Runtime the larger.
+    Refused: an `output_shape` other than the windows yield, because ONNX indexes the smaller of the two, ONNX Runtime
+    the
+    larger.
     """
     sizes = convolution.spatial_sizes(context, node)
     kernel = convolution.stated_kernel(node, len(sizes))
@@ -129,7 +131,7 @@ def _as_picture(context: ConversionContext, name: str, sizes: tuple[int, ...]) -
 
 @converter("Col2Im", 18)
 def convert_col_to_im(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert Col2Im (18), with constant shapes, to COL_TO_IM."""
+    """Convert Col2Im, with constant shapes, to COL_TO_IM."""
     image, block = context.required_integers(node, 1), context.required_integers(node, 2)
     if len(image) != len(block) or not image:
         raise invalid(
@@ -146,7 +148,7 @@ _MOVES = ("strides", "pads", "dilations")
 
 @exporter("MAX_POOL_2D_WITH_INDICES", "MAX_POOL_3D_WITH_INDICES")
 def export_max_pool_with_indices(write: NodeWriter) -> Sequence[str]:
-    """Export MAX_POOL_2D_WITH_INDICES and MAX_POOL_3D_WITH_INDICES as MaxPool (22)."""
+    """Export MAX_POOL_2D_WITH_INDICES and MAX_POOL_3D_WITH_INDICES as MaxPool."""
     attributes = {name: write.operation.attributes[name] for name in ("kernel_shape", *_MOVES, "ceil_mode")}
     column_major = write.operation.storage_order == "column_major"
     return write.nodes("MaxPool", write.inputs[:1], 2, storage_order=column_major, **attributes)  # type: ignore[arg-type]
@@ -154,7 +156,7 @@ def export_max_pool_with_indices(write: NodeWriter) -> Sequence[str]:
 
 @exporter("MAX_UNPOOL_2D")
 def export_max_unpool(write: NodeWriter) -> str:
-    """Export MAX_UNPOOL_2D as MaxUnpool (22), with windows that yield output_shape."""
+    """Export MAX_UNPOOL_2D as MaxUnpool, with windows that yield `output_shape`."""
     sizes, target_sizes = write.type.dimensions[2:], write.operation.output_shape
     grown = [wide - size for size, wide in zip(sizes, target_sizes, strict=True)]
     kernel = [max(0, more) + 1 for more in grown]

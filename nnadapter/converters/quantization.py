@@ -1,6 +1,7 @@
 """Converters of quantization ops, and helpers for quantized operands.
 
-Constant, unblocked parameters yield QUANTIZE and DEQUANTIZE; others, their arithmetic in float32.
+With constant scales and zero points without blocks, the ops become QUANTIZE and DEQUANTIZE, otherwise float32
+arithmetic.
 """
 
 from __future__ import annotations
@@ -212,7 +213,7 @@ class _Linear:
 
     @property
     def is_constant(self) -> bool:
-        """True if QUANTIZE or DEQUANTIZE can express it."""
+        """True if QUANTIZE or DEQUANTIZE can express the node."""
         names = [name for name in self.node.inputs[1:3] if name]
         if self.block or not all(map(self.context.is_constant, names)):
             return False
@@ -257,9 +258,9 @@ class _Linear:
 
 
 def quantized_type(context: ConversionContext, node: OnnxNode) -> QuantizedType | None:
-    """Return the quantized type of a QuantizeLinear or DequantizeLinear node.
+    """Return the quantized type of a QuantizeLinear or DequantizeLinear node, if QUANTIZE or DEQUANTIZE can express it.
 
-    Returns None if QUANTIZE or DEQUANTIZE cannot express it. Raises Refusal unless integers with matching parameters.
+    Raises Refusal for types other than integers, and for scales and zero points that do not match.
     """
     if node.op_type == "QuantizeLinear":
         integer_dtype = _result_type(context, node)
@@ -271,7 +272,7 @@ def quantized_type(context: ConversionContext, node: OnnxNode) -> QuantizedType 
 
 @converter("QuantizeLinear", 10, 13, 19, 21, 23, 24, 25, 28)
 def convert_quantize_linear(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert QuantizeLinear (10 to 28), to integers only, to QUANTIZE or arithmetic."""
+    """Convert QuantizeLinear, to integers only, to QUANTIZE or arithmetic."""
     linear = _Linear(context=context, node=node, dtype=_result_type(context, node))
     _check_precision(context, node)
     x = context.operand(node.input(0))
@@ -331,7 +332,7 @@ def add_rounding(
 
 @converter("DequantizeLinear", 10, 13, 19, 21, 23, 24, 25, 28)
 def convert_dequantize_linear(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert DequantizeLinear (10 to 28), of integers only, to DEQUANTIZE or arithmetic."""
+    """Convert DequantizeLinear, of integers only, to DEQUANTIZE or arithmetic."""
     dtype = integer_type(node, context.type_of(node.input(0)).dtype.value)
     code = node.integer("output_dtype", 0)
     result_dtype = DataType(data_type_name(code)) if code else context.type_of(node.input(1)).dtype
@@ -370,7 +371,7 @@ def _dequantized(x: Array, *, quantization: Quantization, dtype: str) -> Array:
 
 @converter("DynamicQuantizeLinear", 11)
 def convert_dynamic_quantize_linear(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert DynamicQuantizeLinear (11) to arithmetic; the scale is 1 if all elements are 0, as in ONNX Runtime."""
+    """Convert DynamicQuantizeLinear to arithmetic; the scale is 1 if all elements are 0, as in ONNX Runtime."""
     x = context.operand(node.input(0))
     zero, unit, steps = (context.add_constant(np.array(value, np.float32)) for value in (0, 1, 255))
     low = context.apply("MIN", _extreme(context, "REDUCE_MIN", x), zero)
@@ -399,7 +400,6 @@ _ZERO_ONLY = frozenset({DataType.INT32})
 
 
 _LINEAR = frozenset({DataType.INT4, DataType.INT8, DataType.INT16, DataType.UINT4, DataType.UINT8, DataType.UINT16})
-"""Types of QuantizeLinear and DequantizeLinear."""
 
 
 def on_reals(write: NodeWriter) -> bool:
@@ -469,18 +469,18 @@ def _spread(write: NodeWriter, values: np.ndarray, quantization: Quantization, r
 
 @exporter("QUANTIZE")
 def export_quantize(write: NodeWriter) -> str:
-    """Export QUANTIZE as QuantizeLinear (24), or arithmetic for types that it lacks."""
+    """Export QUANTIZE as QuantizeLinear, or as arithmetic for types that QuantizeLinear lacks."""
     return quantized(write, write.inputs[0], write.result.type)
 
 
 @exporter("DEQUANTIZE")
 def export_dequantize(write: NodeWriter) -> str:
-    """Export DEQUANTIZE as DequantizeLinear (24), or Sub and Mul for types that it lacks, and Cast."""
+    """Export DEQUANTIZE as DequantizeLinear, or as Sub and Mul for types that DequantizeLinear lacks, and Cast."""
     return write.cast(dequantized(write, write.inputs[0], write.type), DataType(write.operation.to))
 
 
 def export_sums(write: NodeWriter) -> str:
-    """Export integer sums as ConvInteger (10) or MatMulInteger (10), plus bias, or raise Refusal."""
+    """Export integer sums of products as ConvInteger or MatMulInteger, plus bias, or raise Refusal."""
     of = write.operation
     x_type, y_type = write.types[:2]
     assert x_type is not None and y_type is not None, "both are required"

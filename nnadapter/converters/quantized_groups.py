@@ -41,7 +41,7 @@ def convert_quantized_group(
 ) -> None:
     """Convert a group to one operation on quantized operands, or raise Refusal.
 
-    1. The op's own converter must produce one operation, besides movement of elements.
+    1. The op's own converter must produce one operation, apart from operations that move elements.
     2. Products are summed exactly and rounded once; results of other ops are bitwise those of separate nodes.
     3. Biases must be int32 with the scale of the sums.
 

@@ -21,7 +21,7 @@ def _integers_of(context: ConversionContext, node: OnnxNode, name: str) -> DataT
 
 
 def _quantized(context: ConversionContext, node: OnnxNode, names: tuple[str, str, str], axis: int | None = None) -> int:
-    """Return a value as quantized integers, by names of value, scale (default 1) and zero point (default 0)."""
+    """Return a value as quantized integers; `names` are the value, its scale (default 1) and zero point (default 0)."""
     value, scale, zero_point = names
     _integers_of(context, node, value)
     scales = context.constant(scale) if scale else _UNIT_SCALE
@@ -38,7 +38,7 @@ def _result(context: ConversionContext, node: OnnxNode, position: int) -> Quanti
 
 @converter("QLinearConv", 10)
 def convert_qlinear_conv(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert QLinearConv (10), of rank 3 or 4, to CONV_2D."""
+    """Convert QLinearConv, of rank 3 or 4, to CONV_2D."""
     attributes = convolution_attributes(context, node, 3)
     x_name, x_scale, x_zero, w_name, w_scale, w_zero = (node.input(position) for position in range(6))
     x = _quantized(context, node, (x_name, x_scale, x_zero))
@@ -49,7 +49,7 @@ def convert_qlinear_conv(context: ConversionContext, node: OnnxNode) -> None:
 
 @converter("ConvInteger", 10)
 def convert_conv_integer(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert ConvInteger (10), of rank 3 or 4, to CONV_2D. Refused: run-time zero point of the filter."""
+    """Convert ConvInteger, of rank 3 or 4, to CONV_2D. Refused: run-time zero point of the filter."""
     attributes = convolution_attributes(context, node)
     x_name, w_name, x_zero, w_zero = (node.input(position) for position in range(4))
     w = _quantized(context, node, (w_name, "", w_zero), 0)
@@ -83,7 +83,7 @@ def _add_difference(context: ConversionContext, node: OnnxNode, sums: int, zero_
 
 @converter("MatMulInteger", 10)
 def convert_mat_mul_integer(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert MatMulInteger (10) to MAT_MUL on quantized operands or on int32 differences.
+    """Convert MatMulInteger to MAT_MUL on quantized operands or on int32 differences.
 
     A run-time zero point of A is corrected afterwards if B is constant.
     """
@@ -166,7 +166,7 @@ def _spread(context: ConversionContext, name: str, dtype: DataType, *, per_row: 
 
 @converter("QLinearMatMul", 10, 21)
 def convert_qlinear_mat_mul(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert QLinearMatMul (10, 21) to MAT_MUL on quantized operands, or with int32 sums rescaled in float32."""
+    """Convert QLinearMatMul to MAT_MUL on quantized operands, or to int32 sums that are rescaled in float32."""
     names = [node.input(position) for position in range(8)]
     a_name, a_scale, a_zero, b_name, b_scale, b_zero, y_scale, y_zero = names
     dtype = _integers_of(context, node, y_zero) if y_zero else DataType.UINT8

@@ -11,7 +11,7 @@ from nnadapter.ir import ABSENT, AttributeValue, DataType
 from nnadapter.ir.operations.recurrent import FUNCTIONS_PER_DIRECTION, PARAMETERS
 
 _FUNCTIONS: Mapping[str, str] = MappingProxyType({name.replace("_", ""): name for name in PARAMETERS})
-"""Lowercase name, since ONNX Runtime ignores case -> IR name."""
+"""Lowercase ONNX name -> IR name. ONNX Runtime ignores case."""
 _PARAMETERS: Mapping[str, tuple[float, float]] = MappingProxyType(
     {
         "affine": (1.0, 0.0),
@@ -39,7 +39,7 @@ _STATES = (5, 6)
 @converter("GRU", 7, 14, 22)
 @converter("RNN", 7, 14, 22)
 def convert_recurrent(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert LSTM, GRU and RNN (7, 14, 22) to the operations of the same names."""
+    """Convert LSTM, GRU and RNN to the operations of the same names."""
     layout = node.integer("layout", 0)
     if layout not in (0, 1):
         raise invalid(f"attribute 'layout' of {node.op_type} is {layout}; expected 0 or 1")
@@ -98,7 +98,7 @@ def _attributes(node: OnnxNode) -> dict[str, AttributeValue]:
 def _activations(node: OnnxNode, directions: int) -> tuple[str, tuple[float, ...], tuple[float, ...]]:
     """Return function names, alphas and betas.
 
-    ONNX's attributes list no value for functions without that parameter.
+    ONNX's attributes have no entry for a function without that parameter.
     """
     count = FUNCTIONS_PER_DIRECTION[node.op_type] * directions
     activations = node.attributes.get("activations", _DEFAULTS[node.op_type] * directions)
@@ -128,12 +128,11 @@ def _values(node: OnnxNode, functions: Sequence[str], position: int) -> tuple[fl
 
 
 _LENGTHS = 4
-"""Position of sequence lengths, in ONNX and the IR."""
 
 
 @exporter("LSTM", "GRU", "RNN")
 def export_recurrent(write: NodeWriter) -> Sequence[str]:
-    """Export LSTM, GRU and RNN as ONNX's (22)."""
+    """Export LSTM, GRU and RNN as ONNX's ops of the same names."""
     of, inputs = write.operation, list(write.inputs)
     if inputs[_LENGTHS]:
         inputs[_LENGTHS] = write.cast(inputs[_LENGTHS], DataType.INT32)

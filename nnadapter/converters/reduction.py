@@ -101,7 +101,6 @@ _RULES: Mapping[str, tuple[_Rule, tuple[int, ...]]] = {
     "ReduceSum": (partial(_plain, "REDUCE_SUM"), (1, 11, 13)),
     "ReduceSumSquare": (lambda reduction: _square_sum(reduction, reduction.outputs), (1, 11, 13, 18)),
 }
-"""Op -> rule, versions."""
 
 
 def _convert(rule: _Rule, context: ConversionContext, node: OnnxNode) -> None:
@@ -135,7 +134,7 @@ _REDUCTIONS: Mapping[str, str] = {
 
 @exporter(*_REDUCTIONS)
 def export_reduction(write: NodeWriter) -> str:
-    """Export reductions as ReduceMax (20), ReduceMin (20), ReduceMean (18), ReduceProd (18), ReduceSum (13)."""
+    """Export reductions as ReduceMax, ReduceMin, ReduceMean, ReduceProd and ReduceSum."""
     axes = write.operation.axes
     if not axes:
         return write.node("Identity", write.inputs[0])

@@ -28,7 +28,6 @@ from nnadapter.onnx.schemas import (
 from partition.graph import Reason
 
 __all__ = ["Converter", "Exporter", "NodeWriter", "OnnxNode", "Reason", "Refusal", "converter", "exporter"]
-"""Names for modules that define converters."""
 
 _CONTAINER = Reason.UNSUPPORTED_TYPE, "works on sequences or optionals, but the adapter IR holds only dense tensors"
 _STRINGS = Reason.UNSUPPORTED_TYPE, "works on strings, but the adapter IR holds only numbers and booleans"
@@ -63,7 +62,7 @@ Converter = Callable[[ConversionContext, OnnxNode], None]
 
 _CONVERTERS: dict[tuple[str, str, int], Converter] = {}
 _PLACES: dict[tuple[str, str, int], Mapping[str, Any]] = {}
-"""Globals of the registering module, a new dict on each execution."""
+"""Globals of the module that registered a converter; each execution of a module has a new dict."""
 _VERSIONS: dict[tuple[str, str], tuple[int, ...]] = {}
 
 _FURTHER = {"": "nnadapter.converters.microsoft", MICROSOFT: "nnadapter.converters.microsoft"}
@@ -73,10 +72,10 @@ _FURTHER = {"": "nnadapter.converters.microsoft", MICROSOFT: "nnadapter.converte
 def converter(op_type: str, *since_versions: int, domain: str = "") -> Callable[[Converter], Converter]:
     """Return a decorator that registers a converter for exact schema versions.
 
-    After an interrupted import, a module may register again.
+    A module may register again, so that an interrupted import can be repeated.
 
     Raises:
-        ValueError: a version has a converter, or none is passed.
+        ValueError: a version already has a converter, or no version is passed.
     """
     if not since_versions:
         raise ValueError(f"converter of {domain or ONNX_DOMAIN}::{op_type} names no since_version")
@@ -97,7 +96,7 @@ def converter(op_type: str, *since_versions: int, domain: str = "") -> Callable[
 
 
 def lookup(domain: str, op_type: str, since_version: int) -> Converter | None:
-    """Return the converter of an exact schema version, or None."""
+    """Return the converter of an exact schema version; None if there is none."""
     key = domain, op_type, since_version
     if key not in _CONVERTERS and is_further(*key):
         _import_further(domain)

@@ -27,15 +27,16 @@ _NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 @converter("Upsample", 7, 9)
 @converter("Resize", 10)
 def convert_resize_by_scales(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert Upsample (7, 9) and Resize (10), with constant scales, to RESIZE_NEAREST or RESIZE_LINEAR."""
+    """Convert Upsample and Resize (10), with constant scales, to RESIZE_NEAREST or RESIZE_LINEAR."""
     scales = node.numbers("scales")
     _resize_by_old_rule(context, node, _numbers(context.constant(node.input(1))) if scales is None else scales)
 
 
 def _resize_by_old_rule(context: ConversionContext, node: OnnxNode, scales: tuple[float, ...]) -> None:
-    """Resize by the rule before version 11: nearest rounds down when growing, up when shrinking.
+    """Resize by the rule before version 11: the nearest element is rounded down on growing axes, up on shrinking ones.
 
-    The rounding matches ONNX's test data and ONNX Runtime; ONNX's text leaves it open. Mixed axes need two operations.
+    The rounding matches ONNX's test data and ONNX Runtime; ONNX's text does not define it. If some axes grow and others
+    shrink, two operations are needed.
     """
     dimensions = context.dimensions(node.input(0))
     _check_scales(node, scales, len(dimensions))
@@ -61,7 +62,7 @@ def _resize_by_old_rule(context: ConversionContext, node: OnnxNode, scales: tupl
 
 @converter("Resize", 11, 13, 18, 19)
 def convert_resize(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert Resize (11, 13, 18, 19), with constant scales or sizes, to RESIZE_NEAREST or RESIZE_LINEAR.
+    """Convert Resize, with constant scales or sizes, to RESIZE_NEAREST or RESIZE_LINEAR.
 
     Refused: cubic interpolation, regions of interest, antialiasing when shrinking.
     """
@@ -76,7 +77,7 @@ def convert_resize(context: ConversionContext, node: OnnxNode) -> None:
 
 
 def resized(context: ConversionContext, node: OnnxNode) -> tuple[int, ...]:
-    """Return the shape of any Resize (11 or later), or raise Refusal."""
+    """Return the result shape of any Resize (11 or later), or raise Refusal."""
     return _resolve(context, node, context.dimensions(node.input(0)))[0]
 
 
@@ -117,7 +118,7 @@ def _resolve(
 def _resolve_sizes(
     node: OnnxNode, dimensions: tuple[int, ...], axes: tuple[int, ...], sizes: tuple[int, ...]
 ) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    """Return all sizes and scales by `keep_aspect_ratio_policy`. Source: ONNX Resize-18."""
+    """Return the sizes and scales of all axes by `keep_aspect_ratio_policy`. Source: ONNX Resize-18."""
     policy = node.text("keep_aspect_ratio_policy", "stretch")
     ratios = tuple(_ratio(size, dimensions[axis]) for axis, size in zip(axes, sizes, strict=True))
     choose = {"not_larger": min, "not_smaller": max}.get(policy)
@@ -179,7 +180,7 @@ _OLD_MODES: Mapping[str, str] = MappingProxyType({"bilinear": "linear", "bicubic
 
 @converter("GridSample", 16, 20, 22)
 def convert_grid_sample(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert GridSample (16 on images; 20, 22 on images and volumes) to GRID_SAMPLE."""
+    """Convert GridSample, on images or (since version 20) volumes, to GRID_SAMPLE."""
     mode = node.text("mode", "linear")
     rank = context.rank(node)
     if rank not in (4, 5):
@@ -198,7 +199,7 @@ def convert_grid_sample(context: ConversionContext, node: OnnxNode) -> None:
 
 @converter("AffineGrid", 20)
 def convert_affine_grid(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert AffineGrid (20), with a constant size, to AFFINE_GRID.
+    """Convert AffineGrid, with a constant size, to AFFINE_GRID.
 
     Refused: size 1 with aligned corners. PyTorch samples its center, ONNX Runtime its end.
     """
@@ -220,7 +221,7 @@ def convert_affine_grid(context: ConversionContext, node: OnnxNode) -> None:
 
 @converter("RoiAlign", 10, 16, 22)
 def convert_roi_align(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert RoiAlign (10, 16, 22) to ROI_ALIGN; version 10 means `output_half_pixel`."""
+    """Convert RoiAlign to ROI_ALIGN; version 10 means `output_half_pixel`."""
     mode = node.text("coordinate_transformation_mode", "half_pixel" if node.since_version > 10 else "output_half_pixel")
     if mode not in ("half_pixel", "output_half_pixel"):
         raise invalid(
@@ -243,7 +244,7 @@ def convert_roi_align(context: ConversionContext, node: OnnxNode) -> None:
 
 @converter("DeformConv", 19, 22)
 def convert_deform_conv(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert DeformConv (19, 22), on images, to DEFORMABLE_CONV_2D."""
+    """Convert DeformConv, on images, to DEFORMABLE_CONV_2D."""
     dimensions = context.dimensions(node.input(1))
     if len(dimensions) != 4:
         raise Refusal(
@@ -260,23 +261,23 @@ _RATIO_TOLERANCE = 1e-6
 
 
 _PRECISIONS = (np.float32, np.float64)
-"""Precisions of ONNX engines, in which the floor may differ."""
+"""Precisions in which ONNX engines multiply sizes by scales; rounded down, the products may differ."""
 
 
 @exporter("RESIZE_NEAREST")
 def export_resize_nearest(write: NodeWriter) -> str:
-    """Export RESIZE_NEAREST as Resize (19)."""
+    """Export RESIZE_NEAREST as Resize."""
     return _resize(write, mode="nearest", nearest_mode=write.operation.nearest_mode)
 
 
 @exporter("RESIZE_LINEAR")
 def export_resize_linear(write: NodeWriter) -> str:
-    """Export RESIZE_LINEAR as Resize (19)."""
+    """Export RESIZE_LINEAR as Resize."""
     return _resize(write, mode="linear")
 
 
 def _resize(write: NodeWriter, **attributes: object) -> str:
-    """Write Resize by scales if they yield the sizes, otherwise by sizes.
+    """Write Resize with scales if they yield the sizes, otherwise with sizes.
 
     Refused: sizes that do not yield the scales.
     """
@@ -313,14 +314,14 @@ def _aspect_ratio(dimensions: Sequence[int], shape: Sequence[int], scales: Array
 
 @exporter("AFFINE_GRID")
 def export_affine_grid(write: NodeWriter) -> str:
-    """Export AFFINE_GRID as AffineGrid (20)."""
+    """Export AFFINE_GRID as AffineGrid."""
     size = write.integers(write.type.dimensions[0], 1, *write.operation.output_shape)
     return write.node("AffineGrid", write.inputs[0], size, align_corners=write.operation.align_corners)
 
 
 @exporter("ROI_ALIGN")
 def export_roi_align(write: NodeWriter) -> str:
-    """Export ROI_ALIGN as RoiAlign (22)."""
+    """Export ROI_ALIGN as RoiAlign."""
     of = write.operation
     x, regions, numbers = write.inputs
     return write.node(

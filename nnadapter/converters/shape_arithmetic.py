@@ -88,7 +88,7 @@ def _moved(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
 
 
 def _is_table(inputs: Inputs) -> bool:
-    """Return whether sizes index or reshape a constant table."""
+    """Return whether symbolic sizes index or reshape a constant table."""
     sized = any(array is not None and array.is_traced for array in inputs[1:])
     return sized and not _present(inputs, 0).is_traced
 
@@ -149,7 +149,7 @@ def _chosen(node: OnnxNode, inputs: Inputs, expected: Array) -> Array:
 
 
 def _pairwise(function: Callable[[Any, Any], bool]) -> Rule:
-    """Return a rule that compares; guards arise when its result is read."""
+    """Return a rule that compares elements; a guard arises only where the result is read."""
 
     def rule(node: OnnxNode, inputs: Inputs, expected: Array) -> Array:
         return _elementwise(function, _present(inputs, 0).items, _present(inputs, 1).items)
@@ -178,7 +178,7 @@ def _remainder(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
 
 
 def _power(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
-    """Multiply integers for small integer powers; others are not exact, so return None."""
+    """Compute small integer powers of integers by multiplication; other powers are inexact, so return None."""
     base, exponents = _present(inputs, 0), _present(inputs, 1).plain()
     if base.dtype.kind != "i" or exponents.size != 1 or float(exponents.reshape(-1)[0]) not in _SMALL_POWERS:
         return None
@@ -196,7 +196,7 @@ def _clipped(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
 
 
 def _reduced(function: Callable[[Any, Any], Any]) -> Rule:
-    """Return a rule that reduces integers to one; results for reals depend on the order."""
+    """Return a rule that reduces integers to one number. Reals are not reduced, as the result depends on the order."""
 
     def rule(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
         _settle(inputs[1:])
@@ -208,7 +208,7 @@ def _reduced(function: Callable[[Any, Any], Any]) -> Rule:
 
 
 def _root(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
-    """Return square roots: float64 ones rounded to float32 are correctly rounded."""
+    """Return square roots. A float64 root that is rounded to float32 is the correctly rounded float32 root."""
     source = _present(inputs, 0).items
     roots = _elementwise(numbers.root_of, source, source)
     return _elementwise(numbers.to_float32, roots, roots) if expected.dtype == np.float32 else roots

@@ -18,7 +18,7 @@ from nnadapter.ir import Array, DataType
 
 @converter("DFT", 17, 20)
 def convert_dft(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert DFT (17, 20) to DFT. Refused: run-time length or axis."""
+    """Convert DFT to DFT. Refused: run-time length or axis."""
     if node.since_version < 20:
         axis = node.integer("axis", 1)
     else:
@@ -33,7 +33,7 @@ def convert_dft(context: ConversionContext, node: OnnxNode) -> None:
 
 @converter("STFT", 17)
 def convert_stft(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert STFT (17) to STFT. Refused: run-time frame step or length.
+    """Convert STFT to STFT. Refused: run-time frame step or length.
 
     A signal without its last axis is real, as in ONNX Runtime.
     """
@@ -77,10 +77,11 @@ for _op_type, _weights in _WINDOWS.items():
 
 @converter("MelWeightMatrix", 17)
 def convert_mel_weight_matrix(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert MelWeightMatrix (17), with constant inputs, to a constant.
+    """Convert MelWeightMatrix, with constant inputs, to a constant.
 
-    Bins are triangles between edges evenly spaced on the mel scale, rounded down to spectrogram bins; without a rising
-    side, they start at 1.
+    Each column is a triangle. The corners are evenly spaced on the mel scale and rounded down to spectrogram bins. If
+    the
+    first two corners coincide, the triangle is 1 there.
     """
     bins, length, rate, lowest, highest = (_number(context, node, position) for position in range(5))
     if bins < 1 or length < 1 or rate <= 0 or not -700 < lowest <= highest:
@@ -128,7 +129,7 @@ def _add_table(context: ConversionContext, node: OnnxNode, table: Array) -> None
 
 @exporter("STFT")
 def export_stft(write: NodeWriter) -> str:
-    """Export STFT as STFT (17)."""
+    """Export STFT as STFT."""
     of = write.operation
     x, window = write.inputs
     step, length = (write.number(size, DataType.INT64) for size in (of.frame_step, of.frame_length))

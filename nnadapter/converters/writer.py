@@ -32,7 +32,6 @@ class GraphWriter:
     _reserved: set[str] = field(default_factory=set)
     _reserved_nodes: set[str] = field(default_factory=set)
     _numbers: dict[tuple[str, tuple[int, ...], bytes], str] = field(default_factory=dict)
-    """Small constants by content."""
     _count: int = 0
 
     def unique(self, name: str) -> str:
@@ -50,7 +49,7 @@ class GraphWriter:
         return candidate
 
     def constant(self, name: str, value: Array) -> str:
-        """Add a small constant unless an equal one exists, and return its name."""
+        """Return the name of a small constant, which is added unless an equal one exists."""
         key = (value.dtype.name, value.shape, value.tobytes())
         constant_name = self._numbers.get(key)
         if constant_name is None:
