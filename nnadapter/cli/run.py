@@ -52,12 +52,10 @@ class OutputFacts:
 
 
 def dtype_name(array: Array) -> str:
-    """Return ONNX's name of the data type."""
     return "string" if array.dtype.kind in "OUS" else array.dtype.name
 
 
 def describe_output(name: str, value: object) -> OutputFacts:
-    """Return the facts of one output."""
     if not isinstance(value, np.ndarray):
         size = f" of {len(value)}" if isinstance(value, (list, dict)) else ""
         return OutputFacts(name=name, dtype=f"{type(value).__name__}{size}", shape=None)
@@ -129,7 +127,7 @@ class RunCosts:
 
     seconds: float | None = None
     sentences: tuple[str, ...] = ()
-    """Cost with bound and sources, and remarks."""
+    """The cost with its lower bound and sources, and further remarks."""
     chosen: str = ""
     candidate_count: int = 0
     simulated_seconds: Mapping[str, float] = field(default_factory=dict)
@@ -214,7 +212,6 @@ class RunFacts:
     provenance: Provenance
     costs: RunCosts
     precision: tuple[str, ...] = ()
-    """Remarks on the precision."""
     saved: tuple[str, ...] = ()
     profile: str | None = None
 
@@ -242,7 +239,6 @@ class RunFacts:
 
 
 def to_text(facts: RunFacts) -> str:
-    """Return the facts as text."""
     return "\n".join(_lines(facts))
 
 

@@ -145,7 +145,7 @@ def _line_text(name: str, line: Line) -> str:
 
 
 _EVERYDAY, _NOTHING = 1e6, 1e-6
-"""FLOPs or bytes of a medium operation, and seconds too few for it on any device."""
+"""FLOPs or bytes of a medium operation, and a time in seconds that is too short for it on any device."""
 
 
 def _rate(prefix: str, seconds: float, unit: str) -> str:
@@ -218,7 +218,7 @@ def _mismatch_text(calibration: Calibration, device: str) -> str:
 
 
 def _names(device: str) -> Iterator[str]:
-    """Yield a device's names: a driver's first device has two. The driver is queried only if calibrated."""
+    """Yield the names that a device's calibration may have. Only calibrated drivers are queried."""
     device = device_of(device)
     yield device
     if inside(device) != device:
@@ -251,7 +251,7 @@ def contents_of(calibration: Calibration) -> dict[str, object]:
 
 
 def speed_options(table: Sequence[Option], options: OptionValues, *, isolated: bool = False) -> dict[str, OptionValue]:
-    """Return the options that affect speed; isolation does, as each launch sends messages to another process."""
+    """Return the options that affect speed, including isolation, which adds messages to each launch."""
     relevant_options = {option.name: options[option.name] for option in table if option.affects_speed}
     return {**relevant_options, ISOLATE: True} if isolated else relevant_options
 
@@ -325,7 +325,7 @@ def _check_options(
 
 
 def option_text(value: OptionValue) -> str:
-    """Return the value of an option as on the command line."""
+    """Return an option's value as on the command line."""
     return ",".join(value) if isinstance(value, tuple) else str(value)
 
 
@@ -338,7 +338,7 @@ CHOICES_FORMAT_VERSION = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredDevice:
-    """Measured device with its version and options."""
+    """Measured device."""
 
     name: str
     version: str
@@ -372,7 +372,7 @@ def choice_key(
     """Return the cache key of a choice.
 
     `model_digest` includes weights, `devices` are in the user's order, `version` is nnadapter's, and `machine` names
-    machine and threads. `constraints` are further ones, as text.
+    machine and threads.
     """
     key_fields = {
         "model": model_digest,

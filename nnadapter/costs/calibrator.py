@@ -59,9 +59,9 @@ _LOOK_SECONDS = 0.002
 _QUIET = 6
 """Required idle checks in a row, because systems account processor time in ticks."""
 _LOOKS = 75
-"""Maximum of idle checks: threads may never rest."""
+"""Maximum number of idle checks, since threads may never rest."""
 _RESTING = 0.25
-"""Processors in use by a process that only checks whether it is idle."""
+"""Processors that an idle process uses for these checks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +86,6 @@ class Stopwatch:
         return median(samples)
 
     def wait_until_process_idle(self) -> None:
-        """Wait until this process is idle, within a limit."""
         quiet = 0
         for _ in range(_LOOKS):
             start_busy, started = self.busy(), self.clock()
@@ -96,7 +95,6 @@ class Stopwatch:
                 return
 
     def seconds(self, run: Callable[[], object]) -> float:
-        """Return the seconds of one run."""
         started = self.clock()
         run()
         return self.clock() - started
@@ -178,10 +176,9 @@ class ProgramTimer:
         close_all(reversed(resources))
 
     def run(self, rounds: int, budget_seconds: float, advance: Callable[[], None], *, cold: bool = False) -> None:
-        """Time every program once per round, interleaved and shuffled, so that disturbances hit all.
+        """Time every program once per round, in shuffled order, so that disturbances affect all programs.
 
-        A program takes a turn of runs. If `cold`, it runs once after host work that evicts its caches, like a segment
-        between others.
+        The time is the median of a turn of runs. If `cold`, it is one run after host work that evicts the caches.
         """
         started, chance = self._clock(), random.Random(0)
         for round_index in range(rounds):
@@ -249,9 +246,9 @@ _TRUSTED = 0.1
 def fit(rows: Sequence[Sequence[float]], seconds: Sequence[float], least: Sequence[float] | None = None) -> Numbers:
     """Return the non-negative coefficients for which `rows` best predict `seconds`.
 
-    Errors are relative, at least to the uncertainties `least`. The most negative coefficient is removed until none is.
-    Outliers have less weight (Huber: Robust Estimation of a Location Parameter, 1964, by iteratively reweighted least
-    squares).
+    Errors are divided by `seconds`, or by the uncertainties `least` if larger. The most negative coefficient is removed
+    until none is negative. Outliers have less weight (Huber: Robust Estimation of a Location Parameter, 1964, by
+    iteratively reweighted least squares).
     """
     times = np.asarray(seconds, dtype=np.float64)
     matrix = np.asarray(rows, dtype=np.float64).reshape(len(times), -1)
@@ -272,9 +269,9 @@ def fit(rows: Sequence[Sequence[float]], seconds: Sequence[float], least: Sequen
 
 
 def fit_line(rows: Sequence[Sequence[float]], seconds: Sequence[float], least: Sequence[float]) -> Numbers:
-    """Return non-negative a, b and c of a `Line`; `rows` are numbers of equal operations, FLOPs and bytes.
+    """Return non-negative a, b and c of a `Line`; `rows` are [number of operations, FLOPs, bytes].
 
-    hypot(x, y) is the sum of each side times its share in it, so shares of the previous round make the problem linear.
+    hypot(x, y) is x and y, each times its share in it. With the shares of the previous round, the problem is linear.
     """
     matrix = np.asarray(rows, dtype=np.float64).reshape(len(seconds), 3)
     shares = np.full((len(seconds), 2), np.sqrt(0.5))
@@ -335,9 +332,9 @@ _BY_FLOPS = frozenset(
 )
 _BY_BYTES = frozenset(OperationClass) - {OperationClass.NARROW, OperationClass.DEPTHWISE, OperationClass.RECURRENT}
 _BLOCKS = (1, 4, 8, 16, 32)
-"""Channels computed at once."""
+"""Numbers of channels that kernels may compute at once."""
 _CLEARLY = 0.8
-"""Share to which a block size must reduce the error."""
+"""Ratio to which a block size must reduce the error."""
 _FARTHEST = 16.0
 
 
@@ -426,7 +423,7 @@ def _padding(work: OperationWork, block: int) -> float:
 
 
 def seconds_by_kind(lines: Lines, model: Model) -> dict[Kind, float]:
-    """Return a model's seconds by the kind of its operations' lines."""
+    """Return a model's seconds by kind of cost line."""
     seconds: dict[Kind, float] = {}
     for work in work_of(model):
         kind = work.kind if work.kind in lines else Kind(work.kind.operation_class)
@@ -494,7 +491,7 @@ def _least(programs: Sequence[ProgramTiming]) -> list[float]:
 
 
 _SLACK = 3.0
-"""Deviation from 1 that weighs as much as a 100 % wrong prediction."""
+"""Deviation of a factor from 1 that weighs as much as a prediction that is 100 % wrong."""
 _MOST = 4.0
 """Largest factor; its inverse is the smallest."""
 _FEWEST = 6
@@ -624,7 +621,7 @@ class _Measurements:
     pairs: list[Pair]
     networks: Mapping[str, ProgramTiming]
     segments: list[ProgramTiming]
-    """Light programs that ran cold."""
+    """Light programs that ran with cold caches."""
     unmeasured_classes: Mapping[OperationClass, str]
     processors: float | None
 
@@ -663,7 +660,7 @@ def _calibration(
 def _timed(bench: ProgramTimer, device: str, budget_seconds: float, advance: Callable[[], None]) -> _Measurements:
     """Time all probes that the device can run, then networks and cold segments.
 
-    Batches are small, as each program may have threads of its own. As many networks as possible take turns.
+    Batches are small, as each program may have threads of its own.
     """
     every, mixed = probes(), list(networks().items())
     batches, network_batches = _batches(len(every), _AT_ONCE), _batches(len(mixed), most_pools())

@@ -51,7 +51,7 @@ ASSUMED = Profile(
     transfer_bandwidth=1e9,
     operation_seconds=5e-6,
 )
-"""Slow, so that no node moves there on a guess."""
+"""Assumed speed of a device that declares none, so low that no node is placed on it by a guess."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,15 +62,15 @@ class DeviceCosts:
     profile: Profile
     """Declared limits; if calibrated, measured launch and transfers, and limits for classes without measurements."""
     lines: Mapping[OperationClass, Line] = field(default_factory=dict)
-    """Measured lines by class; the roofline of the profile applies to others."""
+    """Measured lines by class; other classes use the profile's roofline."""
     fused_lines: Mapping[OperationClass, Mapping[OperationClass, Line]] = field(default_factory=dict)
     """Measured lines by producer class, then by class."""
     measured_sole_launch_seconds: float | None = None
-    """None means the profile's launch."""
+    """None means the profile's `launch_seconds`."""
     networks: Mapping[str, MeasuredNetwork] = field(default_factory=dict)
     processors: float = 0.0
     has_resident_values: bool = False
-    """True if values stay in the device's memory for its other segments."""
+    """True if values stay in device memory between segments."""
     notes: tuple[str, ...] = ()
 
     off_by: float = 0.0
@@ -78,7 +78,6 @@ class DeviceCosts:
 
     @property
     def sole_launch_seconds(self) -> float:
-        """Seconds to launch the only segment of a plan."""
         return (
             self.profile.launch_seconds
             if self.measured_sole_launch_seconds is None
@@ -174,9 +173,9 @@ def calibrated(calibration: Calibration, declared: Profile | None = None, notes:
 
 
 AROUND_A_DEVICE = 5e-6
-"""Session overhead per device segment."""
+"""Seconds of session overhead per device segment."""
 AROUND_THE_HOST = 2e-6
-"""The same per CPU segment between others."""
+"""Seconds of session overhead per CPU segment between device segments."""
 _GOOD_PART = 0.4
 _UNMEASURABLE_BANDWIDTH = 1e15
 
@@ -194,12 +193,11 @@ class Crossing:
     dtypes: tuple[str, ...]
     dtype_of: NDArray[np.int64]
     dense: NDArray[np.bool_]
-    """Tensors of numbers, as far as known."""
+    """True for tensors of numbers and for values of unknown type."""
     images: NDArray[np.bool_]
 
     @classmethod
     def of(cls, graph: Graph, names: Sequence[str], nbytes: Numbers) -> Crossing:
-        """Return the facts about the values `names`."""
         values = [graph.values.get(name) for name in names]
         value_dtypes = ["" if value is None else value.dtype or "" for value in values]
         dtypes = tuple(dict.fromkeys(("", *value_dtypes)))
@@ -253,7 +251,7 @@ def reorder_seconds(profile: Profile, nbytes: Numbers) -> Numbers:
 Groups = tuple[tuple[int, ...], ...]
 
 MOST_OPERATIONS = 20_000
-"""Limit of operations in one question, which a device nearly compiles to answer."""
+"""Maximum number of operations in one query, which costs a device nearly a compilation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +260,6 @@ class Fusion:
 
     groups: Groups = ()
     free: frozenset[int] = frozenset()
-    """Nodes that cost nothing."""
     note: str = ""
 
 
@@ -283,7 +280,6 @@ class FusedGraph:
         }
 
     def spread_segment(self, segment: Segment) -> Segment:
-        """Translate a segment of the fused `graph` to atoms of `original`."""
         return Segment(segment.device, tuple(sorted(atom for part in segment.atoms for atom in self.parts[part])))
 
     def spread(self, placement: Sequence[str]) -> tuple[str, ...]:
@@ -298,7 +294,7 @@ class FusedGraph:
 def fused_groups(
     graph: Graph, conversion: Conversion, context: Context, verdicts: Sequence[Verdict], *, most: int = MOST_OPERATIONS
 ) -> Fusion:
-    """Ask an adapter IR device what it would fuse among all that it supports, up to `most` operations."""
+    """Return the fusion that an adapter IR device reports for the operations it supports, if at most `most`."""
     supported_nodes = [node for atom, verdict in zip(graph.atoms, verdicts, strict=True) if verdict for node in atom]
     operations = sorted(operation for node in supported_nodes for operation in conversion.operations[node])
     if not operations:
@@ -313,7 +309,7 @@ def fused_groups(
 
 
 def fusion_of(graph: Graph, conversion: Conversion, operations: Sequence[int], runs_as: Sequence[str]) -> Fusion:
-    """Return the fusion that a device describes by a text per operation; empty if there are fewer or more texts.
+    """Return the fusion that `runs_as` describes by one text per operation; empty if their numbers differ.
 
     Operations with equal texts are a group. An atom of only NO_OPERATION is free.
     """
@@ -420,9 +416,9 @@ def cost_table(
     costs: Mapping[str, DeviceCosts],
     fusions: Mapping[str, Fusion] | None = None,
 ) -> CostTable:
-    """Return the prices of `graph`, in linear time.
+    """Return the costs of `graph`, in linear time.
 
-    A fused group is a unit with bytes counted at its boundary. The host prices every node by itself, independent of
+    A fused group is a unit with bytes counted at its boundary. The host's nodes are priced individually, independent of
     other devices.
     """
     devices, fusions = tuple(verdicts), fusions or {}
@@ -498,7 +494,7 @@ def _on_host(work: GraphWork, costs: DeviceCosts) -> Numbers:
 
 
 _OTHER_SPEEDS = frozenset({"float16", "bfloat16", "float64", "int8", "uint8"})
-"""Data types of another speed than float32."""
+"""Data types with a speed other than float32's."""
 
 
 def _notes(work: GraphWork, devices: Sequence[str], costs: Mapping[str, DeviceCosts]) -> Iterator[str]:

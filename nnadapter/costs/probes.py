@@ -48,7 +48,6 @@ class Probe:
     link: Link
 
     def model(self, length: int) -> Model:
-        """Return the chain of `length` links."""
         builder = _Builder()
         value = builder.add_input("x", OperandType(DataType.FLOAT32, self.dimensions))
         for number in range(length):
@@ -123,7 +122,7 @@ def tensors_model(tensors: int) -> Model:
 
 
 def work_of(model: Model) -> tuple[OperationWork, ...]:
-    """Return the work of each operation, which may be fused with a producer, then that of layout changes."""
+    """Return the work of each operation, with its fusion, then the work of layout changes."""
     classes = [class_of(model, operation) for operation in model.operations]
     readings = _readings(model)
     carriers = producers_of(classes, readings, frozenset(model.outputs))
@@ -213,7 +212,6 @@ def _reduction(builder: _Builder, value: int, number: int) -> int:
 
 
 def _movement(builder: _Builder, value: int, number: int) -> int:
-    """Swap two groups of columns, split differently in each link."""
     return builder.swap(value, builder.dimensions(value)[1] // 4 + number)
 
 

@@ -33,7 +33,6 @@ class OperationClass(StrEnum):
     """Products of two computed tensors, without weights to pack."""
     RECURRENT = "recurrent"
     DEPTHWISE = "depthwise"
-    """Convolutions with one input channel per group."""
     SUM_NORMALIZATION = "sum normalization"
     """Normalizations of the sum of two computed [batch, rows, width] tensors."""
     NORMALIZATION = "normalization"
@@ -210,7 +209,7 @@ class MeasuredWork(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     padding: Annotated[float, Meta(ge=1)]
     """FLOPs with padding over FLOPs without it."""
     quotient: Annotated[float, Meta(gt=0)]
-    """Measured over predicted seconds."""
+    """Measured seconds divided by predicted seconds."""
     trust: Annotated[float, Meta(ge=0, le=1)]
     """Weight, smaller for times near the noise."""
 
@@ -258,7 +257,7 @@ class Line(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename
 _REACH = np.log(2.0)
 """Kernel bandwidth, as the logarithm of a size ratio."""
 _DOUBT = 0.25
-"""Weight of the line; an exact measurement has 1."""
+"""Weight of the line among the measurements; an exact measurement has weight 1."""
 
 
 def padding_of(channels: Numbers, block: int) -> Numbers:
@@ -298,7 +297,7 @@ class UnitWork:
     producer_classes: Indices = field(default_factory=lambda: np.zeros(0, np.int64))
     """Positions in `CLASSES`, -1 if standalone; empty if not requested."""
     channels: Numbers | None = None
-    """[units, 2] of the main node, if requested."""
+    """Channels [units, 2] of the main node, if requested."""
     changed: Indices = field(default_factory=lambda: np.zeros(0, np.int64))
     """Units that read a value whose layout changes."""
     changed_bytes: Numbers = field(default_factory=lambda: np.zeros(0))
@@ -492,7 +491,7 @@ def _channels(conversion: Conversion) -> Numbers:
 
 
 def _mains(unit: Indices, units: int, flops: Numbers, classes: Indices) -> Indices:
-    """Return the main node of each unit: most FLOPs, then the first class."""
+    """Return each unit's main node: of the most FLOPs or, if equal, of the first class."""
     order = np.lexsort((classes, -flops, unit))
     main = np.zeros(units, dtype=np.int64)
     main[unit[order[::-1]]] = order[::-1]
