@@ -212,7 +212,6 @@ def _keys(
 def _place_in_order(
     order: Sequence[int], sizes: Sequence[int], adjacency: Sequence[Sequence[int]]
 ) -> tuple[list[int], int]:
-    """Place buffers in this order at the lowest free offsets; return offsets and total size."""
     offsets = [-1] * len(order)
     arena = 0
     for index in order:
@@ -288,7 +287,6 @@ class Arenas:
         return arena
 
     def _idle_for(self, holder: object) -> Arena | None:
-        """Remove and return the idle arena with state of `holder`, otherwise the largest idle one; None without any."""
         while idle := list(self._idle):
             arena = max(idle, key=lambda arena: (holder in arena.bound, arena.bytes.size))
             try:

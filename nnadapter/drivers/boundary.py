@@ -225,7 +225,7 @@ def check_results(results: Sequence[Any], names: Sequence[str], expected: Output
 def check_tensors(
     computed: Sequence[Any], names: Sequence[str], expected: OutputCheck, input_tensors: Sequence[DeviceTensor]
 ) -> Sequence[DeviceTensor]:
-    """Check results of `Execution.compute_on_device`, each in new memory, and return them."""
+    """Check results of `Execution.compute_on_device`, which must be in new memory, and return them."""
     memory_ids = {id(tensor.memory) for tensor in input_tensors}
     if len(computed) != len(expected):
         raise errors.ExecutionError(f"the driver returned {len(computed)} outputs, expected {len(expected)}")
@@ -261,7 +261,7 @@ def _fits(shape: tuple[int, ...], expected: tuple[int | None, ...]) -> bool:
 
 
 def blamed_nodes(error: BaseException, count: int) -> dict[int, Unsupported]:
-    """Return the valid refusals of a CompilationError by node position, below `count`."""
+    """Return the valid refusals in a CompilationError by node position, which must be below `count`."""
     refused = error.refused if isinstance(error, errors.CompilationError) else {}
     return {
         position: refusal

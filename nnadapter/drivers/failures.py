@@ -80,6 +80,6 @@ def translated_as(
 
 
 def one_line(text: str, error: BaseException) -> str:
-    """Return `text` on one line, shortened if long; the error's type if empty."""
+    """Return `text` on one line, shortened if long; if it is empty, return the error's type."""
     joined = " ".join(text.split())
     return (joined if len(joined) <= _LONGEST else f"{joined[:_LONGEST]}…") or type(error).__name__

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 _NOT_FOUND = ": cannot open shared object file"
-"""Message of Linux's loader (dl-load.c of glibc; musl adds text)."""
+"""Part of an error message of Linux's loader (dl-load.c of glibc; musl adds text)."""
 _NEED_CUDA = frozenset(("CUDAExecutionProvider", "TensorrtExecutionProvider"))
 
 
@@ -172,15 +172,14 @@ class Assignment:
     """Assignment of a model's nodes to the provider or the CPU; see `marked`."""
 
     provider_nodes: frozenset[int]
-    """Nodes that run entirely on the provider."""
     cpu_nodes: frozenset[int]
     """Nodes that run at least partly on the CPU."""
     cpu_op_types_in_functions: tuple[str, ...]
-    """Parts of functions, which have no marks on their nodes."""
+    """Op types inside functions on the CPU. Their nodes have no marks."""
 
     @property
     def cpu_work(self) -> str:
-        """End of a sentence that counts nodes on the CPU; empty without any."""
+        """Phrase that counts nodes on the CPU; empty if there are none."""
         count = len(self.cpu_nodes) + len(self.cpu_op_types_in_functions)
         return f"leaves {count} nodes to ONNX Runtime's CPU" if count else ""
 
@@ -190,9 +189,9 @@ class Assignment:
     def verdict(self, position: int, provider: str) -> Verdict:
         """Return the verdict of a node.
 
-        A node without assignment was folded or fused, so it is supported. It is refused if parts of functions run on
-        the
-        CPU, which may be its own.
+        A node without assignment was folded or fused, so it is supported, unless parts of functions run on the CPU:
+        they may be
+        its own.
         """
         # kernel availability does not depend on sizes, acceptance by a compiler may
         reason = Reason.UNSUPPORTED_OPERATION if provider in providers.BY_KERNELS else Reason.DEVICE_REFUSED

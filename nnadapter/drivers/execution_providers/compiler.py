@@ -30,9 +30,9 @@ _SPATIAL = 2
 _LEAST_BLOCK = 16
 _SMALL_INTEGERS = ("int2", "int4", "uint2", "uint4")
 _ATTENTION_BIAS, _HEAD_SINK = 10, 11
-"""Inputs of GroupQueryAttention."""
+"""Positions of inputs of GroupQueryAttention."""
 _REALS = ("float32", "float64")
-"""Data types with wrong extremes of infinities; 16-bit floats are right."""
+"""Data types for which extremes of infinities are wrong, unlike for 16-bit floats."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +78,7 @@ class _ModelValueIndex:
 _CRASHES = frozenset({"QNNExecutionProvider"})
 """Providers that crash on some nodes; observed with QNN 2.7.0."""
 _RANK_OF_CAST = 5
-"""QNN crashes on a Cast from int32 to int64 of this rank."""
+"""Rank at which QNN crashes on a Cast from int32 to int64."""
 
 
 def crashing(model: onnx.ModelProto, provider: str) -> dict[int, Unsupported]:
@@ -411,7 +411,7 @@ class Asker:
     def supported(self, model: onnx.ModelProto) -> Sequence[Verdict]:
         """Return a verdict per node, from ONNX Runtime's assignment of nodes.
 
-        It exists for sessions only, so the provider compiles the model. If that fails, the nodes that cause it are
+        The assignment requires a session, so the provider compiles the model. If that fails, the failing nodes are
         searched.
         """
         # Weights do not affect verdicts.
@@ -508,7 +508,7 @@ class Asker:
         return self._backing.open(model, level, profile, without)
 
     def _assignment(self, session: onnxruntime.InferenceSession, model: onnx.ModelProto) -> Assignment:
-        """Return the assignment. Nodes that compute dynamic sizes are removed, since they may run on the CPU."""
+        """Return the assignment without nodes that compute dynamic sizes, since these may run on the CPU."""
         assignment = read_assignment(session, self._backing.provider)
         return assignment.without(size_computations(model)) if has_open_inputs(model) else assignment
 

@@ -1,8 +1,8 @@
 """Provider programs: device memory, executions, and serialized EPContext models.
 
-Serialized programs are untrusted and must name no files. Most pass a strict scan for listed fields in canonical
-encoding, which no parser can read differently; others are parsed. The envelope's header has everything that the
-compiled form depends on, as JSON.
+Serialized programs are untrusted and must name no files. Most pass a strict scan, which accepts only listed fields in
+the canonical encoding that all parsers read alike; others are parsed. The envelope's header contains, as JSON,
+everything on which the compiled form depends.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _KINDS = 16
 
 
 class EpMemory(Memory):
-    """Device memory: an OrtValue, a host array for unsupported types, or nothing yet."""
+    """Device memory: an OrtValue, a host array for unsupported types, or still empty."""
 
     def __init__(self, provider: str, nbytes: int, value: Any = None, form: Form | None = None) -> None:
         self._provider, self._value, self._is_free = provider, value, False
@@ -113,7 +113,7 @@ def import_dlpack(tensor: Any, provider: str) -> DeviceTensor | None:
 
 
 def tensor_of(value: Any, provider: str) -> DeviceTensor:
-    """Return an OrtValue, to which nothing else may refer, as a device tensor."""
+    """Return an OrtValue, without other references, as a device tensor."""
     form = dtype, shape = _dtype_of(value), tuple(value.shape())
     return DeviceTensor(EpMemory(provider, value.tensor_size_in_bytes(), value, form), dtype, shape)
 
@@ -131,7 +131,7 @@ def _allocating(place: str) -> AbstractContextManager[None]:
 
 
 def _copied(value: Any, provider: str) -> Any:
-    """Copy a value on its device; done on return."""
+    """Copy a value on its device, and wait for the copy."""
     binding = _identity(provider, value.element_type()).io_binding()
     with _allocating(PLACES[provider]):
         binding.bind_ortvalue_input("a", value)
@@ -192,7 +192,7 @@ _DEPENDENCIES = "external_dependencies"
 _LONGEST = 1 << 31
 
 Field = tuple[int, int, int]
-"""Tag, start and end."""
+"""Tag, start and end of a protobuf field."""
 
 
 class Message(NamedTuple):

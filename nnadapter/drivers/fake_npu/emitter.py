@@ -49,7 +49,7 @@ class Emitter:
         return self._add(NpuTensor(type_, view_of=tensor if source.view_of is None else source.view_of))
 
     def transpose(self, tensor: int, perm: Sequence[int]) -> int:
-        """Return permuted axes; a view if only axes of size 1 move."""
+        """Return the tensor with permuted axes; a view if only axes of size 1 move."""
         dimensions = self.type_of(tensor).dimensions
         result = tuple(dimensions[axis] for axis in perm)
         moved = [axis for axis in perm if dimensions[axis] != 1]

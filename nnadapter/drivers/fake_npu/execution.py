@@ -30,7 +30,7 @@ _UNSETTLED = -1
 
 
 class BlasThreads:
-    """Limits of BLAS threads by running computation. Thread-safe, also in signal handlers."""
+    """Limit of BLAS threads for each running computation. Thread-safe, also in signal handlers."""
 
     def __init__(self) -> None:
         self.limits: dict[object, int] = {}
@@ -38,7 +38,7 @@ class BlasThreads:
         self._is_setting = False
         self._number = 0
         self._before: list[tuple[Any, int]] = []
-        """Threads of each pool before the first limit."""
+        """Number of threads of each pool before the first limit."""
 
     def settle(self) -> None:
         while self._lowest() != self._number:
@@ -234,7 +234,6 @@ class FakeNpuExecution(Execution):
 
     @property
     def _holder(self) -> object:
-        """Key of an arena's bound instructions; runs prefer the arena with their key."""
         return self
 
     def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:

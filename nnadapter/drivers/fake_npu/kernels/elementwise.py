@@ -24,7 +24,7 @@ def _divide(x: Array, y: Array, out: Array) -> None:
 
 
 def _power(x: Array, exponent: Array, out: Array) -> None:
-    """Compute integers in float64 as ONNX Runtime does, except int64, which does not fit."""
+    """Compute powers of integers in float64, as ONNX Runtime does, but of int64 exactly."""
     if out.dtype.kind == "f" or (out.dtype == x.dtype == exponent.dtype == np.int64 and exponent.min() >= 0):
         np.power(x, exponent.astype(x.dtype, copy=False), out)
     else:

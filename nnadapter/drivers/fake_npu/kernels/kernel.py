@@ -19,7 +19,7 @@ Run = Callable[[], object]
 Finish = Callable[[Array], None]
 """Fused activation, applied in place to a contiguous array."""
 BLOCK_ELEMENTS = 32768
-"""Several blocks fit in a level-2 cache."""
+"""Block size, so that several blocks fit in a level-2 cache."""
 
 
 class NumpyKernel(NamedTuple):
@@ -27,7 +27,7 @@ class NumpyKernel(NamedTuple):
 
     run: Callable[..., None]
     in_place: tuple[int, ...] = ()
-    """Inputs with memory that the first output may take over."""
+    """Inputs with memory that the first output may reuse."""
     fuses: bool = False
     """True if the kernel applies `finish`, the fused activation."""
 
@@ -66,7 +66,7 @@ Function = Callable[..., Array]
 
 
 def apply(function: str, x: Array, out: Array, arguments: tuple[float, ...] = ()) -> None:
-    """Apply a row of `FUNCTIONS` to a contiguous array; `out` may be `x`."""
+    """Apply a function of `FUNCTIONS` to a contiguous array; `out` may be `x`."""
     compute = FUNCTIONS[function]
     if isinstance(compute, np.ufunc):
         compute(x, out)
@@ -190,4 +190,4 @@ FUNCTIONS: Mapping[str, Function] = {
     "swish": _swish,
     "thresholded_relu": lambda x, alpha: np.where(x > alpha, x, x.dtype.type(0)),
 }
-"""Rows by name in instructions and fuse codes; parameters are IR attributes, in order."""
+"""Functions by name in instructions and fuse codes. Their parameters are IR attributes, in order."""

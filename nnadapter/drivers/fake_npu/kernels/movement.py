@@ -65,7 +65,7 @@ _COMBINE: Mapping[str, Callable[..., None]] = {
     "mul": np.multiply.at,
     "none": lambda target, positions, updates: target.__setitem__(positions, updates),
 }
-"""Combine updates with elements, by reduction; repeated positions accumulate."""
+"""Reduction -> function that combines elements with updates; repeated positions accumulate."""
 
 
 def _scatter_nd(out: Array, x: Array, indices: Array, updates: Array, *, reduction: str) -> None:

@@ -80,7 +80,7 @@ def _gate(function: str, arguments: tuple[float, ...], x: Array, *, clip: float)
 
 
 _GATES: Mapping[str, Function] = {"thresholded_relu": lambda x, alpha: np.where(x < alpha, x.dtype.type(0), x)}
-"""Functions that differ from the operation of that name."""
+"""Gate functions that differ from the operation of the same name."""
 
 
 def _lstm_cell(gates: list[Gate], weights: Array, *, bias: Array, peepholes: Array | None, input_forget: bool) -> Step:

@@ -64,7 +64,7 @@ ROUNDINGS: Mapping[str, Callable[[Array], Array]] = {
 def _places(size: int, result: int, scale: float, mode: str) -> Array:
     """Return the input coordinate of every result index along an axis.
 
-    float32 as in ONNX Runtime: the nearest pixel depends on the last bit of `1 / 0.33333334`.
+    It is computed in float32, as in ONNX Runtime, because its last bit may decide the nearest pixel.
     """
     rule = COORDINATES[mode]
     return rule(np.arange(result, dtype=np.float32), np.float32(scale), size, result).astype(np.float32)
@@ -110,7 +110,7 @@ def _linear(place: Array) -> Neighbors:
 
 
 def _cubic(place: Array) -> Neighbors:
-    """Source: Keys, 1981, doi 10.1109/TASSP.1981.1163711, with the parameter -0.75."""
+    """Return neighbors of cubic convolution, parameter -0.75. Source: Keys, 1981, doi 10.1109/TASSP.1981.1163711."""
     a, below = _CUBIC_ALPHA, np.floor(place)
     fraction = place - below
 
@@ -129,7 +129,7 @@ _NEIGHBORS: Mapping[str, Callable[[Array], Neighbors]] = {
     "linear": _linear,
     "nearest": lambda place: [(place, np.ones_like(place))],
 }
-"""Coordinates -> neighbors by mode, possibly outside; "nearest" expects whole coordinates."""
+"""Mode -> function from coordinates to neighbors, possibly outside. "nearest" expects integral coordinates."""
 
 
 def _zero_outside(neighbors: Neighbors, size: int) -> Neighbors:
@@ -305,7 +305,7 @@ def _rounded(places: Array) -> Array:
 
 
 def _bins(first: np.float32, last: np.float32, bins: int, size: int) -> tuple[Array, Array]:
-    """Return the pixels of every bin, the last repeated, and a mask of nonempty bins."""
+    """Return the pixels of every bin, filled up with its last pixel, and a mask of nonempty bins."""
     step = np.maximum(last - first + 1, np.float32(1)) / np.float32(bins)
     numbers = np.arange(bins, dtype=np.float32)
     begins = np.clip(np.floor(numbers * step) + first, 0, size).astype(np.int64)
