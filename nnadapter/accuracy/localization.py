@@ -217,9 +217,7 @@ def _value(name: str, array: np.ndarray[Any, Any]) -> Value:
 
 
 def pieces(cutting: Cutting, most_bytes: int) -> Iterator[tuple[int, int]]:
-    """Yield first and end index of consecutive atoms, with at most `most_bytes` of visible outputs if there are
-    several.
-    """
+    """Yield first and end index of consecutive atoms: one, or several with at most `most_bytes` of visible outputs."""
     first, piece_bytes = 0, 0
     for atom in range(len(cutting.devices)):
         size = cutting.size(atom)
