@@ -1,4 +1,4 @@
-"""Table of optional parts of the package, which the core imports only through it, on request."""
+"""Table of the package's optional parts, which the core imports on request and only through this table."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DRIVERS: Mapping[str, str] = MappingProxyType(
         "xla": "nnadapter.drivers.xla.driver:XlaDriver",
     }
 )
-"""Driver name -> `module:class` of a built-in driver that is an optional part."""
+"""Driver name -> `module:class` of a built-in driver that is optional."""
 
 ENTRIES: Mapping[str, str] = MappingProxyType(
     {

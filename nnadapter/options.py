@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 FALLBACKS = ("warn", "allow", "forbid")
 STAGES = ("load", "compile", "run", "accuracy")
-"""Stages of a failure: opening, compiling, running, and wrong results."""
+"""Stages in which a device can fail: opening, compiling, running, and wrong results."""
 Fallback = str | Mapping[str, str]
-"""One of `FALLBACKS` for all stages, or a mapping from stages."""
+"""One of `FALLBACKS` for all stages, or a mapping from a stage to one."""
 
 
 VERIFYING = ("once",)
@@ -51,14 +51,16 @@ class Options:
     rules: str | os.PathLike[str] | Rules | None = None
     """Pins, bans and limits: path of a TOML file, its text, or `Rules`."""
     plan: str | os.PathLike[str] | None = None
-    """Plan file of `nnadapter report --save-plan`. Nodes go to the devices in it that still support them."""
+    """Plan file of `nnadapter report --save-plan`. Each node goes to its device in the file if that device still
+    supports it.
+    """
     max_plans: int = 64
     """Maximum number of compiled plans, one per set of input shapes. Plans used only once are evicted first, then the
     least recently used.
     """
     max_plan_bytes: int = 1 << 30
-    """Maximum bytes of all compiled plans, without shared weights, as far as known. Evicted like `max_plans`; the most
-    recently used plan stays.
+    """Maximum bytes of all compiled plans, as far as known, without shared weights. Plans are evicted as for
+    `max_plans`, except the most recently used one.
     """
     background: bool = False
     """True: no run waits for a compilation. Until a thread has compiled a plan for new shapes, the CPU runs the entire
@@ -66,7 +68,7 @@ class Options:
     `max_plans`. False: runs wait, so behavior is deterministic.
     """
     deadline_s: float | None = None
-    """Seconds that a run may take, without compiling and without waiting for other runs of a stream. Then it raises
+    """Maximum seconds of a run, without compilation and the wait for other runs of a stream. A slower run raises
     DeadlineExceededError before its next step, or within a step if the device can stop. Per run:
     `run_options.add_run_config_entry("nnadapter.deadline_s", "0.5")`.
     """
@@ -156,7 +158,6 @@ class Options:
         return tuple(name.strip() for name in text.split(",") if name.strip())
 
     def fallback_at(self, stage: str) -> str:
-        """Return `warn`, `allow` or `forbid` for a stage."""
         return fallback_at(self.fallback, stage)
 
 
@@ -179,7 +180,7 @@ def _rules() -> type[Rules]:
 
 
 def refuse_misplaced(arguments: Iterable[str], parameters: Sequence[str]) -> None:
-    """Refuse arguments that look like options or misspelled `parameters`. Raises InvalidOptionError."""
+    """Raise InvalidOptionError for an argument that is the name of an option, or a misspelled parameter."""
     field_names = [field.name for field in fields(Options)]
     for name in arguments:
         if name in field_names:
@@ -209,7 +210,7 @@ def options_from(options: Options | Mapping[str, Any] | None) -> Options:
 
 
 def of_session(options: Options) -> Options:
-    """Return options with the default cache if NNADAPTER_CACHE_DIR is set and `cache_dir` is None."""
+    """Return the options, with `cache_dir` True if it is None and NNADAPTER_CACHE_DIR is set."""
     is_named = options.cache_dir is None and os.environ.get("NNADAPTER_CACHE_DIR", "").strip()
     return replace(options, cache_dir=True) if is_named else options
 
@@ -219,13 +220,13 @@ _lock = new_lock()
 
 
 def set_default_devices(names: list[str]) -> None:
-    """Set the devices of sessions that name none."""
+    """Set the devices of sessions that request none."""
     with _lock:
         _process_device[:] = names
 
 
 def default_devices() -> list[str]:
-    """Return the devices of sessions that name none: as set, otherwise NNADAPTER_DEVICES, otherwise the CPU."""
+    """Return the devices of sessions that request none: as set, otherwise NNADAPTER_DEVICES, otherwise the CPU."""
     with _lock:
         if _process_device:
             return list(_process_device)

@@ -3,8 +3,8 @@
     from nnadapter import ort as onnxruntime        # change one import
     ort.install(); import client; ort.use("fake_npu")   # or leave the client unchanged
 
-Errors are also ONNX Runtime's exceptions (InvalidArgument, NoSuchFile, ...), ValueError or TypeError, whichever ONNX
-Runtime raises.
+Each error is also an instance of the exception that ONNX Runtime raises: its own (InvalidArgument, NoSuchFile, ...),
+ValueError or TypeError.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _THEIRS: tuple[tuple[type[errors.NNAdapterError], type[Exception]], ...] = (
 )
 
 _LOAD_CANCELLED = getattr(_native, "ModelLoadCanceled", _native.Fail)
-"""ONNX Runtime's exception for a set load cancellation flag; older versions have none."""
+"""ONNX Runtime's exception for a cancelled load, or `Fail` in versions without it."""
 _lock = new_lock()
 _chosen: tuple[Sequence[DeviceRequest], _Options | None] = (), None
 _replaced: dict[str, ModuleType] = {}
@@ -54,7 +54,7 @@ _replaced: dict[str, ModuleType] = {}
 def use(
     devices: DeviceRequest | Sequence[DeviceRequest], *, options: _Options | Mapping[str, Any] | None = None
 ) -> None:
-    """Set the devices of sessions opened from now on; providers that clients request follow them.
+    """Set the devices of sessions opened from now on. They precede the providers that clients request.
 
     Args:
         devices: as in `InferenceSession`; an empty list restores the clients' choice.
@@ -84,7 +84,7 @@ def uninstall() -> None:
 
 
 class SessionOptions(_original.SessionOptions):  # type: ignore[misc]  # a class of pybind11
-    """ONNX Runtime's session options, with a record of overrides for devices."""
+    """ONNX Runtime's session options, which also record overridden initializers and sizes for devices."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -127,7 +127,7 @@ class SessionOptions(_original.SessionOptions):  # type: ignore[misc]  # a class
 
 
 class RunOptions(_original.RunOptions):  # type: ignore[misc]  # a class of pybind11
-    """ONNX Runtime's run options. Configuration entries are also recorded, so that they can be copied."""
+    """ONNX Runtime's run options, which also record configuration entries, so that they can be copied."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -218,7 +218,7 @@ class InferenceSession(_InferenceSession):
         return {*devices, "cpu"} <= {*self.devices, "cpu"}
 
     def get_providers(self) -> list[str]:
-        """Return ONNX Runtime's provider names, or our names for other devices."""
+        """Return ONNX Runtime's provider name of each device, otherwise the device's name."""
         return [provider_of_device(name) for name in self.devices]
 
     def get_provider_options(self) -> dict[str, dict[str, str]]:
@@ -229,7 +229,6 @@ class IOBinding(_IOBinding):
     """IOBinding that returns results in host memory as OrtValues."""
 
     def get_outputs(self) -> list[Any]:
-        """Return `nnadapter.DeviceValue` for outputs bound to a device, otherwise OrtValue."""
         results = super().get_outputs()
         return [
             result
@@ -259,7 +258,7 @@ def _merge_devices(
 def _as_theirs(theirs: type[Exception] | None = None, *, cancelled: type[Exception] | None = None) -> Iterator[None]:
     """Raise nnadapter's errors also as `theirs`, by default as the exception that ONNX Runtime would raise.
 
-    `cancelled` is for a CancelledError.
+    `cancelled` replaces `theirs` for a CancelledError.
     """
     try:
         yield
@@ -268,7 +267,6 @@ def _as_theirs(theirs: type[Exception] | None = None, *, cancelled: type[Excepti
 
 
 def _theirs(error: errors.NNAdapterError, theirs: type[Exception] | None = None) -> errors.NNAdapterError:
-    """Return the error as an instance of ONNX Runtime's class too."""
     table = next(raised for ours, raised in _THEIRS if isinstance(error, ours))
     both = _both(type(error), *((theirs,) if theirs else _raised_there(error) or (table,)))
     translated = both.__new__(both)
@@ -300,12 +298,10 @@ def _both(ours: type[errors.NNAdapterError], *theirs: type[Exception]) -> type[e
 
 
 def __getattr__(name: str) -> Any:
-    """Return ONNX Runtime's own attribute."""
     return getattr(_original, name)
 
 
 def __dir__() -> list[str]:
-    """List ONNX Runtime's names and ours."""
     return sorted({*dir(_original), *(name for name in globals() if not name.startswith("_"))})
 
 

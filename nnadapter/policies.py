@@ -11,13 +11,12 @@ class Policy(NamedTuple):
 
     name: str
     description: str
-    """Text for the command line's help."""
     weighs: bool = False
-    """Costs decide on the placement."""
+    """True if costs decide on the placement."""
     promises: bool = False
-    """Costs must be calibrated or simulated."""
+    """True if costs must be calibrated or simulated."""
     times: bool = False
-    """Several placements are compiled and timed; the fastest is used."""
+    """True if several placements are compiled and timed, and the fastest is used."""
 
 
 POLICIES: Mapping[str, Policy] = {

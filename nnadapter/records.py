@@ -2,7 +2,7 @@
 
 The standard library compiles up to six functions per class, in about a millisecond; a session needs some 170 classes.
 Here only `__init__` is compiled, at the first instance; the other methods are closures. `fields`, `asdict`, `replace`
-and `is_dataclass` of the standard library accept these classes, and either decorator may inherit from the other.
+and `is_dataclass` of the standard library accept these classes. Classes of both decorators may inherit from each other.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def _methods(cls: type, fields: _Fields, *, frozen: bool, slots: bool, eq: bool)
 
 
 def _comparison(names: tuple[str, ...], frozen: bool) -> dict[str, object]:
-    """Return `__eq__` of the values of the fields, and `__hash__`, which is None if they can change."""
+    """Return `__eq__`, which compares the fields, and `__hash__`, which is None if fields can change."""
     values: Callable[[Any], object]
     if len(names) > 1:
         values = attrgetter(*names)
@@ -181,7 +181,6 @@ class _Initializer:
         self.cls, self.fields, self.frozen = cls, fields, frozen
 
     def __get__(self, instance: object, owner: type) -> Any:
-        """Compile `__init__`, store it in the class in place of this object, and return it."""
         function = _compile_init(self.cls, self.fields, self.frozen)
         self.cls.__init__ = function
         return function if instance is None else MethodType(function, instance)

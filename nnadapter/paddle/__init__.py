@@ -1,8 +1,8 @@
-"""Paddle's predictor API over sessions; a deployment script changes one import. See docs/paddle.md.
+"""Paddle's predictor API, implemented by sessions; a deployment script changes one import. See docs/paddle.md.
 
     from nnadapter import paddle as paddle_infer   # was: import paddle.inference as paddle_infer
 
-Inside this package, `paddle` is not Paddle, which only `nnadapter.paddle.worker` imports.
+Inside this package, `paddle` names this package. Only `nnadapter.paddle.worker` imports Paddle itself.
 """
 
 from __future__ import annotations

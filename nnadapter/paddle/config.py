@@ -1,4 +1,4 @@
-"""Paddle's Config: model, devices and options, Paddle's enumerations, and its other settings."""
+"""Paddle's Config and enumerations, with tables of ignored and refused settings."""
 
 from __future__ import annotations
 
@@ -205,7 +205,6 @@ class Config:
             self.set_model(model, parameters)
 
     def set_model(self, model: _PathLike, parameters: _PathLike | None = None) -> None:
-        """Set the model, as in the constructor."""
         path = Path(model)
         if parameters is not None and path.is_dir():
             name = os.fspath(parameters)
@@ -215,11 +214,9 @@ class Config:
             self._model, self._parameters = path, Path(parameters) if parameters else None
 
     def set_prog_file(self, path: _PathLike) -> None:
-        """Set the structure file."""
         self._model = Path(path)
 
     def set_params_file(self, path: _PathLike) -> None:
-        """Set the parameter file."""
         self._parameters = Path(path)
 
     def model_dir(self) -> str:
@@ -259,7 +256,6 @@ class Config:
         self._gpu = None
 
     def set_cpu_math_library_num_threads(self, threads: int) -> None:
-        """Set the number of threads for nodes on the CPU."""
         self._threads = threads
 
     def set_optim_cache_dir(self, path: _PathLike) -> None:
@@ -277,15 +273,13 @@ class Config:
         self._options = options_from({**named, **fields})
 
     def use_gpu(self) -> bool:
-        """Return True if a GPU is enabled."""
         return self._gpu is not None
 
     def gpu_device_id(self) -> int:
-        """Return the index of the GPU."""
         return self._gpu or 0
 
     def cpu_math_library_num_threads(self) -> int:
-        """Return the number of CPU threads; 1 if unset (ONNX Runtime decides)."""
+        """Return the number of CPU threads. It is 1 if unset, although ONNX Runtime then decides."""
         return self._threads or 1
 
     @property
@@ -295,7 +289,6 @@ class Config:
 
     @property
     def parameters(self) -> Path | None:
-        """Parameter file, if set. Not in Paddle."""
         return self._parameters
 
     @property
@@ -312,16 +305,13 @@ class Config:
 
     @property
     def options(self) -> Options:
-        """Options of the session. Not in Paddle."""
         return self._options
 
     @property
     def threads(self) -> int | None:
-        """Number of CPU threads, if set. Not in Paddle."""
         return self._threads
 
     def summary(self) -> str:
-        """Return the settings as a table."""
         rows = {
             "model": self._model or "",
             "parameters": self._parameters or "next to the model",

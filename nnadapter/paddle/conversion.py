@@ -43,7 +43,7 @@ _LOWEST: Mapping[str, tuple[int, int]] = MappingProxyType({"paddle": (3, 0), "pa
 
 _EXTRA = "run: pip install 'nnadapter[paddle]'"
 _WITHOUT_DEPENDENCIES = "run: pip install 'paddlepaddle>=3.0' && pip install --no-deps 'paddle2onnx>=2.0.1'"
-"""For Python 3.12, without the onnxoptimizer that paddle2onnx requires: it has no wheel."""
+"""Advice for Python 3.12. It omits onnxoptimizer, which paddle2onnx requires and which has no wheel."""
 _OTHER_PYTHON = (
     "paddle2onnx 2.1 and earlier have no wheel for Python 3.13 and later; run the model with Python 3.11 or 3.12, or "
     "compile it there (`nnadapter compile`) and open the compiled file here"
@@ -99,7 +99,7 @@ _REASONS = (
 )
 """Patterns of the converter's error lines, the most specific first."""
 _NO_MODEL = "The exported ONNX model is invalid"
-"""Message of the converter, which still writes the model."""
+"""Message of the converter about an invalid model, which it writes nevertheless."""
 _ABORTED = "Due to the unsupported operators"
 _QUOTED = 300
 _NEXT = "save the model again, or convert it elsewhere and give the ONNX model"
@@ -219,7 +219,7 @@ def _shortened(text: object) -> str:
 
 KIND = "onnx"
 _REVISION = 4
-"""Increased whenever `repair` or `worker` change results."""
+"""Part of the cache key, increased whenever `repair` or `worker` changes results."""
 _converting = new_lock()
 """Serializes conversions, so that a second request finds the cached model."""
 

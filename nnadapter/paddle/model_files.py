@@ -16,7 +16,7 @@ from nnadapter.records import dataclass
 
 _MAGIC = b'"magic":"pir"'
 _MAGIC_WITHIN = 256
-"""Bytes of a Paddle 3 structure that contain the magic."""
+"""Size of a Paddle 3 structure file's head, which contains the magic."""
 _HAS_PARAMETERS = b'{"#":"p",'
 _USUAL = ("inference", "model", "__model__")
 """Stems that Paddle's tools write, in order of preference."""
@@ -25,11 +25,10 @@ _OLD_PARAMETERS = ("__params__", "params")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PaddleFiles:
-    """Model in one or two files."""
+    """Structure file of a Paddle model, and its parameter file."""
 
     structure: Path
     parameters: Path | None
-    """None if the model has no parameters."""
 
     @property
     def is_old(self) -> bool:
@@ -170,7 +169,6 @@ def check_whole(path: Path) -> None:
 
 
 def _bytes_of_next(file: BinaryIO) -> int:
-    """Read a tensor's header; return the number of bytes that follow."""
     _, levels = struct.unpack("<IQ", file.read(12))
     if levels:  # sequence offsets, which parameters do not have
         raise KeyError(levels)

@@ -41,7 +41,7 @@ class Tensor:
         return self._name
 
     def reshape(self, shape: Sequence[int] | int) -> None:
-        """Set the shape of an input, and truncate its value, as Paddle does; drop a value with too few elements."""
+        """Set the shape of an input. As in Paddle, its value is truncated, or dropped if it has too few elements."""
         self._refuse_output("reshape")
         self._shape = [shape] if isinstance(shape, int) else [int(size) for size in shape]
         size = prod(self._shape)
@@ -61,11 +61,7 @@ class Tensor:
         self._shape = list(self._value.shape)
 
     def copy_to_cpu(self) -> Array:
-        """Return a copy of the value.
-
-        Raises:
-            InvalidInputError: there is no value yet.
-        """
+        """Return a copy of the value. Raises InvalidInputError if there is none yet."""
         if self.value is None:
             raise InvalidInputError(f"{self._name!r} has no value; call Predictor.run first", name=self._name)
         return np.array(self.value)
@@ -85,11 +81,7 @@ class Tensor:
         return []
 
     def set_lod(self, lod: Sequence[Sequence[int]]) -> None:
-        """Accept empty offsets only.
-
-        Raises:
-            InvalidInputError: there are offsets.
-        """
+        """Raise InvalidInputError unless the offsets are empty."""
         if any(map(len, lod)):
             raise InvalidInputError(
                 f"input {self._name!r} got offsets of sequences, which are not supported; pad the sequences",
@@ -117,7 +109,6 @@ class Predictor:
 
     def __init__(self, session: InferenceSession) -> None:
         self.session = session
-        """Session of the model. Not in Paddle."""
         self._results: Mapping[str, Array] = {}
         self._inputs = {
             node_arg.name: Tensor(node_arg.name, dtype_of(node_arg.type)) for node_arg in session.get_inputs()
@@ -128,11 +119,9 @@ class Predictor:
         }
 
     def get_input_names(self) -> list[str]:
-        """Return the names of inputs, in the model's order."""
         return list(self._inputs)
 
     def get_output_names(self) -> list[str]:
-        """Return the names of outputs, in the model's order."""
         return list(self._outputs)
 
     def get_input_handle(self, name: str) -> Tensor:
@@ -169,7 +158,7 @@ class Predictor:
         return Predictor(self.session)
 
     def clear_intermediate_tensor(self) -> None:
-        """Do nothing: intermediate values are in memory that a run borrows."""
+        """Do nothing, because a run only borrows the memory of its intermediate values."""
 
     def try_shrink_memory(self) -> int:
         """Do nothing, and return 0 freed bytes."""
@@ -223,7 +212,6 @@ class PredictorPool:
         self._predictors = [first, *(first.clone() for _ in range(size - 1))]
 
     def retrieve(self, index: int) -> Predictor:
-        """Return the predictor at an index, from 0."""
         if not 0 <= index < len(self._predictors):
             raise InvalidOptionError(f"the pool has {len(self._predictors)} predictors, got index {index}")
         return self._predictors[index]

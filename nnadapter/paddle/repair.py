@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 _DIALECT = "1."
-"""Prefix of Paddle's operations. Containers, control flow and parameters have others."""
+"""Prefix of the names of Paddle's operations. Containers, control flow and parameters have other prefixes."""
 _NOT_CONVERTED = frozenset({"data", "feed", "fetch", "shadow_output", "if", "while", "has_elements", "select_input"})
-"""Inputs, outputs and control flow."""
+"""Inputs, outputs and control flow, which `operations_of` omits."""
 _DRAWING = frozenset({"bernoulli", "dropout", "gaussian", "multinomial", "poisson", "randint", "uniform"})
 _OLD_NAMES: Mapping[str, str] = MappingProxyType(
     {
@@ -50,11 +50,11 @@ _OLD_NAMES: Mapping[str, str] = MappingProxyType(
         "unsqueeze": "unsqueeze2",
     }
 )
-"""Operation in Paddle 3 -> different name in the converter's list."""
+"""Operation in Paddle 3 -> its name in the converter's list, if that differs."""
 
 
 def unsupported_in(operations: Collection[str], listed: Collection[str]) -> list[str]:
-    """Return the operations that are not in a converter's list, sorted."""
+    """Return the sorted names of operations that are not in a converter's list."""
     return sorted(name for name in operations if not _is_listed(name.removesuffix("_"), listed))
 
 
@@ -63,14 +63,14 @@ def _is_listed(name: str, listed: Collection[str]) -> bool:
 
 
 def operations_of(program: Any) -> frozenset[str]:
-    """Return the names of Paddle's operations, including nested graphs."""
+    """Return the names of Paddle's operations in a program and its nested graphs."""
     named = (str(operation["#"]) for operation in walked(program))
     names = (name.removeprefix(_DIALECT) for name in named if name.startswith(_DIALECT))
     return frozenset(names) - _NOT_CONVERTED
 
 
 def walked(program: Any) -> Iterator[Any]:
-    """Yield every operation, including nested graphs."""
+    """Yield every operation of a program and its nested graphs."""
     for block in _blocks(program["regions"]):
         yield from block["ops"]
 
@@ -84,7 +84,7 @@ def _blocks(regions: Sequence[Any]) -> Iterator[Any]:
 
 
 def draws_numbers(program: Any) -> bool:
-    """Return True if a program draws random numbers; dropout does only in training."""
+    """Return True if a program draws random numbers, which dropout does only in training."""
     drawing = (operation for operation in walked(program) if str(operation["#"]).removeprefix(_DIALECT) in _DRAWING)
     return not all(map(_is_test, drawing))
 
@@ -94,16 +94,16 @@ def _is_test(operation: Any) -> bool:
 
 
 _DTYPES: Mapping[str, str] = MappingProxyType({"0.t_f16": "float16", "0.t_f32": "float32", "0.t_f64": "float64"})
-"""Element types in structures -> names in attributes."""
+"""Element type in a structure -> its name in attributes."""
 _CUBE, _FACTOR = 0.044715, 2 * sqrt(2 / pi)
 _LINEAR = 20.0
-"""Default threshold; above it, softplus equals its input."""
+"""Default threshold of softplus, above which it equals its input."""
 _CHANNELS_FIRST: Mapping[str, str] = MappingProxyType({"NDHWC": "NCDHW", "NHWC": "NCHW", "NLC": "NCL", "NWC": "NCW"})
 _LAYOUTS_TAKEN = frozenset({"1.pad3d"})
 """Operations that the converter accepts with channels last."""
 _TENSOR = "0.t_dtensor"
 _INTEGER_ARRAY = "1.full_int_array"
-"""Constants that the converter finds in the outermost block only."""
+"""Operation for constant integers, which the converter finds only in the outermost block."""
 _NO_VALUE = 0
 
 
@@ -136,7 +136,7 @@ def _numbers(program: Any) -> Iterator[int]:
 
 
 class _Values:
-    """Types of values by number, and contents of constant integers."""
+    """Types of values by number, and the contents of constant integers."""
 
     def __init__(self, program: Any) -> None:
         self.last = max(map(abs, _numbers(program)), default=0)
@@ -151,13 +151,13 @@ class _Values:
                     self.integers[result["%"]] = _attributes(operation)["value"]
 
     def shape(self, number: int) -> list[int] | None:
-        """Return the shape of a tensor, with -1 for unknown sizes; otherwise None."""
+        """Return the shape of a tensor, with -1 for unknown sizes; None for other values."""
         type_ = self.types.get(number)
         return type_["D"][1] if type_ is not None and type_["#"] == _TENSOR else None
 
 
 class _Writer:
-    """Writer of the operations that replace one; new values get the next unused numbers."""
+    """Writer of the operations that replace a single one. New values get the next unused numbers."""
 
     def __init__(self, operation: Any, values: _Values) -> None:
         self.operation, self.values = operation, values
@@ -177,12 +177,10 @@ class _Writer:
 
     @property
     def dtype(self) -> str | None:
-        """Data type of the result, if float16, float32 or float64."""
         type_ = self.output["TT"]
         return _DTYPES.get(type_["D"][0]["#"]) if type_["#"] == _TENSOR else None
 
     def constant(self, number: float, shape: Sequence[int] = (1,)) -> Any:
-        """Write a constant of the result's data type."""
         attributes = [
             _attribute("shape", "1.a_intarray", list(shape)),
             _attribute("value", "0.a_f64", number),
@@ -288,7 +286,7 @@ def _with_channels_first(operation: Any, values: _Values) -> list[Any]:
 
 
 def _gelu(writer: _Writer) -> bool:
-    """Expand GELU by tanh, which the converter writes as the exact one."""
+    """Expand GELU with the tanh approximation, which the converter would write as exact GELU."""
     if writer.attributes.get("approximate") is not True or writer.dtype is None:
         return False
     x = writer.input
@@ -300,7 +298,7 @@ def _gelu(writer: _Writer) -> bool:
 
 
 def _hardtanh(writer: _Writer) -> bool:
-    """Clip to the bounds; the converter clips to -1 and 1."""
+    """Replace hardtanh by a clip to its bounds; the converter always clips to -1 and 1."""
     low, high = writer.attributes["t_min"], writer.attributes["t_max"]
     if (low, high) == (-1.0, 1.0) or writer.dtype is None:
         return False
@@ -326,7 +324,7 @@ def _softplus(writer: _Writer) -> bool:
 
 
 def _thresholded_relu(writer: _Writer) -> bool:
-    """Expand a value other than 0 below the threshold, which the converter ignores."""
+    """Expand a ReLU with a result other than 0 below the threshold; the converter ignores that result."""
     threshold, number = writer.attributes["threshold"], writer.attributes.get("value", 0.0)
     if number == 0 or writer.dtype is None:
         return False
@@ -339,7 +337,7 @@ def _thresholded_relu(writer: _Writer) -> bool:
 
 
 def _round(writer: _Writer) -> bool:
-    """Expand rounding to decimals; the converter rounds to integers."""
+    """Expand rounding to a number of decimals; the converter rounds to integers."""
     decimals = writer.attributes.get("decimals", 0)
     if decimals == 0 or writer.dtype is None:
         return False
@@ -350,7 +348,7 @@ def _round(writer: _Writer) -> bool:
 
 
 def _layer_norm(writer: _Writer) -> bool:
-    """Reshape scale and shift, vectors in Paddle, to the normalized dimensions."""
+    """Reshape scale and shift, which are vectors in Paddle, to the shape of the normalized dimensions."""
     first, shape = writer.attributes["begin_norm_axis"], writer.values.shape(writer.input["%"])
     sizes = shape[first:] if shape is not None else []
     _, scale, shift = writer.operation["I"]
@@ -408,7 +406,7 @@ def _convolution(writer: _Writer) -> bool:
 
 
 def _transposed_convolution(writer: _Writer) -> bool:
-    """Express an output size as output padding, and SAME padding in numbers."""
+    """Convert an output size to output padding, and SAME padding to numbers."""
     attributes, inputs = writer.attributes, writer.operation["I"]
     shape, filters = writer.values.shape(writer.input["%"]), writer.values.shape(inputs[1]["%"])
     target = writer.values.integers.get(inputs[2]["%"]) if len(inputs) > 2 else attributes.get("output_size")
@@ -460,7 +458,7 @@ _EXPANSIONS: Mapping[str, Callable[[_Writer], bool]] = MappingProxyType(
         "1.thresholded_relu": _thresholded_relu,
     }
 )
-"""Operation -> its expansion, which returns False if it is not needed."""
+"""Operation -> function that writes its expansion, or returns False if none is needed."""
 
 
 _REALS: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -476,7 +474,7 @@ _REALS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "1.trilinear_interp": ("scale",),
     }
 )
-"""Operation -> attributes written as doubles, but read as floats only."""
+"""Operation -> attributes that Paddle writes as doubles and the converter reads as floats only."""
 _DOUBLE, _FLOAT = "0.a_f64", "0.a_f32"
 
 
@@ -484,8 +482,7 @@ def rewrite(program: Any) -> bool:
     """Rewrite a program in place for the converter; return True if anything changed.
 
     Doubles become floats. Constant axes and shapes move out of loops and branches. Operations with unsupported
-    attributes
-    are expanded.
+    attributes are expanded.
     """
     changed = expand(program)
     for operation in walked(program):
@@ -520,12 +517,12 @@ def _hoisted(block: Any) -> bool:
 
 _OPERATIONS = ("1.quantize_linear", "1.dequantize_linear")
 _INTEGERS = {"bit_length": (8,), "qmin": (-128, -127), "qmax": (127,)}
-"""Supported attributes: 8-bit integers. Axes and rounding of ties are passed on."""
+"""Required attribute values of quantizing operations: 8-bit integers. Axes and the rounding of ties are passed on."""
 _FLOATS = {"qmin": -448, "qmax": 448}
 """Values that mean float8e4m3fn to the converter."""
 _FLOAT8, _INT8 = 17, 3
 _DIVISORS = {"QuantizeLinear": 448.0, "DequantizeLinear": 112.0}
-"""Divisors of the largest value that yield the converter's scales."""
+"""Op type -> divisor of the largest value that yields the converter's scale."""
 
 
 def mark(program: Any) -> int:
@@ -545,7 +542,7 @@ def mark(program: Any) -> int:
 
 
 def restore(model: onnx.ModelProto, count: int) -> None:
-    """Turn nodes of operations that `mark` marked as float8 back to int8. Raises ValueError for an unknown form."""
+    """Turn the nodes that `mark` marked as float8 back to int8. Raises ValueError for an unknown form."""
     made_by = {name: node for node in model.graph.node for name in node.output}
     quantizing = [node for node in model.graph.node if node.op_type in _DIVISORS]
     if len(quantizing) != count:
@@ -597,7 +594,6 @@ def _retype(cast: Any) -> None:
 
 
 def _unbind(model: onnx.ModelProto, name: str) -> None:
-    """Replace the Max and Min after a float8 DequantizeLinear by Identity."""
     for op_type in ("Max", "Min"):
         bounds = [node for node in model.graph.node if node.op_type == op_type and node.input[0] == name]
         if len(bounds) != 1:
@@ -617,11 +613,11 @@ def repair_model(contents: bytes, outputs: Sequence[str], quantizing: int = 0) -
 
     Args:
         contents: the ONNX model.
-        outputs: Paddle's output names; empty if right already.
+        outputs: Paddle's output names; empty if the model has them already.
         quantizing: number of quantizing operations.
 
     Raises:
-        InvalidModelError: it is not a model.
+        InvalidModelError: `contents` are not a model.
         ValueError: the converter wrote an unknown form.
     """
     model = load_model(contents)
@@ -649,7 +645,7 @@ def without_rounding(contents: bytes) -> bytes:
 
 
 def _without_dimensions(graph: onnx.GraphProto) -> None:
-    """Reshape outputs with declared rank 0; nodes that read them still get one-element vectors."""
+    """Reshape outputs that are declared with rank 0. Nodes that read them still get vectors of one element."""
     for value in graph.output:
         made_at = next((at for at, node in enumerate(graph.node) if value.name in node.output), None)
         kind = value.type.tensor_type

@@ -22,7 +22,9 @@ from nnadapter.ir.operand import Array
 from nnadapter.records import dataclass
 
 _SHARES: Mapping[str, tuple[float, float]] = MappingProxyType({"float32": (1e-4, 1e-3), "float64": (1e-4, 1e-3)})
-"""Tolerances relative to the largest value: for a warning, for a refusal. Approximations lie between them."""
+"""Data type -> differences, relative to the largest value, above which a warning or a refusal results. Approximations
+lie between them.
+"""
 _SHARES_OF_HALVES = (1e-2, 1e-2)
 _NOTHING = 1e-6
 _MOST = 0.1
@@ -36,7 +38,7 @@ class Comparison:
 
     wrong: str = ""
     doubt: str = ""
-    """Possible approximation, or reason for no comparison."""
+    """Possible approximation, or reason why nothing was compared."""
 
 
 def compared(contents: bytes, structure: Path, parameters: Path, *, draws: bool) -> Comparison:
@@ -154,7 +156,7 @@ OPSET = 17
 """Requested opset; some operations need a higher one."""
 
 NO_ROOM = 74
-"""Exit code if the disk is full, because no file can report it."""
+"""Exit code for a full disk, on which no file can report the error."""
 _FULL = (errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC))
 
 
@@ -211,7 +213,6 @@ def _converted(folder: Path) -> bytes:
 
 
 def _translated(folder: Path) -> tuple[Path, Path, list[str]]:
-    """Translate a Paddle 2 program; return files and output names."""
     import paddle
     from paddle2onnx import load_parameter, save_program
 
@@ -229,7 +230,6 @@ def _report_facts(folder: Path, **facts: object) -> None:
 
 
 def _end_with_parent(folder: Path) -> None:
-    """Exit when the parent process closes standard input."""
     os.read(0, 1)
     shutil.rmtree(folder, ignore_errors=True)
     os._exit(1)

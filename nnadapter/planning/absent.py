@@ -41,7 +41,7 @@ class Absents(list[Absent]):
         """Return `selects(requests)`, repeated without the devices that fail to open.
 
         Raises:
-            NNAdapterError: the policy forbids a failure, or the caller is at fault.
+            NNAdapterError: the policy forbids a failure, or the requests are not valid.
         """
         remaining_requests: dict[str, DeviceRequest] = {
             name: (name, options) for name, options in named_requests(requests).items()

@@ -1,7 +1,8 @@
-"""Boundary operations of a plan: transfers, casts and layout changes, as the cost model prices them.
+"""Boundary operations of a plan (transfers, casts and layout changes) with their predicted times.
 
 1. A device in host memory, or with unknown costs, shares values with the host.
-2. Others cast unaccepted data types on the host, transfer, and reorder on channels-last devices.
+2. For any other device, the host casts unaccepted data types, values are transferred, and a channels-last device
+   reorders them.
 3. On a device with its own memory, resident values are not transferred again, but still reordered.
 4. A value that is also on the host is not copied again.
 """
@@ -25,8 +26,6 @@ Move = tuple[str, ValuePlace, ValuePlace, float | None]
 
 @dataclass(frozen=True, slots=True)
 class _Moves:
-    """Boundary operations, in order, that move values of one type and shape into and out of a device."""
-
     nbytes: int | None
     into: tuple[Move, ...]
     out: tuple[Move, ...]
@@ -35,7 +34,7 @@ class _Moves:
 
 
 def boundaries_of(plan: Plan, costs: Mapping[str, DeviceCosts], host: str) -> Boundaries:
-    """Return a plan's boundary operations in execution order; `host` holds inputs and outputs."""
+    """Return a plan's boundary operations in execution order; `host` has the model's inputs and outputs."""
     walk = _Walk(plan, costs, host)
     walk.go()
     return Boundaries(operations=tuple(walk.steps), device_resident=tuple(walk.staying()))
@@ -50,7 +49,7 @@ class _Walk:
         """Value -> devices that hold it."""
         self._moves: dict[tuple[object, ...], _Moves] = {}
         self._used: dict[tuple[str, str], list[int]] = {}
-        """(value, device) -> segments that produce or read it there."""
+        """(value, device) -> segments on that device that produce or read the value."""
 
     def go(self) -> None:
         shares = {device: self._shares(device) for device in self._costs}

@@ -23,7 +23,7 @@ from nnadapter.records import dataclass
 def beyond_bounds(model: Model, capability: Capability) -> str:
     """Return how a model's dynamic sizes exceed a device's bounds; empty if they do not.
 
-    The comparisons set guards, so the device is asked again for sizes that would compare otherwise.
+    The comparisons set guards, so the device is asked again for sizes with other results.
     """
     bounds = capability.dimension_bounds
     if capability.dynamic_shapes is not DynamicShapes.BOUNDED or bounds is None:
@@ -67,14 +67,12 @@ class Bounds:
         return tuple(low), tuple(high)
 
     def hold(self, shapes: Shapes) -> bool:
-        """Return whether the plan holds at these shapes of all inputs."""
         low, high = self._rows
         sizes = tuple(chain.from_iterable(map(shapes.__getitem__, self.least)))
         return all(map(le, low, sizes)) and all(map(le, sizes, high))
 
     @property
     def largest(self) -> Shapes:
-        """Largest sizes at which the plan holds."""
         return {name: tuple(size * _FURTHER for size in shape) for name, shape in self.most.items()}
 
     @property

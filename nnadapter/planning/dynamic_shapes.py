@@ -1,11 +1,11 @@
 """Dynamic partitioning: one plan for all input shapes.
 
-The plan made at some shapes serves all if no others could have led to another one: verdicts hold at all shapes, and no
-limits decided. If costs decided, it serves nearby shapes. Every device is then asked again with dynamic dimensions. The
-host takes any segment; an adapter IR device that refuses gets the segment specialized per set of sizes.
+A plan serves all input shapes if its verdicts hold at all of them and no limit decided it. If costs decided it, it
+serves nearby shapes. Every device is then asked again with dynamic dimensions. The host accepts any segment. A segment
+that an adapter IR device refuses is specialized per set of sizes.
 
-ONNX engines need non-empty tensors and fitting windows: OpenVINO's dynamic programs fail otherwise and cannot be
-trusted afterwards. So `is_full` and `planning.bounds` check new ranges of shapes.
+ONNX engines need non-empty tensors, and windows that fit their inputs: OpenVINO's dynamic programs fail otherwise and
+cannot be trusted afterwards. So `is_full` and `planning.bounds` check new ranges of shapes.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from partition.plan import Plan, Segment, Step, make_plan
 
 
 def is_full(prepared: Prepared, nodes: Collection[int], shapes: Shapes) -> bool:
-    """Return whether `nodes` has all that run at these shapes, no tensor is empty, and no window exceeds its input."""
+    """Return whether `nodes` has all that run at these shapes, no tensor is empty, and every window fits its input."""
     try:
         specialized = specialize(prepared, shapes)
     except InvalidModelError:
@@ -67,8 +67,8 @@ def _has_elements(specialized: Specialized, index: int) -> bool:
 def with_sizes_in_order(plan: Plan, parts: DynamicParts, takes_ir: Set[str]) -> Plan:
     """Return the plan with every atom after the producers of all values and sizes that it needs.
 
-    With static shapes a node may run before a value of which it needs only the size. Here it moves to a later segment
-    or to a new one at the end. Adapter IR segments receive sizes or compute them.
+    With static shapes, a node that needs only the size of a value may run before its producer. Here it moves to a later
+    segment, or to a new one at the end. Adapter IR segments receive sizes or compute them.
     """
     homes = _homes(plan)
     onnx_steps = [step for step in plan.steps if step.device not in takes_ir]
@@ -92,7 +92,7 @@ def _homes(plan: Plan) -> dict[str, int]:
 
 
 def _places(plan: Plan, parts: DynamicParts, takes_ir: Set[str], homes: dict[str, int]) -> Sequence[int]:
-    """Return the step of each atom, by number; numbers after the plan's are new steps."""
+    """Return the number of each atom's step; a number beyond the plan's steps is a new step."""
     graph, devices = plan.graph, [step.device for step in plan.steps]
     places = [0] * len(graph.atoms)
     for number, step in enumerate(plan.steps):
@@ -115,7 +115,7 @@ def _places(plan: Plan, parts: DynamicParts, takes_ir: Set[str], homes: dict[str
 
 
 def _read(plan: Plan, atom: int, place: int, parts: DynamicParts, takes_ir: Set[str]) -> tuple[str, ...]:
-    """Return the names of values that an atom reads, or needs the size of."""
+    """Return the names of values of which an atom needs the contents or the size."""
     nodes, step = plan.graph.atoms[atom], plan.steps[place]
     reads = tuple(name for node in nodes for name in plan.graph.nodes[node].reads)
     if step.device in takes_ir:
@@ -125,13 +125,13 @@ def _read(plan: Plan, atom: int, place: int, parts: DynamicParts, takes_ir: Set[
 
 
 _MOST_LOST = 4
-"""Divisor: a dynamic plan moves at most one in this many of a device's atoms."""
+"""Divisor: a device loses at most one in this many of its atoms in a dynamic plan."""
 _MOST_CUTS = 4
-"""Maximum of additional cuts in a dynamic plan: each costs switches per run."""
+"""Maximum number of additional cuts in a dynamic plan; each costs switches in every run."""
 
 
 def with_dynamic_verdicts(partitioning: Partitioning) -> Judgment | None:
-    """Return the judgment with new verdicts of ONNX devices, asked about the graph with dynamic dimensions.
+    """Return the judgment with the verdicts of ONNX devices on the graph with dynamic dimensions.
 
     A static verdict may hold only at these sizes, such as for a window that divides them evenly. Return None if no
     verdict changes, a node becomes unplaceable, or rules, demands, limits or costs decide the placement.
@@ -216,10 +216,9 @@ class DynamicPartitioning:
     sizes: GuardedShapes | None
     """Guarded shapes; None if `planning.bounds` checks instead."""
     specializable: Mapping[int, SpecializablePart] = field(default_factory=dict)
-    """Segments to specialize per set of sizes; devices are not asked yet."""
     why_fixed: str = ""
     unchecked: str = ""
-    """Indices to check at every new shape, as text; empty if there are none."""
+    """Description of the indices to check at every new shape; empty if there are none."""
 
     @cached_property
     def is_looked_through(self) -> bool:
@@ -236,7 +235,7 @@ class DynamicPartitioning:
 
 
 def partition_dynamic(partitioning: Partitioning) -> DynamicPartitioning | Unsupported:
-    """Return a dynamic partitioning, or the refusal."""
+    """Return a dynamic partitioning, or the reason why there is none."""
     model, plan, setting = partitioning.model, partitioning.plan, partitioning.setting
     for refusal in _shape_dependent_refusals(partitioning):
         return refusal
@@ -283,9 +282,9 @@ def partition_dynamic(partitioning: Partitioning) -> DynamicPartitioning | Unsup
 
 
 def growing_inputs(prepared: Prepared) -> dict[str, int]:
-    """Return inputs that may start empty, such as a KV cache, with their growing axis.
+    """Return each input that may start empty, such as a KV cache, with its growing axis.
 
-    Only concatenation along that axis may read their contents.
+    Only concatenation along that axis may read the contents of such an input.
     """
     graph, axes = prepared.graph, dict[str, int]()
     for name in graph.inputs:
@@ -303,7 +302,7 @@ def growing_inputs(prepared: Prepared) -> dict[str, int]:
 
 
 def unread_inputs(prepared: Prepared) -> frozenset[str]:
-    """Return inputs that no output depends on, such as of an untaken branch."""
+    """Return the inputs that no output depends on, such as inputs of an untaken branch."""
     graph = prepared.graph
     read, waiting = set[str](), list(graph.outputs)
     while waiting:
@@ -359,7 +358,7 @@ def _taken_elsewhere(partitioning: Partitioning, conversion: DynamicConversion |
 
 
 def _refuses_open(device: SessionDevice, nodes: Sequence[int], conversion: DynamicConversion | None) -> bool:
-    """Return whether an adapter IR device refuses the nodes with dynamic dimensions too. Guards that it sets remain."""
+    """Return whether an adapter IR device refuses the nodes with dynamic dimensions too. Its guards remain."""
     if conversion is None or not device.takes_ir or device.capability.dynamic_shapes is DynamicShapes.NONE:
         return False
     ir_conversion = conversion.conversion
@@ -386,7 +385,6 @@ class _OpenSegment:
     part: Part
     piece: AdmittedSegment | None
     why_fixed: str = ""
-    """Reason for specializing the segment per set of sizes, if any."""
 
 
 def _open_segments(
@@ -430,10 +428,10 @@ def _by_sizes(
 
 
 def _ir_segment(device: SessionDevice, step: Step, conversion: DynamicConversion) -> _OpenSegment:
-    """Return the first form of a segment that its device takes.
+    """Return a segment in the first form that its device accepts.
 
     The segment computes shape-derived tables itself, reads them as inputs, or is specialized per set of sizes. Guards
-    that a refusing device sets, such as by writing an error message, are rolled back.
+    from a refused form, such as from writing an error message, are rolled back if the device accepts another form.
     """
     reading_tables = dynamic_ir_part(conversion, step, with_tables=False)
     if device.capability.dynamic_shapes is DynamicShapes.NONE:
@@ -479,7 +477,6 @@ def _known_values(conversion: DynamicConversion) -> Set[str]:
 def _shape_derived_values(
     plan: Plan, segments: Iterable[_OpenSegment], shape_derived_names: Set[str]
 ) -> tuple[str, ...]:
-    """Return the shape-derived values that segments read and no step produces."""
     available_names = returned_names(plan)
     read = dict.fromkeys(name for segment in segments for name in segment.part.inputs if name not in available_names)
     return tuple(name for name in read if name in shape_derived_names)
@@ -520,7 +517,6 @@ def _export_shape_sources(plan: Plan, parts: DynamicParts, takes_ir: Set[str]) -
 def _missing_sizes(
     plan: Plan, segments: Sequence[_OpenSegment], conversion: DynamicConversion | None
 ) -> Iterator[Unsupported]:
-    """Yield a refusal for each segment that needs the size of a later segment's value."""
     shape_derived_names = set() if conversion is None else _known_values(conversion)
     available_names = {*plan.graph.inputs, *_shape_derived_values(plan, segments, shape_derived_names)}
     for step, segment in zip(plan.steps, segments, strict=True):

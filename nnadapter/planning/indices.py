@@ -33,7 +33,7 @@ class GraphView:
     nodes: Sequence[OnnxNode]
     constants: Mapping[str, Array]
     more: Mapping[str, OnnxNode]
-    """Producers of values that `graph` treats as known, by value name."""
+    """Value -> its producer, for values that `graph` treats as known."""
 
     def node(self, name: str) -> Reader | None:
         position = self.graph.producer.get(name)
@@ -58,7 +58,7 @@ class GraphView:
         return self.constants.get(name)
 
     def size(self, name: str, axis: int) -> Bound:
-        """Return the size along an axis: a number, or the input dimension of the same name."""
+        """Return the size of an axis: a number, the input dimension of the same name, or a symbol of its own."""
         shape = self.shape(name)
         if shape is None or axis >= len(shape):
             return Size(name, axis)
@@ -165,7 +165,7 @@ def _plus(size: Bound, number: int) -> Bound:
 
 
 def _source(view: GraphView, end: AnalysisEnd, graph: Graph) -> str:
-    """Return the model input that equals `end.value` and has the same allowed range; otherwise an empty name."""
+    """Return the model input that equals `end.value` and has the same allowed range; empty if there is none."""
     if end.value in graph.inputs:
         return end.value
     ends = list(trace_back(view, end.value, end.allowed, graph.inputs.__contains__))
@@ -175,9 +175,9 @@ def _source(view: GraphView, end: AnalysisEnd, graph: Graph) -> str:
 
 
 def refusals_of_indices(model: ShapedModel, plan: Plan, step: Step) -> Mapping[int, Unsupported]:
-    """Return a refusal per node of a step that computes indices of unproven range.
+    """Return a refusal for each node of a step that computes indices of unproven range.
 
-    The step's device does not check indices. Indices from another device are inputs, which are checked.
+    The device of the step does not check indices. Indices that enter the step are checked before it.
     """
     graph, refused = plan.graph, dict[int, Unsupported]()
     for end, words in _unproven(model, plan, step, step.inputs):
@@ -191,7 +191,7 @@ def refusals_of_indices(model: ShapedModel, plan: Plan, step: Step) -> Mapping[i
 def unchecked_indices(model: ShapedModel, plan: Plan, step: Step, reads: Sequence[str]) -> tuple[str, bool]:
     """Describe the first index of a dynamic step that can be neither proven nor checked; empty if there is none.
 
-    The flag reports whether it depends on shapes alone, so that `indices_hold` can check it.
+    The flag is True if the index depends on shapes alone, so that `indices_hold` can check it.
     """
     outputs = returned_names(plan)
     view, readers = _view_of(model, plan, step)
@@ -224,7 +224,6 @@ def indices_hold(model: ShapedModel, plan: Plan, devices: frozenset[str], specia
 
 
 def _unproven(model: ShapedModel, plan: Plan, step: Step, reads: Sequence[str]) -> Iterator[tuple[AnalysisEnd, str]]:
-    """Yield indices that a step computes without a proven range, and their readers."""
     view, readers = _view_of(model, plan, step)
     inputs = {*reads, *step.inputs, *plan.graph.inputs}
     for reader in readers:
@@ -240,9 +239,9 @@ def _words(reader: Reader) -> str:
 def checks_by_segment(
     model: ShapedModel, plan: Plan, devices: frozenset[str], reads: Mapping[int, Sequence[str]]
 ) -> Mapping[int, tuple[IndexCheck, ...]]:
-    """Return the index checks before each step, by segment.
+    """Return the index checks to run before each segment.
 
-    `devices` do not check indices. On the host, only indices that ONNX Runtime ignores are checked.
+    `devices` do not check indices. On other devices, only indices that ONNX Runtime does not check are checked.
     """
     checks_by_step: dict[int, tuple[IndexCheck, ...]] = {}
     outputs = returned_names(plan)

@@ -1,6 +1,6 @@
 """Judgment of a model: verdicts of converters and devices, constraints of the user, and bans.
 
-A judgment is immutable; withdrawing a verdict makes a new one.
+A judgment is immutable; withdrawing a verdict makes a new judgment.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ Verdicts = tuple[Verdict, ...]
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Support:
-    """Verdicts of all devices asked, on every atom."""
+    """Verdicts on every atom of each device that was asked."""
 
     verdicts: Mapping[str, Verdicts]
-    """Verdicts by device in order of preference, without an unneeded last resort. Withdrawals are refusals."""
+    """Device -> verdicts, in order of preference, without an unneeded last resort. A withdrawn verdict is a refusal."""
     on_host: Verdicts
     """The host's verdicts regardless of rules."""
 
@@ -51,7 +51,7 @@ class Support:
 def ask(device: SessionDevice, model: ShapedModel) -> Verdicts:
     """Return a device's verdict on every atom; a driver that raises refuses all.
 
-    The last resort inherits INVALID_NODE from the converter, as it would compute almost any node.
+    The last resort gets the converter's INVALID_NODE refusals, because it would compute almost any node.
     """
     conversion = model.conversion
     is_ir = device.capability.form is ModelForm.IR
@@ -64,7 +64,7 @@ def ask(device: SessionDevice, model: ShapedModel) -> Verdicts:
 
 
 def refusals(device: SessionDevice, model: ShapedModel) -> tuple[tuple[Unsupported, ...], ...]:
-    """Return all refusals per node: the converter's, otherwise the device's per operation."""
+    """Return all refusals of each node, by the converter and by the device for each operation."""
     conversion = model.conversion
     if device.capability.form is ModelForm.ONNX:
         verdicts_by_node = [[verdict] for verdict in _node_verdicts(device, model)]
@@ -143,7 +143,7 @@ class Judgment:
     support: Support
     demands: Demands
     unexpanded_at_these_shapes: frozenset[str] = frozenset()
-    """Nodes that may be expanded at other shapes."""
+    """Names of nodes that may be expanded at other shapes."""
 
 
 def answers(judgment: Judgment, setting: Setting) -> Answers:
@@ -187,7 +187,7 @@ def constrained(judgment: Judgment, setting: Setting) -> Judgment:
 
 
 def placed_as(judgment: Judgment, labels: Sequence[str] | None) -> Judgment:
-    """Return the judgment that demands the device `labels[atom]` per atom; None lets the policy decide."""
+    """Return the judgment with a demand for device `labels[atom]` for each atom; with None, the policy decides."""
     placement = None if labels is None else dict(enumerate(labels))
     return replace(judgment, demands=replace(judgment.demands, complete_placement=placement))
 

@@ -1,8 +1,9 @@
-"""Overlap of steps, host waits, and the boundary operations of a plan as values.
+"""Concurrent steps of a plan, host waits, and value classes for boundary operations.
 
-Steps run concurrently in threads of their devices, if that pays. The run's own thread serves one device; the others get
-a thread each, unless the next step needs the result. Simulated execution must beat serial execution by `_LEAST_SECONDS`
-and `_LEAST_SHARE`. Two devices that may compete for the host's processors, or have unknown costs, run serially.
+Steps run concurrently in threads of their devices, if that pays. The run's own thread serves one device. Each other
+device gets a thread, unless the next step needs the result. Simulated execution must beat serial execution by
+`_LEAST_SECONDS` and `_LEAST_SHARE`. Two devices that may compete for the host's processors, or have unknown costs, run
+serially.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class BoundaryOperation:
     """`transfer`, `cast` or `layout`."""
     value: str
     segment: int | None
-    """Producing or waiting segment; None for a model output."""
+    """Segment that produces or reads the value; None for a model output."""
     source: ValuePlace
     target: ValuePlace
     nbytes: int | None
@@ -72,7 +73,7 @@ class Boundaries:
     operations: tuple[BoundaryOperation, ...] = ()
     device_resident: tuple[DeviceResidentValue, ...] = ()
     host_waits: tuple[HostWait, ...] = ()
-    """Waits for asynchronous segments; others block the host."""
+    """Waits for asynchronous segments; the host blocks while any other segment runs."""
     enqueued_segments: tuple[int, ...] = ()
     threaded_segments: tuple[int, ...] = ()
 
@@ -103,9 +104,8 @@ class Overlap(NamedTuple):
     enqueued_segments: frozenset[int] = frozenset()
     threaded_segments: frozenset[int] = frozenset()
     host_waits: tuple[HostWait, ...] = ()
-    """Points at which the host waits for an asynchronous segment; other segments block it while they run."""
     awaited: Mapping[int, tuple[int, ...]] = MappingProxyType({})
-    """Segment -> segments to wait for before it."""
+    """Segment -> segments that must finish before it starts."""
 
     @property
     def is_serial(self) -> bool:
@@ -113,7 +113,7 @@ class Overlap(NamedTuple):
 
 
 def needs_of(plan: Plan, reads: Reads) -> list[frozenset[int]]:
-    """Return the segments that produce each segment's inputs and its program's further inputs, `reads`."""
+    """Return, for each segment, the segments that produce its inputs. `reads` are further inputs of its program."""
     made_by = {name: step.segment for step in plan.steps for name in step.outputs}
     names = [(*step.inputs, *reads.get(step.segment, ())) for step in plan.steps]
     return [frozenset(made_by[name] for name in step_names if name in made_by) for step_names in names]

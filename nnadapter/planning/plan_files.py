@@ -121,7 +121,7 @@ def read_plan(path: str | os.PathLike[str]) -> PlanFile:
 
 
 def write_plan(path: str | os.PathLike[str], plan: PlanFile) -> None:
-    """Write `plan` to a file atomically, or directly to a device or pipe.
+    """Write `plan` atomically to a file, or directly to a pipe or device file.
 
     Raises:
         PlanFileError: the file cannot be written.
@@ -187,10 +187,10 @@ def bind_plan(
 
     An entry takes the first match:
 
-    1. the same name, then output, with equal content and ancestry hashes;
-    2. the same name, then output, with equal content hash, if a producer was edited;
+    1. the same name, otherwise the same output, with equal content and ancestry hashes;
+    2. the same name, otherwise the same output, with equal content hash, if a producer was edited;
     3. the same ancestry hash, if the node was renamed; equally many entries and nodes match in order;
-    4. the same numeric output; or in order an equal content hash, if neither side has a name of its own.
+    4. the same numeric output, or in order an equal content hash, if neither side has a name of its own.
 
     A name of op type plus position, or a numeric output, counts as none, because edits shift them. If entries place
     nodes of one atom on different devices, all of the atom's entries are unmatched.
@@ -309,7 +309,6 @@ class _MismatchExplainer:
     def mismatch_reason(
         self, entry: PlanEntry, node: int | None, entries_by_atom: Mapping[int, Mapping[str, str]]
     ) -> str:
-        """Return why an entry is unmatched, or an empty text."""
         if node is None:
             return self._why_not_found(entry)
         atom = self._atom_of[node]

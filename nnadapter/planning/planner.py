@@ -46,10 +46,10 @@ if TYPE_CHECKING:
 
 
 def to_dequantize(judgment: Judgment, setting: Setting) -> frozenset[int]:
-    """Return DequantizeLinear nodes over constants to evaluate before any run, as positions in the model.
+    """Return the positions in the model of DequantizeLinear nodes over constants to evaluate before any run.
 
-    Others stay, because devices and ONNX Runtime fuse them with their readers. If a reader's device refuses the node,
-    another device would repeat it in every run.
+    A reader's device refuses these nodes, so another device would compute them in every run. Others stay, because
+    devices and ONNX Runtime fuse them with their readers.
     """
     specialized, graph = judgment.model.specialized, judgment.model.graph
     device_answers = answers(judgment, setting)
@@ -71,7 +71,7 @@ def to_dequantize(judgment: Judgment, setting: Setting) -> frozenset[int]:
 
 
 HostRefusals = dict[str, Unsupported]
-"""Nodes that the host accepted and then failed to load, for all shapes."""
+"""Names of nodes that the host accepted but failed to load, with reasons; they apply at all shapes."""
 
 
 @dataclass(eq=False)
@@ -104,10 +104,10 @@ class Variant:
             self._dequantized.clear()
 
     def judge(self, shapes: Shapes) -> Judgment:
-        """Specialize, convert and ask every device; offer refused atoms again, node by node.
+        """Specialize and convert the model, and ask every device; offer refused atoms again, node by node.
 
         Refused nodes become calls of the device's custom kernels, if any. Quantized constants that a device reads but
-        does not dequantize itself are dequantized in advance from then on.
+        does not dequantize are dequantized in advance from then on.
         """
         if self._dequantized is not None:
             return self._dequantized.judge(shapes)
@@ -205,7 +205,6 @@ _Key = tuple[Variant, frozenset[str]]
 class _Expanded:
     variant: Variant
     parent_nodes: tuple[str, ...]
-    """Original node's name in the parent variant, for each node."""
 
 
 def prepare_for(model: onnx.ModelProto, setting: Setting) -> Prepared:
@@ -224,7 +223,7 @@ class Planner:
     setting: Setting
     refused_by_host: HostRefusals = field(default_factory=dict)
     withdrawn_nodes: WithdrawnNodes = field(default_factory=dict)
-    """Withdrawn nodes and reasons by device; ALL covers every node."""
+    """Device -> withdrawn node -> reason; the key ALL covers every node."""
     _own: Variant = field(init=False)
     _variants: Cache[_Key, _Expanded] = field(default_factory=lambda: Cache("variants of a model", _MOST_VARIANTS))
     _hopeless: set[str] = field(default_factory=set)

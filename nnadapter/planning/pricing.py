@@ -1,9 +1,9 @@
 """Costs of a plan by segment, and whether predicted savings exceed the error of the costs.
 
 A single-device placement resembles the small networks of a calibration. The spread of the quotient of two devices'
-times over these gives the probability that the cheaper one is faster; 4/7 suffices, because a wrong CPU choice is as
-bad as a wrong device choice. A mixed placement must save the sum of both sides' errors: its CPU segments lose ONNX
-Runtime's fusion across cuts, and threads go to sleep meanwhile.
+times over these networks gives the probability that the cheaper one is faster. A probability of 4/7 suffices, because a
+wrong CPU choice is as bad as a wrong device choice. A mixed placement must save more than the errors of the CPU and the
+devices together: its CPU segments lose ONNX Runtime's fusion across cuts, and threads go to sleep meanwhile.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def costs_of(
 ) -> tuple[CostTable, FusedGraph]:
     """Return the costs of a plan's atoms, and its graph with fused groups as atoms.
 
-    `runs_as` has the devices' fusion texts per step.
+    `runs_as` describes the operations of each step.
     """
     fusions = _fusions(plan, conversion, runs_as)
     graph = fuse_atoms(plan.graph, fusions.values())
@@ -159,7 +159,7 @@ FOUR_OF_SEVEN = 0.18
 def beyond_doubt(
     placed: CheapestPlacement, prices: Prices, costs: Mapping[str, DeviceCosts]
 ) -> tuple[CheapestPlacement, str]:
-    """Return the cheapest placement whose saving over simpler ones exceeds the error of the costs.
+    """Return the cheapest placement with a saving over simpler ones that exceeds the error of the costs.
 
     CPU only is simplest, then other single devices, then mixed placements. The note explains any other result than
     `placed`.

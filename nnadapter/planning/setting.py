@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 DeviceByAtom = Mapping[int, str]
-"""Atom -> device demanded for it, ignored if the device does not take it."""
+"""Atom -> device demanded for it, ignored if the device does not support it."""
 NO_DEVICES: DeviceByAtom = MappingProxyType({})
 
 
@@ -82,7 +82,7 @@ def read_constraints(options: Options) -> Constraints:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Demands:
-    """Devices that rules, a plan file or a complete placement demand, at one set of shapes."""
+    """Devices for atoms at one set of shapes, demanded by rules, a plan file or a complete placement."""
 
     applied: AppliedRules | None = None
     bound: MatchedPlan | None = None
@@ -90,7 +90,7 @@ class Demands:
 
     @property
     def device_by_atom(self) -> DeviceByAtom:
-        """Demanded device by atom: by the complete placement, otherwise by the plan file."""
+        """Atom -> device in the complete placement, or in the plan file if there is none."""
         if self.complete_placement is not None:
             return self.complete_placement
         return NO_DEVICES if self.bound is None else self.bound.placement
@@ -159,7 +159,7 @@ class SessionDevice:
 
     @property
     def accelerates(self) -> bool:
-        """True if nodes on it count as delegated."""
+        """True if nodes on the device count as delegated."""
         return self.capability.role.accelerates
 
     @property
@@ -179,7 +179,7 @@ class SessionDevice:
 
     @property
     def lower_default(self) -> Precision | None:
-        """Lower default precision of the device's own engine; None for a lane, whose name has the precision."""
+        """Lower default precision of the device's own engine; None for a lane, because its name has the precision."""
         default = self.capability.default_precision
         is_lower = self.precision is Precision.FLOAT32 and default.is_floating and default is not Precision.FLOAT32
         return default if is_lower and self.name == device_of(self.name) else None
@@ -209,12 +209,10 @@ class Setting:
 
     @cached_property
     def host(self) -> SessionDevice:
-        """Device for nodes that no accelerator takes."""
         return next(device for device in self.devices if device.is_host)
 
     @cached_property
     def last_resort(self) -> SessionDevice:
-        """Device for nodes that even the host refuses."""
         return next(device for device in self.devices if device.capability.role is DeviceRole.LAST_RESORT)
 
     @cached_property
@@ -242,7 +240,6 @@ class Setting:
 
     @cached_property
     def costs(self) -> Mapping[str, DeviceCosts]:
-        """Costs by device; lazy, because calibration files are read."""
         from nnadapter.costs.cost_model import device_costs  # rarely needed
 
         return {
@@ -256,7 +253,6 @@ class Setting:
         }
 
     def close(self) -> None:
-        """Close every context, then write the trace."""
         try:
             close_all(self.devices)
         finally:
@@ -280,7 +276,7 @@ def open_setting(
 ) -> Setting:
     """Open every requested device with a context, and read the constraints.
 
-    A device that fails is left out if the fallback policy of stage `load` allows it.
+    A device that fails to open is omitted if the fallback policy of stage `load` allows it.
 
     Raises:
         DeviceOpeningError, DriverError, OutOfMemoryError: a device failed, and the policy forbids it.

@@ -59,7 +59,7 @@ def _with_sole_launch(candidate: Candidate, table: CostTable) -> Candidate:
 
 _ALL_SHARE = "placed as by policy latency: all devices share the processors, so they cannot work in parallel"
 _REPEATED = 4
-"""Divisor: repeats of a block are considered if they cover one in this many nodes."""
+"""Divisor: repeated blocks are considered if they cover one in this many nodes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +72,7 @@ class Placement:
     table: CostTable | None = None
     graph: FusedGraph | None = None
     note: str = ""
-    """Reason for not being the cheapest found."""
+    """Explanation of a placement other than the cheapest one."""
 
     def candidates(self) -> tuple[Candidate, ...]:
         """Return the priced placements, with a device for each unfused atom, cheapest first."""
@@ -144,7 +144,6 @@ def _by_costs(judgment: Judgment, setting: Setting, kept_devices: DeviceByAtom) 
 
 
 def _by_certain_costs(judgment: Judgment, setting: Setting, kept_devices: DeviceByAtom) -> Placement:
-    """Return the cheapest placement; a simpler one if the saving is below the error of the costs."""
     from nnadapter.planning.pricing import beyond_doubt
 
     found, table, graph = _search(judgment, setting, kept_devices)
@@ -153,10 +152,7 @@ def _by_certain_costs(judgment: Judgment, setting: Setting, kept_devices: Device
 
 
 def _by_load(judgment: Judgment, setting: Setting, kept_devices: DeviceByAtom) -> Placement:
-    """Return the placement with the smallest load on the busiest device, for streams.
-
-    If all devices share the processors, it is the cheapest placement.
-    """
+    """Return the placement with the smallest load on the busiest device."""
     sharing = [device.name for device in setting.devices if setting.costs[device.name].needs_processors]
     if len(sharing) == len(setting.devices):
         placement = _by_certain_costs(judgment, setting, kept_devices)
@@ -186,7 +182,7 @@ PLACERS: Mapping[str, Callable[[Judgment, Setting, DeviceByAtom], Placement]] = 
 
 
 def fusions_of(judgment: Judgment, setting: Setting) -> dict[str, Fusion]:
-    """Return the operations that each adapter IR accelerator would fuse among all that it takes."""
+    """Return the fused groups of each adapter IR accelerator, among all operations that it supports."""
     from nnadapter.costs.cost_model import fused_groups
 
     model, verdicts = judgment.model, judgment.support.verdicts
@@ -228,9 +224,7 @@ def _repeats(graph: Graph, hashes: Callable[[], Sequence[str]] | None) -> tuple[
 
 
 _ROUNDING = 1 + 1e-9
-"""Tolerance for sums in different orders."""
 Draft = tuple[Sequence[Segment], Plan]
-"""Segments and plan before admission."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -315,7 +309,7 @@ def settle(
     drafts: Drafts | None = None,
     known_segments: dict[Atoms, AdmittedSegment] | None = None,
 ) -> Partitioning:
-    """Place and cut until every device admits its segments.
+    """Place and cut the model until every device admits its segments.
 
     If the cheapest placement is not admitted, other candidates are settled too while their predicted cost is lower.
     `known_segments` caches answers by segment.

@@ -1,4 +1,4 @@
-"""Names of a package that are imported on first use, so that its modules can be imported separately."""
+"""Import of a package's names on first use, so that its modules can be imported separately."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def lazily(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
     """Return the `__getattr__` of a package that imports its names on first use.
 
     `modules` maps a module (relative with a leading dot) to its names, separated by spaces; `name:attribute` renames.
-    Names of an empty key are modules of the package. No other module may have the name of an entry.
+    The names of an empty key are modules of the package. No other module may share a name in `modules`.
     """
     homes = {}
     for module, names in modules.items():

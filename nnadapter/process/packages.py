@@ -1,6 +1,6 @@
 """Installed packages: versions, extras with their install commands, and plug-ins by entry points.
 
-Plug-ins are imported one by one on first use. A name of two distributions is used by neither.
+Each plug-in is imported on first use. If two distributions declare the same name, neither is used.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class PlugIn:
     target: str
     distribution: str
     problem: str = ""
-    """Reason for not using it, with advice."""
+    """Reason why the plug-in is not used, with advice."""
 
 
 class PlugIns(Generic[_Value]):
@@ -140,7 +140,7 @@ class PlugIns(Generic[_Value]):
 
     Args:
         check: converts a loaded object, or raises ValueError.
-        problem: returns a defect of a name, before import.
+        problem: returns the defect of a name, before import.
     """
 
     def __init__(
@@ -173,7 +173,6 @@ class PlugIns(Generic[_Value]):
         return None if isinstance(loaded, str) else loaded
 
     def problem_of(self, name: str) -> str:
-        """Return the reason why a plug-in is not used, if any."""
         plug_in = self.all.get(name)
         if plug_in is None or plug_in.problem:
             return "" if plug_in is None else plug_in.problem

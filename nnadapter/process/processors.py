@@ -19,7 +19,7 @@ _IDLE = (3, 4)
 """Idle columns of /proc/stat: idle, and waiting for a disk."""
 _COLUMNS = 8
 _SPARE = 0.3
-"""Processors that other processes may use without disturbing measurements."""
+"""Number of processors that other processes may use without disturbing measurements."""
 
 
 def usable() -> int:
@@ -59,12 +59,12 @@ class Load:
 
 
 def is_crowded(start_load: Load, end_load: Load, processors: int, may_use: int) -> bool:
-    """Return whether other processes left fewer than `may_use` processors to this one between two moments."""
+    """Return whether other processes left fewer than `may_use` processors to this process between two loads."""
     return processors_unused_by_others(start_load, end_load, processors, may_use) < may_use - _SPARE
 
 
 def processors_unused_by_others(start_load: Load, end_load: Load, processors: int, may_use: int) -> float:
-    """Return how many processors other processes left unused between two loads, at most `may_use`."""
+    """Return the number of processors that other processes left unused between two loads, at most `may_use`."""
     if (
         start_load.total_seconds is None
         or end_load.total_seconds is None
@@ -91,7 +91,7 @@ def seconds_of_process(process_id: int) -> float | None:
 
 
 class _Workers:
-    """Worker processes of this process, not of processes forked from it."""
+    """Worker processes of this process, without those of its forked children."""
 
     def __init__(self) -> None:
         self._running: dict[int, float] = {}
@@ -138,7 +138,7 @@ def own_seconds() -> float:
 
 
 def computes_for_this(process_id: int) -> None:
-    """Count a worker's processor time in `own_seconds` from now on."""
+    """Count the processor time of a worker process in `own_seconds` from now on."""
     _WORKERS.begin(process_id)
 
 

@@ -1,6 +1,6 @@
-"""The real ONNX Runtime; all of nnadapter imports it from here.
+"""The real ONNX Runtime, which all other modules import from here.
 
-While `nnadapter.ort` replaces ONNX Runtime, `import onnxruntime` returns the replacement, in our modules too.
+While `nnadapter.ort` replaces ONNX Runtime, `import onnxruntime` returns the replacement, even in our modules.
 """
 
 import onnxruntime

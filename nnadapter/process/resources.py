@@ -24,17 +24,16 @@ class ForkAware(Protocol):
     """Object with state that belongs to one process."""
 
     def after_fork(self) -> None:
-        """Drop the state in a forked process, which has no other threads; locks of `new_lock` are free."""
+        """Drop the state in a forked process. It has no other threads, and locks of `new_lock` are free."""
 
 
 _registered: WeakSet[ForkAware] = WeakSet()
 _locks: set[ref[Any]] = set()
 _forget = _locks.discard
-"""A dying lock removes itself in C."""
 
 
 class Threads:
-    """Record of whether a library's threads are gone, because this process was forked."""
+    """Record of whether a library's threads ended because this process was forked."""
 
     def __init__(self) -> None:
         self.are_gone = False
@@ -45,7 +44,7 @@ class Threads:
 
 
 def register_after_fork(thing: ForkAware) -> None:
-    """Call the object's `after_fork` in every process forked while it lives."""
+    """Call the object's `after_fork` in every process that is forked during its lifetime."""
     _registered.add(thing)
 
 
@@ -107,7 +106,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 @dataclass(slots=True)
 class CacheCounts:
-    """Usage counts of the caches of one name; may be too low, since threads count without a lock."""
+    """Usage counts of all caches with one name. They may be too low, because threads count without a lock."""
 
     name: str
     hits: int = 0
@@ -144,14 +143,14 @@ def memoize(limit: int) -> Callable[[Function], Function]:
 
 
 def counts_of(name: str) -> CacheCounts:
-    """Return the counts of one name's caches."""
+    """Return the common counts of all caches with a name."""
     return _counts.setdefault(name, CacheCounts(name))
 
 
 class Cache(Generic[Key, Value]):
     """Least-recently-used cache. Thread-safe. Values must not be None.
 
-    Caches of one name are counted together.
+    Caches with the same name share their counts.
     """
 
     def __init__(self, name: str, limit: int) -> None:
@@ -175,7 +174,7 @@ class Cache(Generic[Key, Value]):
         return cached_value
 
     def put(self, key: Key, value: Value) -> Value:
-        """Store a value, and return the cached one, possibly another thread's."""
+        """Store a value, and return the cached one, which may come from another thread."""
         with self._lock:
             initial_count = len(self._kept)
             cached_value = self._kept.setdefault(key, value)
@@ -214,13 +213,13 @@ _first = iter([True])
 
 
 _FROZEN_AT_START = 1_000
-"""Python 3.12 starts with a few hundred objects in the permanent generation; other versions with none."""
+"""Limit for objects in the permanent generation; Python 3.12 starts with a few hundred."""
 
 
 def paused_collection(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
     """Decorator that pauses the garbage collector while a function runs.
 
-    If threads overlap, the first to pause it resumes collection, so no lock is needed.
+    If calls in several threads overlap, the first one to pause it resumes it, so no lock is needed.
     """
 
     @wraps(function)
@@ -280,7 +279,7 @@ Item = TypeVar("Item")
 
 
 class ObjectPool(Generic[Item]):
-    """Pool of reusable objects, each for one user at a time. Thread-safe; small, since plans may have thousands.
+    """Pool of reusable objects, each for one user at a time. Thread-safe, and small, because plans may have thousands.
 
     A user is a new `object()`. Callers put `acquire` and the use into `try`, and start `finally` with `users.pop(user,
     None)`: a single C call that no interrupt can split, without a lock.

@@ -26,7 +26,7 @@ _STDOUT, _STDERR = 1, 2
 def native_prints_to_stderr() -> Iterator[None]:
     """Redirect native code's standard output to standard error, in the whole process.
 
-    No effect if these are closed.
+    Nothing is redirected if either of them is closed.
     """
     with _lock:
         try:
@@ -55,16 +55,16 @@ def prints_to_stderr() -> Iterator[None]:
 
 
 GRACE_S = 5.0
-"""Time for the main thread to end after the first signal; native code may never return."""
+"""Seconds for the main thread to end after the first signal; native code may never return."""
 _SAME_S = 0.1
-"""Signals within this time count once: `timeout` and terminals signal a process and its group."""
+"""Seconds within which repeated signals count as one: `timeout` and terminals signal a process and its group."""
 _TICK_S = 0.05
 _REPORTS = {"SIGINT": "interrupted", "SIGTERM": "terminated", "SIGHUP": "terminal closed"}
 STOP_SIGNALS = tuple(getattr(signal, name) for name in _REPORTS if hasattr(signal, name))
 
 
 class StopRequested(KeyboardInterrupt):
-    """Stop signal with its number."""
+    """Stop signal as an exception, with the signal's number."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -76,7 +76,7 @@ class _Received:
         self.first: int | None = None
         self.time = 0.0
         self.is_pending = False
-        """True until raised again: it arrived in a finalizer, or during the import of an extension."""
+        """True for a signal that arrived in a finalizer or an import of an extension, until it is raised again."""
         self.is_reported = False
 
 
@@ -110,7 +110,7 @@ def reset_signals() -> None:
 
 
 def stop_in(error: BaseException) -> KeyboardInterrupt | None:
-    """Return the stop signal that `error` is, or that came before it, if any."""
+    """Return the stop signal that was received or that caused `error`, if any."""
     if _received.first is not None:
         return StopRequested(_received.first)
     causes = (error.__cause__, error.__context__) if isinstance(error, ImportError) else ()
@@ -203,7 +203,6 @@ _deferring: list[set[Any]] = []
 
 @cache
 def _unblock_in_children() -> None:
-    """Restore the signal mask in processes that are forked during `deferred_termination`."""
     os.register_at_fork(after_in_child=lambda: _deferring and signal.pthread_sigmask(signal.SIG_SETMASK, _deferring[0]))
 
 
@@ -243,7 +242,7 @@ def _can_raise_again() -> bool:
 
 
 def _is_importing_extension(frame: FrameType | None) -> bool:
-    """Return whether a native module is being initialized: some abort on an exception."""
+    """Return whether a native module is being initialized; some abort the process on an exception."""
     while frame is not None:
         is_loader = frame.f_code.co_name in ("create_module", "exec_module")
         if is_loader and type(frame.f_locals.get("self")) is ExtensionFileLoader:

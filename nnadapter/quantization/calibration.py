@@ -57,7 +57,7 @@ def _entropy(values: Distribution, levels: int) -> tuple[float, float]:
 
 
 def _mse(values: Distribution, levels: int) -> tuple[float, float]:
-    """Try shrunk ranges against the histogram."""
+    """Return the shrunk range with the least squared error over the histogram."""
     centers = (values.edges[1:] + values.edges[:-1]) / 2
     used = values.counts > 0
     centers, counts = centers[used], values.counts[used]
@@ -77,7 +77,7 @@ _METHODS: Mapping[str, Callable[[Distribution, int], tuple[float, float]]] = {
 
 
 def _by_onnxruntime(values: Distribution, method: str) -> tuple[float, float]:
-    """Return the range of ONNX Runtime's method; the slow entropy gets fewer bins."""
+    """Return the range by ONNX Runtime's method. Entropy gets fewer bins, because it is slow."""
     from onnxruntime.quantization.calibrate import HistogramCollector
 
     counts, edges = values.counts, values.edges
@@ -127,7 +127,7 @@ class _Collected:
 
 
 def with_outputs(model: onnx.ModelProto, names: Iterable[str]) -> onnx.ModelProto:
-    """Return the model with further outputs, unless they are inputs."""
+    """Return the model with these values as further outputs, except its inputs."""
     more = copied(model)
     present = {value.name for value in (*more.graph.output, *more.graph.input)}
     more.graph.output.extend(untyped(name for name in names if name not in present))

@@ -37,7 +37,7 @@ def equalized(model: FloatModel) -> FloatModel:
 
 
 def _pairs(model: FloatModel) -> Iterator[tuple[Product, Product]]:
-    """Yield convolutions and the only one that reads their result."""
+    """Yield each convolution with the convolution that alone reads its result."""
     products = {product.node: product for product in model.products}
     outputs = {value.name for value in model.model.graph.output}
     for node in model.model.graph.node:

@@ -57,7 +57,7 @@ class Product:
     bias: str = ""
     """Constant bias with an element per channel, if any."""
     takes_bias: bool = False
-    """True if it has such a bias or room for one."""
+    """True if the node has a constant bias or can get one."""
 
     @property
     def takes_divisors(self) -> bool:
@@ -165,7 +165,7 @@ class FloatModel:
         )  # fmt: skip
 
     def _bias(self, rest: Sequence[str], channels: int) -> str | None:
-        """Return the name of a bias; empty without one, None if it does not fit."""
+        """Return the name of the constant bias; empty if there is none, None if it does not fit."""
         name = rest[0] if rest else ""
         fits = not name or (self._is_weight(name) and self.array(name).shape == (channels,))
         return name if fits else None

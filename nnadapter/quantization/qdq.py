@@ -98,7 +98,7 @@ class Scaled(NamedTuple):
 
 
 def activation_scale(way: Way, values: Distribution, *, signed: bool = False) -> Scaled:
-    """Return how an activation is quantized; `signed` is symmetric, for second operands."""
+    """Return the integer type, scale and zero point of an activation; `signed` is symmetric, for second operands."""
     low, high = values.range(way.ranges, 1 << way.bits)
     return _scaled(low, high, way.bits, signed=signed, symmetric=way.symmetric)
 
@@ -119,7 +119,7 @@ def _positive(scales: Array) -> Array:
 
 
 _ONE_OPERAND = ("Clip", "Dropout", "Pad", "Resize", "RoiAlign", "Upsample")
-"""Ops with limits, sizes or scales as their other operands."""
+"""Ops with limits, sizes or scales as operands after the first."""
 
 
 class QdqWriter:
@@ -203,7 +203,7 @@ class QdqWriter:
             node.input.append(self._written_bias(product, bias, scale, scales))
 
     def quantized(self, name: str, scaled: Scaled) -> str:
-        """Return the dequantized value of a float value; equal ones are shared."""
+        """Quantize and dequantize a float value, and return the result's name; equal results are shared."""
         key = ("activation", name, scaled)
         if key not in self._made:
             scale = self._constant(f"{name}_scale", np.array(scaled.scale, np.float32))
@@ -352,7 +352,7 @@ def _divided_values(values: Distribution, divisors: Array) -> Distribution:
 def quantize_nodes(
     model: FloatModel, ways: Mapping[str, Way], values: Mapping[str, Distribution], bias_shifts: Mapping[str, Array]
 ) -> onnx.ModelProto:
-    """Return a QDQ model where the nodes in `ways` compute on integers."""
+    """Return a QDQ model in which the nodes in `ways` compute on integers."""
     wide = _widened(model, ways)
     results = quantized_results(wide, ways)
     shared = _shared(wide, ways, values)
@@ -376,7 +376,7 @@ _ACTIVATION_FUNCTIONS = ("Relu", "Clip")
 
 
 def quantized_results(model: FloatModel, ways: Mapping[str, Way]) -> dict[str, Way]:
-    """Return the results to quantize, after an activation function if one follows."""
+    """Return the results to quantize. If an activation function follows a node, its result replaces the node's."""
     results: dict[str, Way] = {}
     outputs = {value.name for value in model.model.graph.output}
     every = not ways.keys() <= {product.node for product in model.products}
@@ -410,7 +410,7 @@ _MOVERS = (
 
 
 def _shared(model: FloatModel, ways: Mapping[str, Way], values: Mapping[str, Distribution]) -> dict[str, Distribution]:
-    """Return `values`, where moved ones are distributed like their source."""
+    """Return `values` with the distribution of its source for each result of an op that only moves data."""
     shared = dict(values)
     for node in model.model.graph.node:
         if node.op_type in _MOVERS and node.name in ways and node.input[0] in shared:

@@ -53,7 +53,7 @@ class ActorSession:
     session: InferenceSession
     kind: job.Kind
     static_rows: int | None
-    """Static rows per run of the compiled file; None if dynamic."""
+    """Rows per run of a compiled file with static shapes; None if it is dynamic."""
     machine: str
     """Id of the machine in Ray."""
     record: job.SessionRecord
@@ -174,14 +174,13 @@ class Worker:
         return result
 
     def _open(self, shapes: Any) -> ActorSession | NNAdapterError:
-        """Return the session or its error: Ray does not report errors of starting actors."""
+        """Return the session or its error, because Ray does not report errors of starting actors."""
         try:
             return open_actor_session(self._job, self._request, shapes)
         except NNAdapterError as error:
             return error
 
     def _open_for(self, arrays: Mapping[str, Array], is_batch: Mapping[str, bool]) -> ActorSession:
-        """Return the session, compiled for the first rows if shapes are unknown."""
         with self._opening:
             if self._opened is None:
                 self._opened = self._open([self._shapes(arrays, is_batch, choose) for choose in (min, max)])

@@ -244,7 +244,7 @@ def _placing(dataset: Any, request: cluster.Request, num_cpus: float, share: flo
 
 
 def _where_there_is_room(needs: Mapping[str, float]) -> dict[str, Any]:
-    """Return Ray's argument that reserves `needs` for an actor, or none if they are not free."""
+    """Return Ray's argument that reserves `needs` for an actor, or nothing if they are not available."""
     import ray
 
     free = ray.available_resources()

@@ -121,7 +121,6 @@ class Source:
 
     name: str
     contents: bytes
-    """Model file; empty if `path` is set."""
     path: str
     """Shared file of a model that is too large for a message."""
     is_compiled: bool
@@ -170,14 +169,12 @@ class Request:
     signature: Signature
     is_compiled: bool
     path: str
-    """Shared file of the model, if it is not sent."""
     device_requests: Mapping[str, Mapping[str, Any]]
-    """Device -> options; empty for a compiled file's."""
+    """Device -> options; empty for the devices of a compiled file."""
     options: Options
     shapes: tuple[Mapping[str, tuple[int, ...]], ...]
     """Shapes to compile for; empty for default ones."""
     allows_cpu: bool
-    """A machine without a device runs the model on its CPU."""
     threads: int
     """Threads of sessions; 0 to let devices decide."""
     folder: str
@@ -185,7 +182,7 @@ class Request:
 
     @property
     def needs_shapes(self) -> bool:
-        """True if the first rows decide on shapes to compile for."""
+        """True if the shapes of the first rows are compiled."""
         return self.has_dynamic_inputs and not self.shapes and not self.is_compiled
 
     @property
@@ -242,14 +239,14 @@ def request_of(
 
 
 def _lacking(fallback: Any) -> Any:
-    """Return a fallback policy that lets compiled files run on the CPU without their devices."""
+    """Return the fallback policy, changed so that compiled files run on the CPU without their devices."""
     if isinstance(fallback, str):
         return fallback if fallback == "allow" else {"load": "allow", "compile": fallback, "run": fallback}
     return {**fallback, "load": "allow"}
 
 
 def read_devices(devices: Any, *, is_compiled: bool) -> dict[str, Mapping[str, Any]]:
-    """Return device -> options. Raises InvalidOptionError."""
+    """Return the requested devices with their options. Raises InvalidOptionError."""
     if devices is None and is_compiled:
         return {}
     requests = named_requests(default_devices() if devices is None else devices)

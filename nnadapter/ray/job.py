@@ -1,4 +1,4 @@
-"""Actor of a job or server: compiles once per kind of machine, counts batches once."""
+"""Actor of a job or server, which compiles once per kind of machine and counts each batch once."""
 
 from __future__ import annotations
 
@@ -40,12 +40,11 @@ class Kind:
     devices: tuple[DeviceRequest, ...]
     """Requested devices that are available; at least the CPU."""
     missing: Mapping[str, str]
-    """Missing devices -> reason."""
     description: Mapping[str, str]
 
 
 def local_kind(requested_devices: Mapping[str, Mapping[str, Any]], *, allows_cpu: bool, threads: int) -> Kind:
-    """Return the kind of this machine; `threads` sets that option of devices that have it.
+    """Return the kind of this machine. `threads` becomes an option of the devices that have it.
 
     Raises:
         DeviceUnavailableError: a device is missing, and not `allows_cpu`.
@@ -137,9 +136,9 @@ class BatchRecord(NamedTuple):
     runs: int
     seconds: float
     where: tuple[tuple[str, int], ...]
-    """Rows by devices that produced them, joined by `+`."""
+    """(devices joined by `+`, number of rows that they produced together)."""
     fallen: int
-    """Rows of runs with a fallback."""
+    """Number of rows in runs with a fallback."""
     incidents: tuple[tuple[str, int], ...]
     """`device: error` -> count."""
     shapes: tuple[tuple[str, int, int, float, float], ...]
@@ -212,7 +211,6 @@ class CompileResult:
     """Contents of the file; None if it is in a shared folder."""
     path: str = ""
     reused_file: bool = False
-    """The file was in that folder before."""
     notes: tuple[str, ...] = ()
     cached: int = 0
     report: str = ""
@@ -253,7 +251,7 @@ def compile_locally(contents: Array, kind: Kind, request: Request) -> CompileRes
 
 
 def _of_sizes(path: Path, request: Request, report: PartitionReport) -> Iterator[str]:
-    """Yield a note if dataset rows of uncompiled sizes run on the CPU."""
+    """Yield a note if dataset rows with uncompiled shapes run on the CPU."""
     shapes = [value.shape or () for value in request.signature.inputs]
     varies = any(not isinstance(size, int) for shape in shapes for size in shape[1:])
     is_open = any(plan.HasField("open") for plan in CompiledFile(path).message.plans)
@@ -309,9 +307,7 @@ def sizes_in(file: Any, inputs: Sequence[str]) -> int | None:
 
 
 _MOST_TRIES = 3
-"""Attempts to compile when machines die."""
 _MOST_EXECUTIONS = 16
-"""Executions with totals; each consumption of a dataset is one."""
 
 
 class SessionRecord(NamedTuple):
@@ -323,7 +319,6 @@ class SessionRecord(NamedTuple):
     kind: str
     devices: tuple[str, ...]
     seconds: float
-    """Seconds to create the session from the file."""
 
 
 class JobSnapshot(NamedTuple):

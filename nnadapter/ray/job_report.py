@@ -39,7 +39,6 @@ class KindFacts:
     compile_seconds: float
     compiled_bytes: int
     cache_hits: int
-    """Segments with a cached program."""
     segments: Mapping[str, int]
     notes: tuple[str, ...]
 
@@ -52,7 +51,6 @@ class MachineFacts:
     address: str
     kind: str
     sessions: int
-    """Sessions created on it, also by restarted actors."""
     session_seconds: float
     rows: int
 
@@ -74,14 +72,14 @@ class JobFacts:
 
     model: str
     devices: tuple[str, ...]
-    """Requested devices; empty for a compiled file's."""
+    """Requested devices; empty for the devices of a compiled file."""
     rows: int
     """Rows, counted once even if Ray repeats a batch."""
     batches: int
     """Calls of actors; each may be several runs."""
     runs: int
     seconds: float
-    """Total of runs over all actors."""
+    """Total seconds of runs on all actors."""
     rows_by_device: Mapping[str, int]
     """Devices that produced results, joined by `+` -> rows."""
     fallback_rows: int
@@ -186,7 +184,7 @@ def to_text(report: JobFacts) -> str:
 
 
 def summary_of(report: JobFacts) -> str:
-    """Return numbers of rows and runs, and the rate, as text."""
+    """Return the numbers of rows and runs, and the rate, as text."""
     rate = f", {report.rows / report.seconds:.0f} rows per second of runs" if report.seconds else ""
     return f"{count(report.rows, 'row')} in {count(report.runs, 'run')}{rate}"
 
@@ -359,15 +357,12 @@ class JobReport(JobFacts):
     """Report of a job: rows, devices, plans and failures; `str` returns it as text."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the facts as plain data."""
         return {"schema_version": SCHEMA_VERSION, **plain(self)}
 
     def to_json(self) -> str:
-        """Return `to_dict` as JSON."""
         return to_lines(self.to_dict())
 
     def to_html(self) -> str:
-        """Return a self-contained HTML page."""
         return to_page(self)
 
     def save(self, path: str | os.PathLike[str]) -> None:

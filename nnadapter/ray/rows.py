@@ -153,7 +153,7 @@ class Axis:
     """Position of rows in a feed."""
 
     has_axis: bool
-    """Along the first axis; otherwise a row is an input."""
+    """True if rows are along the first axis; False if each row is an entire input."""
     most: int | None
     is_static: bool
     stripped: frozenset[str]
@@ -363,9 +363,7 @@ class _Gathered:
 
 
 _USUAL_ROWS, _MOST_ROWS = 512, 8192
-"""Maximum rows if number or size of rows is unknown, and otherwise."""
 _USUAL_BYTES, _MOST_BYTES = 16 << 20, 32 << 20
-"""Maximum bytes of inputs or outputs, likewise."""
 _TASKS_PER_ACTOR = 16
 _USUAL_SIZE = 256
 

@@ -201,10 +201,10 @@ _Group = tuple[str, str, str]
 
 
 def refusal_costs(plan: Plan, price: PlanPrice | None) -> tuple[RefusalCost, ...]:
-    """Estimate for the most frequent refusals how many device switches and seconds acceptance would save.
+    """Estimate the device switches and seconds that acceptance would save, for the most frequent refusals.
 
-    Only refusals by devices earlier in the order than the node's count. For each device, op type and reason, the nodes
-    move to the refusing device, and the graph is cut and priced again.
+    Only refusals by devices that precede the node's device in the order count. For each device, op type and reason, the
+    nodes move to the refusing device, and the graph is cut and priced again.
     """
     groups = _groups(plan)
     if not groups:
@@ -235,7 +235,6 @@ def refusal_costs(plan: Plan, price: PlanPrice | None) -> tuple[RefusalCost, ...
 
 
 def _groups(plan: Plan) -> Mapping[_Group, set[int]]:
-    """Return the atoms refused by devices preferred to their own, by device, op type and reason."""
     preceding_devices = {device: plan.devices[:place] for place, device in enumerate(plan.devices)}
     atoms_by_group: dict[_Group, set[int]] = {}
     for atom, home in enumerate(plan.placement):
@@ -258,7 +257,7 @@ def _between(graph: Graph, labels: Sequence[str], prices: Prices | None) -> tupl
 
 
 _SEARCHED = 3
-"""Least devices in a plan for which finding the fewest segments requires a search."""
+"""Minimum number of devices in a plan for which finding the fewest segments requires a search."""
 
 
 @paused_collection

@@ -11,7 +11,6 @@ from nnadapter.report.facts import ReportFacts, plain
 from nnadapter.report.sections import code, count, duration, folded, omitted, quantity, sources_words, table, wrapped
 
 _COMMON = 0.5
-"""Minimum share of common node names for two reports of one model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +18,7 @@ class Condition:
     """Circumstance that differs between the reports."""
 
     name: str
-    """Such as `model`, `options of DEVICE` or `version of NAME`."""
+    """Name such as `model`, `options of DEVICE` or `version of NAME`."""
     old_value: str
     new_value: str
 
@@ -40,7 +39,7 @@ def conditions(old_report: ReportFacts, new_report: ReportFacts) -> tuple[Condit
 
 
 def is_other_model(old_report: ReportFacts, new_report: ReportFacts) -> bool:
-    """Return whether too few nodes are common for one model."""
+    """Return whether the reports have too few common nodes to be about one model."""
     return _common(old_report, new_report) < _COMMON * min(len(old_report.nodes), len(new_report.nodes))
 
 
@@ -104,7 +103,7 @@ Place = str
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MovedNode:
-    """Common node whose place differs."""
+    """Node of both reports, with a different place in each."""
 
     name: str
     op_type: str
@@ -205,7 +204,7 @@ def _details(summary: str, heads: Sequence[str], rows: Sequence[Sequence[str | i
 
 
 def shown(value: float | None, unit: str) -> str:
-    """Return a figure for people; a dash if unknown."""
+    """Return a figure as text; a dash if unknown."""
     if value is None:
         return "-"
     if unit == "share":

@@ -57,7 +57,7 @@ NOTHING = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CandidateFacts:
-    """Compared placement with its cost."""
+    """Candidate placement with its cost."""
 
     name: str
     seconds: float | None
@@ -73,9 +73,9 @@ class CostFacts:
     seconds: float
     """Measured if the plan was chosen by timing, otherwise predicted."""
     bound_seconds: float | None = None
-    """Lower bound of the plans that `bound_of` names."""
+    """Lower bound of the placements that `bound_of` describes."""
     bound_of: str = "any placement"
-    """Any placement, or any that obeys the plan file and rules."""
+    """Bounded placements: any, or any that obeys the plan file and rules."""
     bound_kind: str = ""
     gap: float | None = None
     """Relative distance to the lower bound: 0.05 is 5 % above it."""
@@ -85,7 +85,7 @@ class CostFacts:
     prediction_sources: Mapping[str, str] = field(default_factory=dict)
     candidates: tuple[CandidateFacts, ...] = ()
     all_cpu_seconds: float | None = None
-    """Cost with everything on the CPU, measured if the plan is, otherwise predicted."""
+    """Cost with everything on the CPU, measured if `seconds` is, otherwise predicted."""
     all_cpu_predicted_seconds: float | None = None
     note: str = ""
 
@@ -205,7 +205,6 @@ class NodeFacts:
     runs_as: str = ""
     """Device's description of its operation; nodes with the same text are fused."""
     flops: int | None = None
-    """None if unknown."""
     nbytes: int = 0
     """Bytes of inputs and outputs, weights included."""
     refusals: tuple[RefusalFacts, ...] = ()

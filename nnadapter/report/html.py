@@ -166,7 +166,6 @@ _SCRIPTS = (
     "dom.js", "data.js", "table.js", "scale.js", "drawing.js", "lanes.js", "details.js", "overview.js", "breakdown.js",
     "nodes.js", "comparison.js", "start.js",
 )  # fmt: skip
-"""Scripts in order of inclusion, in one scope."""
 
 
 def to_html(report: ReportFacts, title: str, difference: DifferenceFacts | None) -> str:

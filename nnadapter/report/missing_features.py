@@ -1,7 +1,7 @@
 """Missing features of a device, and the plan that a model would have if the device had some of them.
 
-A trial places, cuts and prices the model again. New operations are priced alone, except complete common fusion groups
-(`commonly_fused_groups`).
+A trial places, cuts and prices the model again. Operations that become supported are priced without fusion, except
+complete `commonly_fused_groups`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Feature:
 
     reason: str
     op_type: str
-    """Empty for reasons about entire segments."""
+    """Op type; empty if the reason concerns entire segments."""
     qualifier: str = ""
     missing_in: MissingSide = MissingSide.DEVICE
 
@@ -78,8 +78,8 @@ class Missing:
 def missing_features(judgment: Judgment, target: SessionDevice) -> Missing:
     """Return the features that `target` lacks for the atoms that it refuses.
 
-    Devices report one reason per operation, so others stay hidden. No feature helps atoms that rules forbid, or invalid
-    nodes.
+    Devices report one reason per operation, so further ones stay hidden. No feature helps atoms that rules forbid, or
+    invalid nodes.
     """
     model = judgment.model
     graph, verdicts = model.graph, judgment.support.verdicts[target.name]
@@ -141,7 +141,6 @@ def _version(specialized: Specialized, index: int, refusal: Unsupported) -> str:
 
 
 def _attribute(specialized: Specialized, index: int, refusal: Unsupported) -> str:
-    """Return the refusal without the names of the node and its values."""
     node, text = specialized.graph.nodes[index], refusal.detail
     for name in sorted({node.name, *node.reads, *node.outputs} - {""}, key=len, reverse=True):
         text = text.replace(f" {name!r}", "")
@@ -149,7 +148,7 @@ def _attribute(specialized: Specialized, index: int, refusal: Unsupported) -> st
 
 
 def _through(graph: Graph, index: int, describe: Callable[[Value], str]) -> str:
-    """Describe distinct inputs, and outputs if they differ: `int64 -> float64`."""
+    """Describe the distinct inputs of a node, and its outputs if they differ: `int64 -> float64`."""
     node = graph.nodes[index]
     inputs, outputs = _texts(graph, node.inputs, describe), _texts(graph, node.outputs, describe)
     input_text, output_text = ", ".join(inputs), ", ".join(outputs)
@@ -166,7 +165,7 @@ def _texts(graph: Graph, names: Iterable[str], describe: Callable[[Value], str])
 
 _NO_FEATURE = frozenset((Reason.RULE, Reason.INVALID_NODE))
 _OF_SEGMENTS = frozenset((Reason.MEMORY_LIMIT, Reason.SEGMENT_LIMIT))
-"""Refusals of entire segments: their feature has no op type."""
+"""Reasons for refusing entire segments; their feature has no op type."""
 _QUALIFIERS: Mapping[Reason, Callable[[Specialized, int, Unsupported], str]] = {
     Reason.UNSUPPORTED_DTYPE: _dtypes,
     Reason.UNSUPPORTED_RANK: _ranks,
@@ -197,7 +196,8 @@ def groups_if_supported(
     """Return groups of atoms that the device would run as one operation if it lacked nothing.
 
     1. Atoms that would be one atom with full support.
-    2. If the device fuses: products with their activations, unless it supports such a pair but does not fuse it today.
+    2. If the device fuses operations: products with their activation functions, unless it now supports such a pair
+       without fusing it.
     """
     if not missing.examples:
         return ()
@@ -236,7 +236,7 @@ class PlanOutcome:
     """Result of a hypothetical plan; results of several models add up."""
 
     seconds: float = 0.0
-    """Infinite if a value cannot cross a boundary."""
+    """Predicted seconds; infinite if a value cannot cross a boundary."""
     segments: int = 0
     nodes: int = 0
     flops: int = 0
@@ -256,7 +256,7 @@ class Pricing:
 
     fused_graph: FusedGraph
     fused: Prices
-    """Prices if the device supported everything."""
+    """Prices with fusion, as if the device supported everything."""
 
     @cached_property
     def parts(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -278,13 +278,12 @@ class Situation:
     verdicts: Mapping[str, tuple[Verdict, ...]]
     missing: Missing
     by_costs: bool
-    """True if costs place atoms."""
     unfused_prices: Prices
-    """Prices without fusion, also if the device supported everything."""
+    """Prices without fusion, as if the device supported everything."""
     recognized: Groups
-    """Groups that would fuse if the device supported them."""
+    """Groups of atoms that would fuse if the device supported them."""
     pricing: Callable[[Groups], Pricing]
-    """Returns the prices if some of `recognized` are fused."""
+    """Function that returns the prices if some groups of `recognized` are fused."""
     flops: NDArray[np.int64]
     unknown_flops_nodes: int
     sources: Mapping[str, Source]
@@ -300,7 +299,6 @@ class Situation:
 
     @cached_property
     def frequency(self) -> Mapping[Feature, int]:
-        """Number of refused nodes that require each feature."""
         node_counts = Counter[Feature]()
         for nodes, needs in zip(self.graph.atoms, self.missing.needs, strict=True):
             node_counts.update(dict.fromkeys(needs or (), len(nodes)))
@@ -311,7 +309,7 @@ class Situation:
         return Source.ASSUMED not in self.sources.values()
 
     def regions(self, features: frozenset[Feature]) -> list[frozenset[Feature]]:
-        """Return what each connected region of unsupported atoms lacks if `features` are added."""
+        """Return the features that each connected region of unsupported atoms lacks if `features` are added."""
         lacking = [needs - features if needs else needs for needs in self.missing.needs]
         region = list(range(len(lacking)))
 
@@ -331,7 +329,7 @@ class Situation:
         return list(region_needs.values())
 
     def with_features(self, features: Iterable[Feature] = ()) -> PlanOutcome:
-        """Return the outcome if the device had these features; if costs place atoms, never worse than with fewer."""
+        """Return the outcome if the device had these features. By costs, it is never worse than with fewer features."""
         relevant_features = self.features.keys() & features
         key = frozenset(relevant_features)
         if key not in self._outcomes:
@@ -448,7 +446,6 @@ def _priced(
     device: str,
     groups: Groups,
 ) -> Pricing:
-    """Price the graph as if `device` also fused `groups`."""
     fusion = fusions.get(device, Fusion())
     nodes = [tuple(node for atom in group for node in graph.atoms[atom]) for group in groups]
     together = joined(len(graph.nodes), [*fusion.groups, *nodes])

@@ -86,7 +86,6 @@ class PartitionReport(ReportFacts):
     """Placement of every node, with reasons and costs."""
 
     def to_json(self) -> str:
-        """Return `to_dict` as JSON text."""
         return FORMATS["json"].render(self, "", None)
 
     def to_markdown(self) -> str:
@@ -151,7 +150,6 @@ _PATHS_OF_VERSION_1 = frozenset(path for key in _KEYS_OF_VERSION_1 for path in (
 
 
 def _upgrade(document: object) -> object:
-    """Rename a version 1 report's keys; return others unchanged."""
     version = document.get("schema_version") if isinstance(document, Mapping) else None
     if not isinstance(document, Mapping) or type(version) is not int or version != 1:
         return document
@@ -295,7 +293,7 @@ def _same_costs(old_report: ReportFacts, new_report: ReportFacts) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gates:
-    """Limits that a plan must respect; None is no limit."""
+    """Limits that a plan must respect; None means no limit."""
 
     min_coverage: float | None = None
     """Minimum share of nodes off the CPU, from 0 to 1."""

@@ -68,7 +68,7 @@ WIDTH = 100
 
 
 def wrapped(text: str, head: str) -> list[str]:
-    """Wrap `text` after `head`, without breaking names."""
+    """Break `text` into lines of limited width after `head`, without breaking names."""
     indent = " " * len(head)
     return textwrap.wrap(
         text, WIDTH, initial_indent=head, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
@@ -188,7 +188,7 @@ def cost_sentence(cost: CostFacts) -> str:
 
 
 def sources_words(sources: Mapping[str, str]) -> str:
-    """Return each device with the source of its costs."""
+    """Return each device with the source of its costs, as text."""
     return ", ".join(f"{device}: {source}" for device, source in sources.items())
 
 
@@ -222,7 +222,7 @@ def run_words(report: ReportFacts, best_seconds: float | None = None) -> str:
 
 
 def cpu_words(report: ReportFacts, cost: CostFacts) -> str:
-    """Report that the CPU alone is better; empty if it is not."""
+    """Return a sentence that the CPU alone is better; empty if it is not."""
     if len(cost.candidates) > 1 and all(segment.device == CPU for segment in report.segments):
         return "the CPU alone is better than every candidate plan"
     if cost.against_cpu is None or not cost.cpu_is_better:
@@ -349,7 +349,7 @@ def plan_file_lines(report: ReportFacts) -> Iterator[str]:
 
 
 HEADS = ("segment", "device", "nodes", "FLOPs", "weights", "in", "out", "predicted")
-"""Column headings; the last column is for measurements."""
+"""Column headings of segments, without the column of measured times."""
 
 
 def segment_cells(segment: SegmentFacts, unknown: str, guessed: bool) -> tuple[str, ...]:
@@ -384,14 +384,13 @@ class RefusedGroup:
     example: str
     detail: str
     seconds: float | None
-    """Predicted time of these nodes, unless unknown for one."""
+    """Predicted seconds of these nodes; None if unknown for one of them."""
     flops: int
     guessed: bool = False
     caused: RefusalCost | None = None
 
     @property
     def cost(self) -> str:
-        """Seconds in words if known, otherwise FLOPs."""
         if self.seconds is not None:
             return foretold(self.seconds, self.guessed)
         return quantity(self.flops, "FLOP") if self.flops else ""
@@ -402,7 +401,7 @@ class RefusedGroup:
 
     @property
     def between(self) -> str:
-        """Costs between devices: `causes 12 switches, 1.20 ms together`."""
+        """Device switches caused by the refusal, and their time: `causes 12 switches, 1.20 ms together`."""
         if self.caused is None or self.caused.switches <= 0:
             return ""
         times = f", {foretold(self.switching, self.guessed)} together" if self.switching else ""
@@ -444,7 +443,6 @@ def _group(device: str, op_type: str, reason: str, nodes: Sequence[NodeFacts]) -
 
 
 _ALIKE = 1.05
-"""Factor below which times count as equal."""
 _SHOWN_OBSTACLES = 3
 
 
@@ -459,7 +457,7 @@ class Verdict:
 
 
 def verdict(report: ReportFacts) -> Verdict:
-    """Compare a plan with the CPU alone, or report why that fails."""
+    """Compare a plan with the CPU alone, or explain why that is not possible."""
     kind, headline = _against_the_cpu(report)
     return Verdict(kind=kind, headline=headline, more=tuple(_more(report)))
 

@@ -49,7 +49,7 @@ _ENDS = ("folded", "unused")
 @dataclass(slots=True)
 class _OpTypeRow:
     where: Counter[str] = field(default_factory=Counter)
-    """Number of nodes by device, or by state of those that do not run."""
+    """Number of nodes by device; nodes that do not run are counted by state."""
     flops: Counter[str] = field(default_factory=Counter)
 
 

@@ -69,15 +69,12 @@ def _place(path: Path) -> Path:
 
 
 def _leads_nowhere(path: Path) -> bool:
-    """Return True for a broken link."""
     return path.is_symlink() and not path.exists()
 
 
 MOST_FEATURES = 50
-"""Maximum of features to try."""
 _MOST_STEPS = 8
 _PAIRED = 8
-"""Features to try in pairs if no single one helps."""
 _TOGETHER = 8
 _NOISE = 1e-12
 
@@ -86,17 +83,17 @@ Features = frozenset[Feature]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gain:
-    """Savings over all models with some more features."""
+    """Savings over all models from additional features."""
 
     seconds: float
-    """Minus infinity if a plan could not run."""
+    """Seconds saved; minus infinity if a plan could not run."""
     segments: int
     flops: int
     features: int = 1
 
 
 Order = Callable[[Gain], tuple[float, ...]]
-"""Sort key of gains; zeros or less mean no gain."""
+"""Function that returns a gain's sort key; zeros or less mean no gain."""
 
 
 def by_time(gain: Gain) -> tuple[float, ...]:
@@ -105,7 +102,7 @@ def by_time(gain: Gain) -> tuple[float, ...]:
 
 
 def by_flops(total_flops: int) -> Order:
-    """Return a sort key: FLOPs and segments saved per feature added."""
+    """Return an `Order` by FLOPs, then by segments, each saved per added feature."""
 
     def order(gain: Gain) -> tuple[float, ...]:
         share = 100 * gain.flops / total_flops if total_flops else 0.0
@@ -135,7 +132,7 @@ class Ranking:
 
 
 def rank(situations: Sequence[Situation], order: Order, *, regions: bool = False) -> Ranking:
-    """Estimate the gain of missing features.
+    """Rank missing features by estimated gain.
 
     1. Try each of the `MOST_FEATURES` most frequent features alone.
     2. Build the road map greedily until nothing helps. A step is one feature, or several that one atom requires
@@ -198,7 +195,6 @@ def _best(
 
 
 def _bundles(situations: Sequence[Situation], tried: Features) -> Sequence[Features]:
-    """Return feature sets that single atoms require, most frequent first."""
     counts = Counter[Features]()
     for situation in situations:
         counts.update(needs for needs in situation.missing.needs if needs and len(needs) > 1 and needs <= tried)
@@ -208,7 +204,6 @@ def _bundles(situations: Sequence[Situation], tried: Features) -> Sequence[Featu
 def _of_regions(
     situations: Sequence[Situation], adopted_features: Features, remaining_features: Features
 ) -> Sequence[Features]:
-    """Return feature sets of unsupported regions, most frequent first."""
     counts = Counter[Features]()
     for situation in situations:
         counts.update(
@@ -373,7 +368,6 @@ def _notes(
 
 
 ProgressCallback = Callable[[str, NNAdapterError | None], None]
-"""Called after each model with its name, and its error or None."""
 
 
 def what_if(

@@ -43,7 +43,7 @@ class FeatureFacts:
     models: int
     segments_saved: int
     seconds_saved: float | None
-    """Predicted; None if unknown or a plan could not run."""
+    """Predicted seconds saved; None if unknown or a plan could not run."""
     resulting_totals: PlanTotals
     example_model: str
     example_node: str
@@ -213,7 +213,7 @@ _SHOWN = 20
 
 
 def to_text(facts: WhatIfFacts) -> str:
-    """Return what-if as text."""
+    """Return the report as text."""
     return "\n".join(line for part in (_summary, _features, _road_map, _models, _notes) for line in part(facts))
 
 
@@ -278,7 +278,7 @@ _ORDERS = {"seconds_saved": "time saved", "flops": "FLOPs, because costs are not
 
 
 def to_markdown(facts: WhatIfFacts) -> str:
-    """Return what-if as Markdown."""
+    """Return the report as Markdown."""
     parts = [
         f"### What if {code(facts.device)} supported more",
         f"{count(len(facts.models), 'model')}, policy {facts.policy}: "

@@ -1,9 +1,4 @@
-"""Placement rules: pins, bans and limits, in TOML or in Python.
-
-values        `Rules`, `Pin`, `Ban`, `Limits`: immutable and checked
-reading       parsing of TOML files and texts
-application   selection of nodes, restriction of verdicts, and segments that limits drop
-"""
+"""Placement rules: pins, bans and limits, in TOML or in Python."""
 
 from __future__ import annotations
 

@@ -215,7 +215,7 @@ class _Binder:
         self._positions = positions
 
     def targets(self, rule: Rule) -> list[str]:
-        """Return the named device, or the session's devices of the precision."""
+        """Return the devices that a rule concerns: the named one, or the session's devices of the precision."""
         if rule.precision is None:
             return [rule.device or ""]
         if not Precision(rule.precision).is_floating:
@@ -229,7 +229,7 @@ class _Binder:
         return [name for name in self._devices if name not in HOSTS]
 
     def pins(self) -> dict[int, Pin]:
-        """Return the pins to devices by atom; check those to precisions."""
+        """Return atom -> pin for pins to devices, and check pins to precisions."""
         pins_by_atom: dict[int, Pin] = {}
         precisions_by_atom: dict[int, Pin] = {}
         for pin in filter(_applies, self._rules.pins):
@@ -283,7 +283,6 @@ class _Binder:
         original_verdicts: Mapping[str, Sequence[Verdict]],
         restricted_verdicts: Mapping[str, Sequence[Verdict]],
     ) -> None:
-        """Raise RulesError if a ban takes an atom's last supporting device."""
         for device, atoms in banned.items():
             for atom, ban in atoms.items():
                 had = [name for name in self._devices if original_verdicts[name][atom]]
@@ -313,7 +312,6 @@ class _Binder:
         return ", ".join(f"{name} in {self._precisions.get(name, 'unknown')}" for name in self._devices)
 
     def _is_possible(self, rule: Rule) -> bool:
-        """Return True if the session has a device that the rule names."""
         if isinstance(rule, Pin) and rule.device is None:
             return rule.precision in self._precisions.values()
         return any(name in self._devices for name in self.targets(rule))
@@ -334,7 +332,7 @@ class _Binder:
             yield f"it applies to {listed(list(map(repr, along)), 3)} too, which are placed together with these"
 
     def _along(self, rule: Pin | Ban) -> list[str]:
-        """Return the nodes that a rule does not select but that share an atom with a selected node."""
+        """Return the names of nodes that a rule does not select but that share an atom with a selected node."""
         selected = self._selected[id(rule)]
         members = (node for atom in self._atoms(rule) for node in self._graph.atoms[atom])
         return [self._graph.nodes[node].name for node in members if self._positions[node] not in selected]
@@ -391,7 +389,6 @@ class SegmentCandidate:
     nodes: int
     flops: float | None = None
     benefit: float | None = None
-    """Seconds saved; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -399,7 +396,6 @@ class SegmentsDroppedByLimits:
     """Segments that one round of limits drops."""
 
     segments: Mapping[int, Unsupported]
-    """Index of a dropped segment -> refusal."""
     effects: tuple[RuleEffect, ...]
 
 
@@ -468,7 +464,7 @@ class _Limiter:
         return SegmentsDroppedByLimits(segments=segments, effects=tuple(effects))
 
     def staying(self) -> Iterator[RuleEffect]:
-        """Yield a report entry per minimum with segments that are below it but exempt."""
+        """Yield the effect of each minimum that exempt segments do not reach."""
         for name, rule, below in self._below():
             if below:
                 note = f"{_counted(len(below))} below it kept, because no other device supports every node"
@@ -489,7 +485,6 @@ class _Limiter:
         return self._given_up("max_segments", f"max_segments = {most}", free[: (excess + 1) // 2], f"is exceeded; {by}")
 
     def _below(self) -> Iterator[tuple[str, str, list[int]]]:
-        """Yield each minimum's name, its text, and the indices of segments below it."""
         for name, measure, units in _MINIMA:
             least = getattr(self.limits, name)
             if least is not None:

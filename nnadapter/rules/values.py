@@ -23,7 +23,7 @@ Amount = Annotated[float, Meta(ge=0, le=1e300)]
 
 
 class Rule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename={"from_": "from"}):
-    """A device or a precision, and criteria for nodes; all must match.
+    """Device or precision, and criteria that a node must all match.
 
     Raises:
         RulesError: an invalid value, neither device nor precision, no criteria, or a region with only one end.
@@ -126,9 +126,7 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     min_benefit_ms: Amount | None = None
     """Least milliseconds saved per segment, including launch and transfers."""
     min_nodes: Count | None = None
-    """Minimum number of nodes per segment."""
     min_flops: Amount | None = None
-    """Minimum number of FLOPs per segment."""
     whole_graph: bool = False
     """Allow one segment on one device; otherwise everything runs on the CPU."""
 

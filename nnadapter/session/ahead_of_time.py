@@ -136,7 +136,6 @@ def _observed(
     input_shapes: Mapping[str, Sequence[int]],
     input_values: Mapping[str, Any],
 ) -> Observed:
-    """Place and cut the model; with policy `measured`, as timed earlier or with a note."""
     prepared = prepare_for(model, setting)
     shapes_by_name = {name: tuple(int(size) for size in shape) for name, shape in input_shapes.items()}
     observations = list[Observed]()
@@ -226,7 +225,6 @@ def _segment(step: Step, piece: AdmittedSegment | None, partitioning: Partitioni
 
 
 _TRIES = 1
-"""Further shapes to try for dynamic plans."""
 _MOST_PLANS = 64
 
 

@@ -78,7 +78,6 @@ def _peers_of(name: str) -> Iterator[Peer]:
 
 SESSION = "session"
 _FEW = 5
-"""Minimum number of rounds for a comparison."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,7 +309,7 @@ def _opened(
     peer: Peer, model: str | os.PathLike[str] | bytes, feed: Mapping[str, Any], expected: Mapping[tuple[str, str], Any],
     watch: Stopwatch,
 ) -> tuple[EngineTiming, Callable[[], object] | None]:  # fmt: skip
-    """Load a model on another engine, run it once, and compare outputs; also return the run to repeat."""
+    """Load a model on another engine, run it once, and compare outputs; return timing and a function that runs it."""
     watch.wait_until_process_idle()
     started = time.perf_counter()
     try:

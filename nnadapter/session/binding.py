@@ -159,7 +159,7 @@ def _warn_of_ignored(options: onnxruntime.SessionOptions) -> None:
 
 
 def assignment_of(engine: Engine) -> Sequence[Any]:
-    """Return a plan's segments, or ONNX Runtime's sub-graphs. Raises InvalidOptionError if not enabled."""
+    """Return a plan's segments, or ONNX Runtime's sub-graphs. Raises InvalidOptionError if they are not recorded."""
     if session_entry(engine.session_options(), _RECORDS) != "1":
         raise InvalidOptionError(
             f'session configuration entry {_RECORDS!r} must be set to "1" to retrieve EP graph assignment '

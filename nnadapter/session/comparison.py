@@ -104,13 +104,13 @@ class LayerReport:
     atoms: int
     outputs_agree: bool
     local_errors: tuple[Finding, ...]
-    """Nodes beyond tolerance on the CPU's input values."""
+    """Nodes beyond tolerance with inputs computed on the CPU."""
     first_accumulated_error: Finding | None
-    """First nodes after which the device's own values are beyond tolerance."""
+    """First nodes with results beyond tolerance if the device computes all nodes before them too."""
     shortest_deviating_stretch: Finding | None
-    """Nodes beyond tolerance together, although none is alone."""
+    """Nodes that are beyond tolerance together, although none is alone."""
     fused: bool
-    """True if those nodes differ only when the device fuses them."""
+    """True if the nodes of that stretch differ only when fused."""
     largest: Finding | None
     """Largest local error, within tolerance or not."""
     unchecked: tuple[str, ...]
@@ -236,7 +236,6 @@ class _Trying:
         return self.agrees_by(Rules(pins=tuple(Pin(device=CPU, name=name) for group in groups for name in group)))
 
     def agrees_by(self, rules: Rules) -> bool:
-        """Return whether the outputs agree with these rules added to the user's."""
         self.compilations += 1
         compared, user_rules = self._compared, self._rules
         options = replace(
@@ -261,7 +260,10 @@ _MOST_VERIFIED = 4
 def search_layers(
     compared: ComparedRun, save: str | os.PathLike[str] | None = None, rules_out: str | os.PathLike[str] | None = None
 ) -> tuple[LayerReport, Sequence[LayerDistance]]:
-    """Find the nodes that compute wrong values, and measure all; for `save` and `rules_out` see `compare`."""
+    """Find the nodes that compute wrong values, and measure the distance of all layers.
+
+    `save` and `rules_out` are as in `compare`.
+    """
     with closing(open_setting(compared.requests, compared.options)) as setting:
         return _look(compared, _search(compared, setting), save, rules_out)
 
@@ -323,9 +325,9 @@ def _search(compared: ComparedRun, setting: Setting) -> localization.Search:
 
 
 def _verified(search: localization.Search, atoms: Sequence[int]) -> tuple[Sequence[int], localization.Stretch | None]:
-    """Run each node alone until one is wrong.
+    """Run each atom alone until one is wrong.
 
-    Return the atoms without the correct ones, and the run of the wrong one, if any.
+    Return the atoms without the correct ones, and the result of the wrong one, if any.
     """
     for number, atom in enumerate(atoms[:_MOST_VERIFIED]):
         stretch = search.stretch(atom, atom + 1)
@@ -344,7 +346,7 @@ def _finding(cutting: localization.Cutting, atoms: Sequence[int], error: Deviati
 
 
 def _pins(cutting: localization.Cutting, atoms: Sequence[int]) -> Sequence[Sequence[str]]:
-    """Return the node names to pin per atom, if possible without nodes that other atoms share."""
+    """Return the node names to pin per atom, if possible without nodes that it shares with other atoms."""
     return [cutting.model_node_names([atom], unshared=True) or cutting.model_node_names([atom]) for atom in atoms]
 
 
@@ -531,7 +533,7 @@ def compare(
 
 
 def _quantization_distances(compared: ComparedRun, reference: ModelSource) -> Iterator[LayerDistance]:
-    """Yield the distance of layers of a quantized model whose values `reference` computes too."""
+    """Yield the distance of each layer of a quantized model with a value that `reference` computes too."""
     float_model, model = (inlined(load_model(source)) for source in (reference, compared.model))
     matched, feed = QuantizedLayers(float_model, model), compared.feed
     on_devices = partial(_values, devices=compared.requests, options=replace(compared.options, fallback="allow"))
@@ -555,7 +557,6 @@ def _values(
     model: onnx.ModelProto, names: Iterable[str], feed: Mapping[str, Any],
     devices: DeviceRequest | Sequence[DeviceRequest] = CPU, options: Options | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Return values inside a model by name."""
     inner = [name for name in dict.fromkeys(names) if name not in feed]
     with InferenceSession(with_outputs(model, inner), devices=devices, options=options) as session:
         return dict(zip(inner, session.run(inner, feed), strict=True))

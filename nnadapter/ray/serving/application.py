@@ -1,4 +1,4 @@
-"""`deployment`: a model as an application of Ray Serve; and a local server."""
+"""`deployment` of a model as an application of Ray Serve, and a local server."""
 
 from __future__ import annotations
 
@@ -220,7 +220,6 @@ def serve_until_stopped(model: Any, *, host: str, port: int, on_ready: Callable[
             Event().wait()
 
         def until(future: Future[Any]) -> int:
-            """Wait for a result or a signal; return the signal's number or 0."""
             while not (number := next_signal()) and not future.done():
                 time.sleep(_TICK_S)
             return number
@@ -297,7 +296,6 @@ def count_connections(proxy: Any) -> int:
 
 
 def _http_servers() -> list[Any]:
-    """Find HTTP servers, which Ray Serve does not expose."""
     global _servers
     if not _servers:
         from uvicorn import Server

@@ -52,7 +52,6 @@ class Batcher:
         """Place of rows in a shared run; None if each request runs alone."""
 
     def groups(self, waiting: Sequence[QueuedRequest]) -> Iterator[list[int]]:
-        """Yield the indices of requests to run together, in order of arrival."""
         groups: dict[object, list[int]] = {}
         rows: dict[object, int] = {}
         for position, queued_request in enumerate(waiting):
@@ -83,7 +82,6 @@ class Batcher:
         return [_TOO_LATE if is_late else next(results) for is_late in late]
 
     def _apart(self, waiting: Sequence[QueuedRequest], run: Run, error: NNAdapterError) -> list[RequestResult]:
-        """Run each request of a failed run by itself, unless the deadline has passed."""
         if len(waiting) == 1 or isinstance(error, DeadlineExceededError):
             return [RequestResult({}, error=error)] * len(waiting)
         return [self.run([queued_request], run)[0] for queued_request in waiting]

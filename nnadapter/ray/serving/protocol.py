@@ -21,16 +21,16 @@ from partition.graph import Value
 
 BODY_BYTES = 64 << 20
 JSON_BYTES = 8 << 20
-"""Limit of its JSON, which takes many times as much when parsed."""
+"""Maximum bytes of JSON in a body, which takes many times as much when parsed."""
 WAITING_BYTES = 1 << 30
-"""Limit of all requests of a replica at once."""
+"""Maximum bytes of all queued requests of a replica."""
 TENSORS = 256
 DIMENSIONS = 64
 NAME_LENGTH = 1024
 ELEMENTS = 1 << 48
-"""Limit of the product of a tensor's nonzero sizes, as in numpy."""
+"""Maximum product of a tensor's nonzero sizes, as in numpy."""
 BODY_SECONDS = 60.0
-"""Seconds to receive a body: slow clients occupy the queue."""
+"""Maximum seconds to receive a body, because slow clients occupy the queue."""
 
 
 NAMES: Mapping[str, str] = MappingProxyType(

@@ -11,7 +11,7 @@ from nnadapter.ray.serving.protocol import HttpError
 
 
 def length_of(request: Request, most: int) -> int:
-    """Return the bytes to reserve for a body: its length, or the limit. Raises HttpError."""
+    """Return the bytes to reserve for a body: its length, or the limit if unknown. Raises HttpError."""
     if request.headers.get("content-encoding", "identity") != "identity":
         raise HttpError(415, "the body is compressed; send it uncompressed")
     length_text = request.headers.get("content-length", str(most))
