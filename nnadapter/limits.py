@@ -23,15 +23,15 @@ FIELDS = 1 << 20
 MESSAGES = 1 << 22
 """Small sub-messages in a model, about 400 MB once parsed."""
 EXPANDED_NODES = 1 << 13
-"""Nodes after function expansion, for any model: expansion takes quadratic time."""
+"""Nodes after function expansion, allowed for any model. Expansion takes quadratic time."""
 EXPANSION = 64
-"""Factor by which larger expansions may multiply nodes. Exporters' functions have about ten."""
+"""Factor by which expansion may multiply nodes beyond `EXPANDED_NODES`. Exporters' functions have about ten."""
 ELEMENTS = (1 << 31) - 1
 """Elements of a node's result; weights may have more."""
 COUNTED_ELEMENTS = 1 << 26
 """Elements of a result with a size from a feed (Range)."""
 RESIZED_ELEMENTS = 1 << 28
-"""Elements of a result that repeats elements as a feed asks (Tile)."""
+"""Elements of a result that repeats elements as often as a feed asks (Tile)."""
 SPARSE_BYTES = 1 << 30
 """Sparse weights of a model as dense tensors."""
 FOLDED_BYTES = 1 << 30

@@ -150,7 +150,10 @@ def either(*patterns: Pattern) -> EitherPattern:
 
 
 def match_at(editor: ModelEditor, index: int, pattern: OperationPattern) -> Match | None:
-    """Return the first match whose result `index` computes, or None. Other results in it have no readers outside it."""
+    """Return the first match in which `index` computes the result, or None.
+
+    No operation outside a match may read its other results.
+    """
     operation_ = editor.operation(index)
     if operation_.type not in pattern.types or not _may_read(editor, pattern, operation_):
         return None
@@ -162,7 +165,7 @@ def match_at(editor: ModelEditor, index: int, pattern: OperationPattern) -> Matc
 
 
 def _may_read(editor: ModelEditor, pattern: OperationPattern, operation: Operation) -> bool:
-    """Check quickly, by the types of producers, if a match is possible."""
+    """Check quickly, by the types of producers, whether a match is possible."""
     for position, input_pattern in enumerate(pattern.inputs):
         if not isinstance(input_pattern, OperationPattern):
             continue
@@ -173,7 +176,7 @@ def _may_read(editor: ModelEditor, pattern: OperationPattern, operation: Operati
 
 
 def _may_produce(editor: ModelEditor, operand: int, types: frozenset[str], most_operations: int) -> bool:
-    """Return whether an operation of these types produces the operand, and a match can contain all its readers."""
+    """Return whether an operation of `types` produces the operand, and a match can contain all its readers."""
     producer = editor.producer(operand)
     if producer is None or editor.operation(producer).type not in types:
         return False
@@ -181,7 +184,7 @@ def _may_produce(editor: ModelEditor, operand: int, types: frozenset[str], most_
 
 
 def required_types(pattern: Pattern) -> frozenset[frozenset[str]]:
-    """Return sets of operation types; a model with a match has one of each set."""
+    """Return sets of operation types. A model with a match has an operation from each set."""
     if isinstance(pattern, OperationPattern):
         return frozenset({pattern.types}).union(*map(required_types, pattern.inputs))
     if isinstance(pattern, EitherPattern):
@@ -258,7 +261,6 @@ def _match_operand(editor: ModelEditor, pattern: Pattern, index: int, state: _St
 
 
 def _bound(editor: ModelEditor, pattern: OperandPattern | ConstantPattern, index: int, state: _State) -> _State | None:
-    """Return the state with the operand bound to the pattern's name, if it matches."""
     if index == ABSENT or not _is_meant(pattern, editor.operand(index)):
         return None
     if not pattern.name:
@@ -296,7 +298,7 @@ _PRECISION = {
     DataType.FLOAT16: 2.0**-10,
     DataType.BFLOAT16: 2.0**-7,
 }
-"""Distance from 1 to the next larger number."""
+"""Machine epsilon."""
 
 
 def _attributes_match(pattern: OperationPattern, operation: Operation) -> bool:
@@ -362,7 +364,7 @@ def edit_of(function: Callable[..., Any]) -> Edit | None:
 
 
 Replacement = Callable[[ModelEditor, Match], Sequence[int] | None]
-"""Adds operations; returns operands for the anchor's outputs, or None to refuse before adding anything.
+"""Function that adds operations, and returns operands for the anchor's outputs, or None to refuse before adding any.
 
 New operations get `origins=match.operations`.
 """
@@ -383,7 +385,6 @@ class RewriteRule:
         object.__setattr__(self, "required", required_types(self.pattern))
 
     def may_apply(self, types: frozenset[str]) -> bool:
-        """Return whether a model with these operation types can match."""
         return _have_one_of_each(types, self.required)
 
 

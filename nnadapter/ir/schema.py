@@ -43,9 +43,7 @@ class Role:
     """One input position of an operation.
 
     Args:
-        name: such as "filter".
         dtypes: data types that the operation is defined for.
-        optional: may be absent.
         variadic: the last role may take several operands.
         same_dtype_as: role with the same data type.
     """
@@ -62,7 +60,6 @@ class Attribute:
     """One named attribute of an operation.
 
     Args:
-        name: such as "strides".
         kind: type of the value; lists are tuples.
         default: None if required.
         choices: allowed strings; () for any.
@@ -110,8 +107,6 @@ class OperationSchema:
 
     Args:
         type: NNAPI's or NNAdapter's name if there is one.
-        inputs: roles, in order.
-        attributes: in order.
         outputs: names.
         variadic_outputs: the only output name covers several operands.
         ranks: smallest and largest rank of the first input.
@@ -141,5 +136,4 @@ class OperationSchema:
     doc: OperationDoc | None = field(default=None, repr=False, compare=False)
 
     def attribute(self, name: str) -> Attribute | None:
-        """Return the attribute with this name, or None."""
         return next((attribute for attribute in self.attributes if attribute.name == name), None)

@@ -77,7 +77,6 @@ class _TypeTable:
         return self._types.setdefault(key, len(self._types))
 
     def at(self, values: Sequence[Any]) -> list[OperandType]:
-        """Return all types at concrete sizes. `values` are the results of `Interned.substitute_sizes`."""
         return [OperandType(dtype, values[dimensions], *fields) for dtype, dimensions, *fields in self._types]
 
 
@@ -165,7 +164,7 @@ def _with_attributes(operation: Operation, source: Iterator[Any]) -> Operation:
 
 
 def _same(first: Sequence[Any], second: Sequence[Any]) -> bool:
-    """Return whether both have identical elements; `==` would add guards."""
+    """Return whether all elements are identical; `==` would add guards."""
     return all(item is other for item, other in zip(first, second, strict=True))
 
 
@@ -185,7 +184,7 @@ class _Memoizing:
 
 
 class Replay(_Memoizing):
-    """Values of all numbers of a trace at concrete sizes, and results that its models share."""
+    """Values of all numbers of a trace at concrete sizes, and results that models of the trace share."""
 
     def __init__(self, replay_values: Sequence[Any], group: SpecializationGroup) -> None:
         self.replay_values = replay_values
@@ -199,7 +198,7 @@ class Replay(_Memoizing):
 
 
 class SpecializationGroup(_Memoizing):
-    """Models of one trace. They share types, and results for each replay."""
+    """Models of one trace, which share types, and results for each replay."""
 
     def __init__(self, models: Sequence[SpecializableModel]) -> None:
         self._models = tuple(map(ref, models))  # weak: models own the group
@@ -261,19 +260,19 @@ class SpecializableModel:
         plain = repr([None if isinstance(value, SymbolicNumber) else value for value in all_numbers])
         self._take = slot_reader(list(self._traced_numbers))
         self.likeness: Hashable = (self.model.structure, plain)
-        """Equal for models that differ only in names, symbolic numbers and contents of constants."""
+        """Key that is equal for models that differ only in names, symbolic numbers and contents of constants."""
         holds = self.given or any(model_operand.value is not None for model_operand in operands)
         self.kind: Hashable = (self.likeness, self._traced_numbers, object() if holds else None)
-        """Equal for models of one trace that differ only in names; unique if there are constants."""
+        """Key that is equal for models of one trace that differ only in names; unique if there are constants."""
         self._types: dict[int, int] = {}
         """Operand -> index of its symbolic type in the group."""
         SpecializationGroup([self])
 
     group: SpecializationGroup
-    """Models specialized together; at first only this one."""
+    """Models specialized together; initially only this one."""
     group_index: int
     signature_key: int
-    """Equal for models of the group with equal input and output types."""
+    """Key that is equal for models of the group with equal input and output types."""
 
     def join(self, together: SpecializationGroup, place: int) -> None:
         self.group, self.group_index = together, place
@@ -381,7 +380,7 @@ class SpecializedModel(_Memoizing, Model):
 
 
 def program_sharing_key_of(model: Model) -> Hashable:
-    """Return a static model's key for sharing programs, which ignores names and contents of constants."""
+    """Return a key for sharing programs of static models, which ignores names and contents of constants."""
     if isinstance(model, SpecializedModel):
         return model.program_sharing_key()
     return model.structure, repr(numbers(model))
@@ -432,7 +431,7 @@ class SymbolicArray:
 
 @dataclass(frozen=True, eq=False)
 class ShapeDerivedTables:
-    """Model that computes `outputs` from `sizes`, such as tables of positions."""
+    """Model that computes `outputs`, such as tables of positions, from arrays of sizes."""
 
     model: Model
     sizes: Mapping[str, SymbolicArray]
@@ -452,7 +451,7 @@ class ShapeDerivedTables:
 
 
 class ShapeDerivedValues:
-    """Values that input shapes determine: arrays of `sizes`, and the results of `tables`."""
+    """Values that input shapes determine: arrays of sizes, and the results of `tables`."""
 
     def __init__(
         self, names: Iterable[str], sizes: Mapping[str, SymbolicArray], tables: ShapeDerivedTables | None
@@ -503,7 +502,7 @@ _SIGNS: Mapping[Callable[..., Any], str] = {
 
 
 def broken(trace: SymbolicTrace, variables: Sequence[int], names: Sequence[str]) -> str:
-    """Describe a guard of the trace that fails for these input sizes, called `names`; empty if all hold."""
+    """Describe a guard that fails for these input sizes, called `names`; empty if all hold."""
     steps, values = trace.steps, list[Any](variables)
     try:
         compute_steps(steps, values)
@@ -555,7 +554,7 @@ class GuardedShapes:
         return None if variables is None else self.trace.replay(variables)
 
     def match(self, shapes: Shapes) -> tuple[bool, Sequence[Any] | None]:
-        """Return whether the guards hold, and the result of `sizes`."""
+        """Return whether the guards hold, and the values from `sizes`."""
         sizes = self.sizes(shapes)
         return sizes is not None, sizes
 

@@ -131,18 +131,18 @@ class Constant:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Replay:
-    """Simplified trace. Its list of values has slots for variables, then constants, then results of steps."""
+    """Simplified trace. Its list of values starts with variables, followed by constants and the results of steps."""
 
     constants: Sequence[Any]
     steps: Sequence[Step]
     ends: Sequence[tuple[Callable[..., Any], Sequence[SlotReader]]]
-    """Steps whose results no step reads, by function: one `map` computes all of a function."""
+    """Steps whose results no step reads, by function: one `map` computes all steps of a function."""
     checked: SlotReader
     expected: SlotReader
     every: SlotReader
     constant_flags: Sequence[bool]
     representatives: Sequence[int]
-    """First number equal to this one under the guards, possibly itself."""
+    """For each number, the first number that is equal under the guards, possibly itself."""
 
     def __call__(self, variables: Sequence[int]) -> tuple[Any, ...] | None:
         """Return the values of all numbers for these sizes; None if a guard fails or a computation raises."""
@@ -163,7 +163,7 @@ def compute_steps(steps: Sequence[Step], values: list[Any]) -> None:
 
 
 def replay_of(variables: int, steps: Sequence[Step], answers: Mapping[int, Any], values: Sequence[Any]) -> Replay:
-    """Simplify a trace with these guards (`answers`) and numbers at the traced sizes (`values`)."""
+    """Simplify a trace with guards `answers` and the numbers `values` at the traced sizes."""
     return _Simplifier(variables, steps, answers, values).replay()
 
 
@@ -182,7 +182,7 @@ class _Simplifier:
         self._first = list(range(len(values)))
         """Union-find: number -> an earlier equal number, or itself."""
         self._sums = self._sums_of_whole_numbers()
-        """Root -> operand pairs of the sums that equal it."""
+        """Root of `_first` -> operand pairs of the sums that equal it."""
         self._following: list[tuple[int, int]] = []
         """Equalities that guards imply, without redundant ones."""
         self._fixed: dict[int, int] = {}
@@ -215,7 +215,7 @@ class _Simplifier:
         )
 
     def _ordered(self) -> tuple[list[Step], list[tuple[Callable[..., Any], list[SlotReader]]]]:
-        """Return the steps that others read, and the remaining steps by function."""
+        """Return the steps whose results other steps read, and the remaining steps by function."""
         read = {operand for _, first, second in self._made for operand in (first, second)}
         last: dict[tuple[object, bool], list[tuple[Step, int]]] = {}
         for step, slot in self._made.items():
@@ -282,7 +282,7 @@ class _Simplifier:
         return sums
 
     def _without_zeros(self, number: int) -> int:
-        """Return x for x + 0, where x may be such a sum again."""
+        """Return x for x + 0, repeatedly."""
         while number >= self._variables:
             function, *operands = self._steps[number - self._variables]
             if function is not operator.add:
@@ -390,7 +390,7 @@ _UNTRACED = frozenset((int, float, bool, str))
 
 
 class SymbolicTrace:
-    """Variables, steps and guards of a computation with sizes. Its numbers have indices, variables first."""
+    """Variables, steps and guards of a computation with sizes. Its numbers are indexed, variables first."""
 
     def __init__(self) -> None:
         self._values: list[Any] = []
@@ -438,18 +438,16 @@ class SymbolicTrace:
         return MappingProxyType(self._answers)
 
     def variable(self, value: int) -> SymbolicNumber:
-        """Add an input size. All of them must precede the first step."""
+        """Add an input size. All input sizes must precede the first step."""
         assert not self._steps, "variables come before everything that is made of them"
         self._variables += 1
         return SymbolicNumber(self, self._add(None, value))
 
     def replay(self, variables: Sequence[int]) -> tuple[Any, ...] | None:
-        """Return the values of all numbers for other input sizes; None if a guard fails."""
         assert len(variables) == self._variables, "a replay needs every variable"
         return self._shortened()(variables)
 
     def representative(self, number: int) -> int:
-        """Return the first number that equals this one under the guards."""
         return self._shortened().representatives[number]
 
     def is_constant(self, number: int) -> bool:
@@ -465,7 +463,7 @@ class SymbolicTrace:
         return SymbolicNumber(self, result_number)
 
     def guard(self, number: SymbolicNumber) -> Any:
-        """Return the value of a number, and guard on it: replays must have the same."""
+        """Return the value of a number, and guard on it, so that replays must have the same value."""
         value = self._values[number.number]
         self._answers.setdefault(number.number, value)
         return value
@@ -551,7 +549,7 @@ def _converted(convert: Callable[[Any], Any]) -> Callable[[SymbolicNumber], Any]
 
 
 class SymbolicNumber:
-    """A number of a trace: arithmetic records steps, comparisons and conversions guard."""
+    """Number in a trace. Arithmetic on it records steps; comparisons and conversions add guards."""
 
     __slots__ = ("number", "trace")
     __array_ufunc__ = None
@@ -577,7 +575,6 @@ class SymbolicNumber:
     __str__, __repr__ = _converted(str), _converted(repr)
 
     def __bool__(self) -> bool:
-        """Guard only on the comparison with 0."""
         return bool(self != 0)
 
     def __format__(self, specification: str) -> str:
@@ -596,7 +593,7 @@ def apply_function(function: Callable[[Any, Any], Any], first: Any, second: Any)
 
 
 def symbolic_min(first: int, second: int) -> int:
-    """Return the smaller size without a guard, unlike `min`; a float if one is."""
+    """Return the smaller size without a guard, unlike `min`; a float if either size is one."""
     return cast("int", apply_function(min, *_of_one_type(first, second)))
 
 
@@ -626,13 +623,13 @@ def guard_value(value: Any) -> Any:
 
 
 class Interned:
-    """Table of numbers, possibly symbolic, and of tuples, specialized together."""
+    """Table of numbers and of tuples of them, all specialized in one call."""
 
     def __init__(self) -> None:
         self._values: list[Any] = []
         self._positions: dict[object, int] = {}
         self._plain: dict[object, Any] = {}
-        """Plain numbers by `exactly`; `substitute_sizes` indexes them from the end."""
+        """Plain numbers by `exactly`, which `substitute_sizes` indexes from the end."""
         self._settling: list[Callable[[Sequence[Any]], Any]] = []
 
     def add(self, value: Any) -> int:
@@ -659,7 +656,6 @@ class Interned:
         return lambda numbers: tuple([part(numbers) for part in parts])
 
     def _position(self, value: Any) -> int:
-        """Return the index of a number for `substitute_sizes`; negative if it is not symbolic."""
         if isinstance(value, SymbolicNumber):
             return value.number
         key = exactly(value)

@@ -42,7 +42,6 @@ def _digests(model: Model) -> Mapping[int, str]:
 
 
 def _text(model: Model, digests: Mapping[int, str], number: str = "%{}") -> str:
-    """Return the text form. `number` formats operands' indices, empty to omit them."""
     lines = [f"input {_operand(model, index, number)}" for index in model.inputs]
     lines += [
         f"constant {_operand(model, index, number)} sha256 {content_digest[:_PREFIX]}"
@@ -94,7 +93,7 @@ def _quoted(name: str) -> str:
 
 
 _PLAIN = (int, float, str, bytes, bool, type(None), Enum)
-"""Types identified by `repr`."""
+"""Types whose values `repr` identifies."""
 _MOST_SHOWN = 6
 
 
@@ -106,7 +105,7 @@ class Contents:
     """Returns a flat array of bytes."""
     nbytes: int
     identity: Hashable = None
-    """Unique in this process; None if `owner` identifies the contents."""
+    """Key that is unique in this process; None if `owner` identifies the contents."""
     owner: Array | None = None
     """Array with the contents, unless `identity` is set."""
 
@@ -119,7 +118,7 @@ class Canonical:
     """Operations, attributes, data types and connections."""
     shapes: str
     constants: tuple[Contents, ...]
-    """In an order that the structure determines."""
+    """Constants, in an order that the structure determines."""
     operations: str
     inputs: str
 

@@ -1,7 +1,7 @@
 """Verification against the schema table, and memoized type inference.
 
-Layers repeat, so `Inferences` interns types and memoizes results by their identity. Symbolic types are excluded: each
-use must record its own guards.
+Layers repeat, so `Inferences` interns types and memoizes results by the types' identity. Symbolic types are excluded,
+since each use must record its own guards.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def range_in_words(smallest: int, largest: int | None) -> str:
 def check_attributes(
     schema: OperationSchema, attribute_values: Mapping[str, AttributeValue]
 ) -> dict[str, AttributeValue]:
-    """Return all attributes, checked and converted, with defaults. Raises InvalidModelError; bool is not int."""
+    """Return all attributes, checked and converted, with defaults. A bool is no integer. Raises InvalidModelError."""
     check_list = _check_list_of(schema)
     complete: dict[str, AttributeValue] = check_list.defaults.copy()
     attributes = check_list.attributes
@@ -136,7 +136,7 @@ def _wrong(schema: OperationSchema, attribute: Attribute, value: object, expecte
 
 
 def verify(model: Model) -> None:
-    """Check a complete model, once; models from `ModelBuilder` and their parts are already verified.
+    """Check a complete model, once. Models from `ModelBuilder` and their submodels are already verified.
 
     1. Every field has its declared Python type.
     2. Operands have unique names, valid types, and contents that match.
@@ -300,7 +300,7 @@ class Inferences:
     def __init__(self) -> None:
         self._types: dict[OperandType, OperandType] = {}
         self._shared: dict[int, OperandType] = {}
-        """Interned types by id; the reference keeps ids from being reused."""
+        """Interned types by id. The references prevent reuse of ids."""
         self._known: dict[object, Inferred] = {}
 
     def of(
@@ -327,7 +327,7 @@ class Inferences:
         return complete, results
 
     def shared(self, type_: OperandType) -> OperandType:
-        """Intern a type, so that equal ones are identical; return symbolic types unchanged."""
+        """Return the interned type, identical for equal types. Symbolic types are not interned."""
         if not all(type(size) is int for size in type_.dimensions):
             return type_
         shared_type = self._types.setdefault(type_, type_)
@@ -338,7 +338,6 @@ class Inferences:
 def _key(
     type_: str, types: Sequence[OperandType | None], attributes: Mapping[str, AttributeValue]
 ) -> tuple[object, ...] | None:
-    """Return the memoization key; None for attributes other than bool, int and string."""
     if not _COMPARED.issuperset(map(type, attributes.values())):
         return None
     return (type_, *map(id, types), *((name, type(value), value) for name, value in attributes.items()))

@@ -1,6 +1,6 @@
 """Wrappers that call kernels on the host between a driver's programs.
 
-The driver sees each of its pieces of a segment as a segment; the plan sees one segment and one program.
+For the driver, each of its pieces of a segment is a segment of its own; the plan has one segment and one program.
 """
 
 from __future__ import annotations
@@ -47,12 +47,11 @@ class KernelCall:
     kernel: Kernel
     call: CustomCall
     types: tuple[OperandType | None, ...]
-    """Types of the node's inputs; None if absent."""
     names: tuple[str, ...]
     attributes: Mapping[str, Any]
 
     def compute(self, inputs: Sequence[Array]) -> list[Array]:
-        """Call the kernel; raises ExecutionError, also for results that do not match the model."""
+        """Call the kernel. Raises ExecutionError, also if results do not match the model."""
         arguments = [
             None if array is None else _argument(array, kernel_type, type_)
             for array, kernel_type, type_ in zip(
@@ -122,11 +121,10 @@ def _copy_if_shared(result: Array, inputs: Sequence[Array]) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class ProgramStep:
-    """Step of a program: a driver's program or a kernel call."""
+    """Step of a kernel program: a driver's program or a kernel call."""
 
     work: Program | KernelCall
     inputs: tuple[int, ...]
-    """Operands of the segment."""
     outputs: tuple[int, ...]
     names: tuple[str, ...] = ()
     expected: boundary.OutputCheck = ()
@@ -176,7 +174,7 @@ class KernelProgram(Program):
 
 
 class KernelExecution(Execution):
-    """Stateless execution, as re-entrant as the driver's."""
+    """Stateless execution, as re-entrant as the executions of the driver."""
 
     def __init__(self, program: KernelProgram) -> None:
         self._program = program
@@ -272,7 +270,6 @@ class KernelContext(Context):
         return self.inner.compile_whole_graph(model) if segment is None else self._compiled(segment)
 
     def clone_with_constants(self, program: Program, model: SegmentModel) -> Program | None:
-        """Decline models with kernel calls."""
         return self.inner.clone_with_constants(program, model) if self._segment(model) is None else None
 
     def deserialize(self, blob: bytes) -> Program:
@@ -287,14 +284,13 @@ class KernelContext(Context):
         return super().deserialize_view(blob) if _calls_kernels(blob) else self.inner.deserialize_view(blob)
 
     def check_blob(self, blob: memoryview) -> Compatibility | None:
-        """Return None with kernel calls, because only deserialization finds out."""
+        """Return None for programs with kernel calls, which only `deserialize` can check."""
         return None if _calls_kernels(blob) else self.inner.check_blob(blob)
 
     def close(self) -> None:
         self.inner.close()
 
     def _segment(self, model: SegmentModel) -> segments.Segment | None:
-        """Return the model as a segment; None if it calls no kernels."""
         if isinstance(model, Model):
             segment = segments.ir_segment(model, self._is_call) if CUSTOM in model.operation_types else None
             return segment if segment is not None and segment.calls else None
@@ -410,7 +406,7 @@ def _constants(operands: Sequence[Operand], numbers: Mapping[str, int]) -> dict[
 
 
 class _Texts:
-    """Unique texts for `Admission.runs_as`."""
+    """Texts for `Admission.runs_as`, numbered to be unique."""
 
     def __init__(self, count: int) -> None:
         self.runs_as = [""] * count
@@ -432,7 +428,7 @@ class _Texts:
 
 
 def _summed(facts: Sequence[Mapping[str, int | float | str]]) -> dict[str, int | float | str]:
-    """Add up numbers of equal name from all programs; of other facts, take the first."""
+    """Add up numeric facts of the same name from all programs; of other facts, take the first."""
     totals: dict[str, int | float | str] = {}
     for piece_facts in facts:
         for name, value in piece_facts.items():

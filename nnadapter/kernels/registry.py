@@ -1,8 +1,8 @@
 """Kernel registration and selection.
 
-Kernels fit if all their declarations hold. Then these decide, in order: higher `priority`; fewer transposed arguments;
-fewer accepted data types; more declared arguments; this device before all of the driver; later `since_version`; user
-before driver; later registration.
+A kernel fits if all its declarations hold. The choice among fitting kernels follows, in order: higher `priority`; fewer
+transposed arguments; fewer accepted data types; more declared arguments; this device before all of the driver; later
+`since_version`; user before driver; later registration.
 """
 
 from __future__ import annotations
@@ -45,7 +45,6 @@ class Request:
     version: int
     attributes: Mapping[str, Any]
     inputs: tuple[OperandType | None, ...]
-    """Types of the inputs; None if absent."""
     outputs: tuple[OperandType, ...] | None = None
     """Types of the outputs; None if only the kernel infers them."""
 
@@ -63,7 +62,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Kernel with its output types."""
+    """Selected kernel with its output types."""
 
     kernel: Kernel
     outputs: tuple[OperandType, ...]
@@ -238,7 +237,7 @@ def register_kernel(
         function: gets read-only numpy arrays (None if absent), and attributes with ONNX's defaults as keywords; returns
             an array, or a tuple of one per output.
         domain: empty for ONNX's own.
-        since_version: first version of the op's schema, otherwise of the domain's opset.
+        since_version: first version of the op's schema, or of the domain's opset if there is no schema.
         until_version: last version.
         inputs: see `KernelType`.
         outputs: see `KernelType`.
@@ -313,7 +312,7 @@ def unregister_kernel(kernel: Kernel) -> None:
 
 
 def kernel_table(device: str, context: Context) -> KernelTable:
-    """Return the kernels of a device, without invalid ones of its driver (DriverWarning)."""
+    """Return the kernels of a device. Invalid kernels of its driver are skipped with a DriverWarning."""
     driver, _, id_ = inside(device).partition(":")
     names = {driver, f"{driver}:{id_ or 0}"}
     user_kernels = tuple(user_kernel for user_kernel in registered_kernels() if user_kernel.device in names)

@@ -59,7 +59,7 @@ class SegmentOperation:
     """Input names, without constants."""
     makes: tuple[str, ...]
     called: Called | None = None
-    """The kernel call; None if the driver runs the operation."""
+    """The kernel call, or None for the driver's operations."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +73,7 @@ class Segment:
     """Constants that kernels read or that are outputs."""
     part: Part
     type_of: Callable[[str], OperandType | None]
-    """None if unknown before the run."""
+    """Returns the type of a value by name; None if unknown before the run."""
 
     @cached_property
     def calls(self) -> tuple[int, ...]:
@@ -133,7 +133,7 @@ def split(segment: Segment) -> tuple[KernelPiece, ...]:
 
 
 def without_calls(segment: Segment) -> tuple[SegmentModel, list[int]]:
-    """Return the submodel without kernel calls, and the positions of its operations."""
+    """Return the submodel without kernel calls, and the positions of its operations in the segment."""
     operations = segment.operations
     positions = [position for position, operation in enumerate(operations) if operation.called is None]
     produced_names = {name for position in positions for name in operations[position].makes}
@@ -143,7 +143,7 @@ def without_calls(segment: Segment) -> tuple[SegmentModel, list[int]]:
 
 
 def _levels(segment: Segment) -> list[int]:
-    """Return levels of operations: even ones in the driver, odd ones kernel calls."""
+    """Return the level of each operation. The driver runs even levels; operations of odd levels are kernel calls."""
     of_value: dict[str, int] = {}
     levels = []
     for operation in segment.operations:
@@ -158,7 +158,7 @@ def _levels(segment: Segment) -> list[int]:
 
 
 def _read_outside(segment: Segment, levels: Sequence[int]) -> set[str]:
-    """Return the values that another level, a kernel or the caller reads."""
+    """Return the outputs, the values that cross levels, and all values that kernels read."""
     producer_levels = {name: levels[at] for at, operation in enumerate(segment.operations) for name in operation.makes}
     boundary_values = set(segment.outputs)
     for at, operation in enumerate(segment.operations):
@@ -199,15 +199,15 @@ class StoredPiece:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     types: tuple[OperandType | None, ...]
-    """None if unknown before the run."""
+    """Types by name; None if unknown before the run."""
 
 
 @dataclass(frozen=True, eq=False)
 class StoredKernelProgram:
-    """Data that is serialized in addition to the driver's programs."""
+    """Serialized facts about a program, in addition to the driver's programs."""
 
     calls: Model
-    """Kernel calls; outputs of driver programs are inputs."""
+    """Model of the kernel calls. Its inputs include outputs of driver programs."""
     pieces: tuple[StoredPiece, ...]
     order: tuple[int, ...]
     """Execution order: index of a piece, or -1 for the next kernel call."""
@@ -323,7 +323,7 @@ _ONNX = "ai.onnx"
 
 @dataclass(frozen=True, eq=False)
 class DeviceCandidate:
-    """Kernels of a device, and its verdict on each atom."""
+    """Device with its kernels and its verdict on each atom."""
 
     table: KernelTable
     verdicts: Sequence[Verdict]
@@ -369,7 +369,11 @@ def calls_of(
 def called_nodes(
     graph: Graph, nodes: Sequence[OnnxNode], calls: KernelCalls, device_candidates: Sequence[DeviceCandidate]
 ) -> frozenset[str]:
-    """Return the names of nodes for kernels: unsupported by the kernel's device and all before it, or overridden."""
+    """Return the names of nodes that kernels compute.
+
+    A kernel computes a node if its device and all devices before it do not support the node, or if it overrides its
+    device.
+    """
     single_nodes = ((atom, nodes[members[0]]) for atom, members in enumerate(graph.atoms) if len(members) == 1)
     return frozenset(
         node.name
@@ -435,7 +439,6 @@ def _answer(tables: Sequence[KernelTable], domains: frozenset[str] = frozenset()
 
 
 def _stated(node: OnnxNode, outputs: tuple[OperandType, ...] | None) -> tuple[OperandType, ...] | Unsupported:
-    """Return `outputs`, the types in the model; a refusal if None."""
     if outputs is not None:
         return outputs
     return Unsupported(

@@ -1,4 +1,4 @@
-"""Packages to start a driver from, and Paddle plug-ins of C drivers, written from templates.
+"""Templates of driver packages, and of Paddle plug-ins for C drivers.
 
 File names and contents of `templates/PART/*.template` may contain `$name`, `$title` and `$Class`. A folder `package`
 gets the name of the package. C++ sources are copied.
@@ -97,7 +97,6 @@ def write_plug_in_part(name: str, library: Path, folder: Path) -> None:
 
 
 def _as_installed(name: str, library: Path) -> Path:
-    """Return the path of the library relative to site-packages."""
     for folder in library.parents:
         if str(folder) in sys.path:
             return library.relative_to(folder)

@@ -1,16 +1,6 @@
 """ONNX models: files, messages, nodes, schemas, validity, shapes and constants.
 
-Packages above this one read no messages; `Prepared` holds all they need of a model.
-
-files, references, wire_format     model files, weights that stay in them, and protobuf fields without onnx
-model, graphs, signature           nodes and values of a model, read once
-schemas, domains                   operator schemas, and names of operators
-normal_form, onnxruntime_limits    supported operator sets and versions
-inference, propagation             types and shapes
-body, standard_bodies, inlining    nodes expanded into other nodes
-construction, parts, canonical     new models, parts of models, and the canonical form for cache keys
-preparation                        constant folding, and specialization for input shapes
-microsoft                          ONNX Runtime's own operators as functions of ONNX's
+Packages above this one read no protobuf messages, as `Prepared` holds all they need of a model.
 """
 
 from __future__ import annotations

@@ -56,7 +56,6 @@ class Body:
         )
 
     def types(self, inputs: Sequence[Value | None], constants: Mapping[int, Array]) -> Iterator[onnx.ValueInfoProto]:
-        """Yield the inferred type of each named output."""
         symbols = {size for value in inputs if value is not None for size in value.shape or ()}
         types = self.known_types(inputs, constants)
         return (_without_new_symbols(types[name], symbols) for name in self.outputs if name and name in types)
@@ -102,8 +101,8 @@ def _without_new_symbols(info: onnx.ValueInfoProto, symbols: set[Any]) -> onnx.V
 class BodyBuilder:
     """Writer of the body of one node, with facts about the node's inputs by position.
 
-    `values` are None if absent, and dynamic sizes are not numbers. `integers` returns the contents of a shape-derived
-    input, possibly symbolic, or None. `oldest` is the oldest opset that the body supports; see `body_of`.
+    `values` are None if absent. `integers` returns the contents of a shape-derived input, possibly symbolic, or None.
+    `oldest` is the oldest opset that the body supports; see `body_of`.
 
     Every ONNX op is a method: `body.MatMul(a, b)` adds a node with one output and returns the output's name.
     """
@@ -148,7 +147,6 @@ class BodyBuilder:
         return value
 
     def shape(self, position: int) -> tuple[int | None, ...]:
-        """Return the dimensions of an input, None if dynamic."""
         return tuple(size if type(size) is int else None for size in self.value(position).shape or ())
 
     def size(self, position: int, axis: int) -> int | None:
@@ -180,7 +178,6 @@ class BodyBuilder:
         return next((name for name in names if "float" in name), None) or self.dtype(0)
 
     def contents(self, position: int) -> Array:
-        """Return the contents of a constant input, or raise Refusal."""
         if position not in self._known:
             raise Refusal(
                 Reason.NOT_CONSTANT,
@@ -196,16 +193,13 @@ class BodyBuilder:
         return bool(self.node.output(position))
 
     def constant_of(self, name: str) -> Array | None:
-        """Return the contents of a body constant; None if symbolic or unknown."""
         contents = self._constants.get(name)
         return contents.plain() if isinstance(contents, SymbolicArray) else contents
 
     def invalid(self, problem: str) -> Refusal:
-        """Return a refusal with the message "OP_TYPE problem"."""
         return Refusal(Reason.INVALID_NODE, f"{self.node.op_type} {problem}")
 
     def unsupported(self, name: str, problem: str, kind: str = "attribute") -> Refusal:
-        """Return a refusal with the message "KIND 'NAME' of OP_TYPE problem"."""
         return Refusal(Reason.UNSUPPORTED_ATTRIBUTE, f"{kind} {name!r} of {self.node.op_type} {problem}")
 
     def constant(self, contents: Any, dtype: str = "int64") -> str:
@@ -253,7 +247,7 @@ class BodyBuilder:
         return self.Reshape(x, self.constant(sizes))
 
     def finish(self, outputs: Sequence[str]) -> Body:
-        """Return the body; outputs that no inner node computes, or that repeat, are copied by Identity."""
+        """Return the body. Outputs that no inner node computes, or that repeat, are copied by Identity."""
         output_names = [name if self.wants(position) else "" for position, name in enumerate(outputs)]
         defined_names: set[str] = set(self._names) | self._constants.keys()
         for position, name in enumerate(output_names):
@@ -322,7 +316,7 @@ def function_op(
     domain: str = MICROSOFT,
     newest: int = NEWEST_OPSET,
 ) -> Callable[[BodyRule], BodyRule]:
-    """Return a decorator that registers a rule for an op's body, up to opset `newest`, and its schema."""
+    """Return a decorator that registers a rule for an op's body, up to opset `newest`, and the op's schema."""
 
     def register(rule: BodyRule) -> BodyRule:
         add_schema(op_type, inputs, outputs, attributes, required=required, domain=domain)

@@ -23,7 +23,7 @@ _LEAST_BYTES = 1 << 10
 _BY_ADDRESS = frozenset(
     ("float16", "float32", "float64", "bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)))
 )
-"""Data types that ONNX Runtime accepts as a memory address."""
+"""Data types that ONNX Runtime accepts by memory address."""
 _NAME = 8 << 3 | BYTES
 _OF_PLACES = (13 << 3 | BYTES, 14 << 3 | NUMBER)
 """Tags of TensorProto.external_data and data_location."""

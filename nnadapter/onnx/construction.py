@@ -123,7 +123,7 @@ def without_inner_shapes(node: onnx.NodeProto) -> onnx.NodeProto:
 
 
 def with_nodes(model: onnx.ModelProto, nodes: Iterable[onnx.NodeProto]) -> onnx.ModelProto:
-    """Return a copy of a model with other nodes."""
+    """Return a copy of a model with `nodes` instead of its own."""
     copy = copied(model)
     del copy.graph.node[:]
     copy.graph.node.extend(nodes)
@@ -131,7 +131,7 @@ def with_nodes(model: onnx.ModelProto, nodes: Iterable[onnx.NodeProto]) -> onnx.
 
 
 def with_inputs_for(model: onnx.ModelProto, names: Collection[str]) -> onnx.ModelProto:
-    """Return the model with these initializers as inputs instead."""
+    """Return the model with the initializers `names` as inputs instead."""
     if not names:
         return model
     input_names = {value.name for value in model.graph.input}
@@ -179,7 +179,7 @@ def array_info(name: str, array: object) -> onnx.ValueInfoProto:
 
 
 _SMALL_ELEMENTS = 1024
-"""Largest constants, in elements, whose contents are passed to inference."""
+"""Limit for elements of constants whose contents are passed to inference."""
 
 
 def add_constants(graph: GraphProto, constants: Mapping[str, Array]) -> None:
@@ -297,7 +297,6 @@ class WrittenNode:
 
     op_type: str
     inputs: tuple[str, ...]
-    """Empty if absent."""
     outputs: tuple[str, ...]
     attributes: Mapping[str, object] = field(default_factory=dict)
     domain: str = ""

@@ -1,4 +1,4 @@
-"""Model files: load with large weights left on disk, override initializers and dimensions, save."""
+"""Model files: load with large weights left on disk, override initializers and dimensions, and save."""
 
 from __future__ import annotations
 
@@ -259,8 +259,7 @@ def load_model(
 ) -> onnx.ModelProto:
     """Load a model, with large weights as references (`references`).
 
-    With `external_data`, external data files are resolved: in `folder` if `source` is no path, by default the working
-    directory.
+    With `external_data`, external data files are resolved, in `folder` or the working directory if `source` is no path.
 
     Raises:
         ModelFileError: a file is missing or cannot be read.
@@ -301,7 +300,7 @@ def contents_of(model: onnx.ModelProto) -> bytes:
 
 
 def describe(source: object) -> str:
-    """Return the model's name in messages."""
+    """Return a model's name for messages."""
     if isinstance(source, (str, os.PathLike)):
         return f"model {os.fspath(source)!r}"
     return "the model"
@@ -414,7 +413,7 @@ _HOLDING_GRAPHS = (5, 10)
 
 
 class BegunModel:
-    """Loaded model, with weights being prefetched."""
+    """Loaded model whose weights are being prefetched."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._model = load_model(path)

@@ -1,11 +1,11 @@
 """Shape inference over a weight-free skeleton of a model.
 
-Corrections, where onnx differs from ONNX Runtime:
+It corrects these results of onnx, which differ from ONNX Runtime's:
 
-- Pooling windows under `ceil_mode` that start in the end padding do not count (onnx: since opset 22).
-- With `auto_pad` SAME_*, pooling dilations and ConvTranspose `output_padding` do not enlarge the result.
+- Pooling windows under `ceil_mode` that start in the end padding count (before opset 22).
+- With `auto_pad` SAME_*, pooling dilations and ConvTranspose `output_padding` enlarge the result.
 - GatherND with a scalar result gets no rank.
-- With a dynamic number of keys, the key dimension of Attention's products is wrong.
+- With a dynamic number of keys, the key dimension of Attention's query-key products is wrong.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class DeclaredTypes:
         self._graph = model.graph
 
     def types(self, names: Sequence[str], values: Mapping[str, Value]) -> dict[str, onnx.ValueInfoProto]:
-        """Return the declared types of `names`, with input sizes from `values`; none unless all become static."""
+        """Return the declared types of `names` at the input sizes in `values`; none unless all become static."""
         types_by_name = {
             name: self._with_static_sizes(self._by_name[name], values) for name in names if name in self._by_name
         }
@@ -72,7 +72,7 @@ class DeclaredTypes:
 Shape = tuple[int, ...]
 OpenShape = tuple[int | str | None, ...]
 _PRODUCTS = 3
-"""Output of Attention with the query-key products."""
+"""Position of the query-key products among Attention's outputs."""
 _Rule = Callable[[OnnxNode, Sequence[Shape]], Shape | None]
 
 
@@ -95,7 +95,7 @@ def has_rule(node: OnnxNode) -> bool:
 def true_shapes(
     node: OnnxNode, inputs: Sequence[OpenShape | None], inferred: Mapping[str, OpenShape | None]
 ) -> Mapping[str, OpenShape]:
-    """Return correct result shapes of a node that has a rule, by name; `inferred` are onnx's."""
+    """Return the correct result shapes of a node that has a rule, by name. `inferred` are the shapes from onnx."""
     if node.op_type == "Attention":
         products = _attended(node, inputs, inferred.get(node.output(_PRODUCTS)))
         return {node.output(_PRODUCTS): products} if products else {}
@@ -168,7 +168,7 @@ _RULES: Mapping[str, _Rule] = {
 
 
 _DEFAULTS = {"STFT": ("onesided", 1)}
-"""Op -> attribute and its schema default, as onnx's inference uses another one."""
+"""Op -> attribute and its schema default. onnx's inference assumes another default."""
 _UNUSUAL = LIKE_INPUT | _DEFAULTS.keys()
 _FAILURE = "(op_type:"
 """Prefix of onnx's messages about a node."""
@@ -179,14 +179,14 @@ Types = Mapping[str, onnx.ValueInfoProto]
 
 @dataclass(frozen=True, slots=True)
 class InitialFacts:
-    """Facts known before inference."""
+    """Facts that are known before inference."""
 
     shapes: Mapping[str, tuple[int, ...]]
     """Input shapes; by default the model's."""
     constants: Mapping[str, Array]
     nodes: Sequence[int]
     stated: Types = field(default_factory=dict)
-    """Types of results of ops that onnx lacks."""
+    """Types of results of ops that onnx does not know."""
 
 
 @contextmanager
@@ -216,7 +216,7 @@ class Inference:
 
     @cached_property
     def has_rules(self) -> bool:
-        """True if an op has a type rule, or `has_further` is true."""
+        """True if an op has a type rule or an added schema."""
         kinds = {(node.domain, node.op_type) for node in self._read.nodes}
         return self.has_further or any(kind in self._rules for kind in kinds)
 
@@ -227,12 +227,11 @@ class Inference:
         return any(is_further(*kind) for kind in kinds)
 
     def states_already(self, shapes: Mapping[str, tuple[int, ...]]) -> bool:
-        """Return whether the model itself declares these input shapes."""
         return all(value_of(value).static_shape == shapes[value.name] for value in self._inputs if value.name in shapes)
 
     @_contradictions_told()
     def values(self, facts: InitialFacts) -> dict[str, Value]:
-        """Return type and shape of values of the nodes in `facts`, or raise InvalidModelError."""
+        """Return types and shapes of values of the nodes in `facts`, or raise InvalidModelError."""
         skeleton, types = self._infer_corrected(facts)
         values_by_name = values_of(types.values())
         read = (tensor.name for tensor in skeleton.graph.initializer)
@@ -245,7 +244,6 @@ class Inference:
         return self._infer_corrected(facts)[1]
 
     def read_by(self, index: int) -> Sequence[str]:
-        """Return names that a node reads, also in subgraphs."""
         return tuple(dict.fromkeys(self._graph.nodes[index].reads))
 
     @_contradictions_told()
@@ -259,7 +257,7 @@ class Inference:
     ) -> dict[str, onnx.ValueInfoProto]:
         """Infer result types of a node from its inputs alone, or raise InvalidModelError.
 
-        `states_inside` trusts shapes stated in subgraphs, which may hide inferable ones.
+        `states_inside` trusts shapes declared in subgraphs, which may hide inferable ones.
         """
         skeleton = self._empty(with_functions=self._calls_function(index))
         node = self._inferable_one(index)
@@ -280,7 +278,7 @@ class Inference:
     def stated_of_one(
         self, index: int, values: Mapping[str, Value], constants: Mapping[str, Array], *, dynamic_shapes: bool = False
     ) -> dict[str, onnx.ValueInfoProto]:
-        """Return result types of a node whose op onnx lacks, otherwise none.
+        """Return result types of a node whose op onnx does not know; none for other nodes.
 
         Sources, in order: type rule (only for static shapes), body or converter, value infos.
         """
@@ -332,7 +330,7 @@ class Inference:
     def _infer_corrected(
         self, facts: InitialFacts, *, strict: bool = False
     ) -> tuple[onnx.ModelProto, dict[str, onnx.ValueInfoProto]]:
-        """Infer types, with corrected results instead of wrong ones. Return the inferred model and the types."""
+        """Infer types and correct wrong ones. Return the inferred model and the types."""
         corrected: dict[int, Types] = {}
         while True:
             remaining_nodes = [index for index in facts.nodes if index not in corrected] if corrected else facts.nodes
@@ -349,7 +347,6 @@ class Inference:
             corrected.update(fresh)
 
     def _corrections(self, index: int, types: Types, constants: Mapping[str, Array]) -> Types:
-        """Return a node's result types, corrected; none if inference is right."""
         node = self._read.nodes[index]
         input_infos = [
             array_info(name, constants[name]) if name in constants else types.get(name) for name in node.inputs

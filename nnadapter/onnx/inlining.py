@@ -2,7 +2,7 @@
 
 A model-local function is expanded if a converter exists for an op of its body, since no device knows it by name. A
 function op of ONNX, for which ONNX Runtime may have a kernel, is expanded only if converters exist for its body but not
-for itself. Others are expanded if no device takes the op (`nnadapter/candidates/atoms.py`).
+for itself. Other function ops are expanded if no device takes the op (`nnadapter/candidates/atoms.py`).
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ _SAME_SINCE = {
     "Transpose": 13,
     "Unsqueeze": 13,
 }
-"""Op -> version since which, up to opset 28, new versions only add data types and attributes with neutral defaults."""
+"""Op -> version since which, up to opset 28, new versions add only data types and attributes with neutral defaults."""
 
 Opsets = Mapping[str, int]
 Bodies = Mapping[str, onnx.FunctionProto]
@@ -109,8 +109,8 @@ def expand_functions(
 ) -> tuple[onnx.ModelProto, tuple[str, ...]]:
     """Expand functions in the main graph; return the model (the same if there are none), and each node's original name.
 
-    A body is used only if its ops mean the same under the model's opsets. Inner values are prefixed with the node's
-    first output, inner nodes with its name; other nodes keep the names of `node_names`. `bodies`, by node name, are
+    A body is used only if its ops mean the same under the model's opsets. The first output of the expanded node
+    prefixes inner values, its name inner nodes; other nodes keep the names of `node_names`. `bodies`, by node name, are
     always used.
     """
     library = _Library.of(model, operators, bodies)
@@ -139,7 +139,6 @@ def expand_functions(
 class _Library:
     model_functions: Mapping[tuple[str, str, str], onnx.FunctionProto]
     opsets: dict[str, int]
-    """Imports of the model and of expanded bodies."""
     operators: Operators
     needed_names: Bodies
 
@@ -149,7 +148,6 @@ class _Library:
         return cls(functions, opsets_of(model.opset_import), operators, bodies)
 
     def body(self, node: onnx.NodeProto, name: str) -> onnx.FunctionProto | None:
-        """Return the function that replaces a node, if any."""
         if name in self.needed_names:
             return self._usable(self.needed_names[name])
         domain = plain_domain(node.domain)
@@ -182,7 +180,7 @@ class _Library:
     def expanded(
         self, node: onnx.NodeProto, name: str, existing_names: set[str], depth: int = _DEEPEST
     ) -> Iterator[onnx.NodeProto]:
-        """Yield the nodes that replace a node, or itself; adds to `existing_names`."""
+        """Yield the nodes that replace a node, or the node itself. Adds to `existing_names`."""
         body = self.body(node, name) if depth else None
         if body is None:
             yield node
@@ -216,7 +214,6 @@ class _Library:
 def _instance(
     body: onnx.FunctionProto, node: onnx.NodeProto, name: str, existing_names: set[str]
 ) -> list[onnx.NodeProto]:
-    """Return copies of the body's nodes for the call `node`, with unique names."""
     call = _FunctionCall(
         next(filter(None, node.output), name),
         existing_names,
@@ -239,7 +236,7 @@ class _FunctionCall:
     names: dict[str, str] = field(default_factory=dict)
 
     def take_outputs(self, inside: Iterable[str], outside: Iterable[str]) -> list[onnx.NodeProto]:
-        """Name the body's outputs like the call's; return Identity nodes for those named already."""
+        """Name the body's outputs like the call's. Return Identity nodes for outputs that already have a name."""
         copies = []
         for inner, outer in zip(inside, outside, strict=False):
             if outer and inner in self.names:

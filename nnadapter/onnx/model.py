@@ -53,10 +53,10 @@ class _SchemaRules:
 
 
 def contradiction_of(proto: onnx.NodeProto, since_version: int, node: Node | None = None) -> str:
-    """Return how a node violates its schema, in a sentence; empty if it conforms or has none.
+    """Return how a node violates its schema, in a sentence; empty if it conforms or has no schema.
 
-    Names and types of attributes, and numbers of inputs and outputs, are checked. Attribute values are left to
-    converters, and subgraphs skipped. Source: onnx.checker.check_node, which ONNX Runtime also applies.
+    Names and types of attributes, and numbers of inputs and outputs, are checked; attribute values and subgraphs are
+    not. Source: onnx.checker.check_node, which ONNX Runtime also applies.
     """
     if not since_version:
         return ""
@@ -70,7 +70,7 @@ def contradiction_of(proto: onnx.NodeProto, since_version: int, node: Node | Non
 
 @memoize(_FORMS)
 def may_take_types(op_type: str, since_version: int, domain: str, dtypes: tuple[str | None, ...]) -> bool:
-    """Return whether a schema of onnx allows these tensor inputs; None means absent or unknown."""
+    """Return whether a schema of onnx allows these tensor inputs; None is an absent or unknown type."""
     try:
         schema = onnx.defs.get_schema(op_type, since_version, domain)
     except onnx.defs.SchemaError:
@@ -204,15 +204,13 @@ class OnnxNode:
         return not (self.domain or self.contradiction)
 
     def input(self, position: int) -> str:
-        """Return the name of an input, empty if absent."""
         return self.inputs[position] if position < len(self.inputs) else ""
 
     def output(self, position: int) -> str:
-        """Return the name of an output, empty if unused."""
         return self.outputs[position] if position < len(self.outputs) else ""
 
     def integer(self, name: str, default: int | None = None) -> int:
-        """Return an integer attribute, or raise Refusal if it has another type or is missing without default."""
+        """Return an integer attribute, or raise Refusal if it is missing without default, or not an integer."""
         value = self.attributes.get(name, default)
         if type(value) is not int:
             raise self._mismatch(name, value, "one integer")
@@ -237,7 +235,6 @@ class OnnxNode:
         return self._list(name, int, "a list of integers")
 
     def numbers(self, name: str) -> tuple[float, ...] | None:
-        """Return a list of floating-point numbers, or None; see `integer`."""
         return self._list(name, float, "a list of floating-point numbers")
 
     def _list(self, name: str, item_type: type, expected: str) -> tuple[Any, ...] | None:
@@ -261,7 +258,7 @@ def _op_types(graph: Any) -> Counter[str]:
 def read_node(proto: onnx.NodeProto, name: str, since_version: int, node: Node | None = None) -> OnnxNode:
     """Convert a NodeProto.
 
-    `name` is unique in the graph, `since_version` is 0 without schema, and `node` is the same node as already read.
+    `name` is unique in the graph, `since_version` is 0 without schema, and `node` is the same node, already read.
     """
     node = node_of(proto, name) if node is None else node
     stated = proto.attribute  # most nodes state none
@@ -335,8 +332,8 @@ def read_model(
 ) -> OnnxModel:
     """Return `model` with its nodes read, or raise InvalidModelError.
 
-    `operators` holds facts beyond onnx's, `origins` name original nodes, and `read` are nodes as already read, each its
-    own origin.
+    `operators` holds facts beyond onnx's, `origins` name original nodes, and `read` are nodes that were already read,
+    each its own origin.
     """
     stood_for = None if origins is None else [(name,) for name in origins]
     try:

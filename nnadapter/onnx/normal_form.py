@@ -185,7 +185,6 @@ def _makes_sparse(node: NodeProto) -> bool:
 
 
 def _dense(sparse: SparseTensorProto, name: str, room: int) -> Array:
-    """Return the dense array; raise InvalidModelError beyond `room` bytes."""
     dimensions = tuple(sparse.dims)
     try:
         values, indices = numpy_helper.to_array(sparse.values), numpy_helper.to_array(sparse.indices)

@@ -65,7 +65,7 @@ def check_equations_in(source: str | os.PathLike[str] | bytes) -> None:
 
 
 def _places(nodes_by_function: dict[FunctionKey, list[onnx.NodeProto]]) -> set[_Place]:
-    """Return op and attribute of all equations: Einsum's, and function attributes passed on to one."""
+    """Return op and attribute of all equations: Einsum's, and function attributes that are passed on to an Einsum."""
     handed_on: dict[_Place, list[_Place]] = {}
     for function, inside in nodes_by_function.items():
         for place, attribute_name in _references(inside):
@@ -102,15 +102,18 @@ def _check(attribute: onnx.AttributeProto, label: str) -> None:
 
 
 _SMALL_BYTES = 1 << 12
-"""Largest constants kept with contents, in bytes; larger ones become inputs."""
+"""Maximum bytes of constants that are embedded; larger ones become inputs."""
 _DECIDING_ELEMENTS = 64
-"""Most reals that may be limits, scales or probabilities; more are weights, which never cause a refusal."""
+"""Maximum elements of floating-point constants that may be limits, scales or probabilities.
+
+Larger ones are weights, which never cause a refusal.
+"""
 _LARGEST_REALS = 1 << 16
-"""Bytes above which reals always become inputs."""
+"""Bytes above which floating-point constants always become inputs."""
 _REALS = frozenset((TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE))
 _Shape = tuple[int | str | None, ...] | None
 _FEW_ELEMENTS = 8
-"""Most reals that may be limits or scales, not per-channel values."""
+"""Maximum elements of floating-point constants that may be limits or scales; larger ones are per channel."""
 
 
 class SizedCase(NamedTuple):
@@ -125,7 +128,7 @@ class SizedCase(NamedTuple):
 
     @property
     def rough(self) -> object:
-        """Coarser key without per-channel reals, in which sizes above 1 count only by equality."""
+        """Coarser key without per-channel reals. Sizes above 1 count only by equality."""
         numbers: dict[int | str | None, str] = {}
         shapes = (
             shape
@@ -150,7 +153,7 @@ class Parts:
     ) -> None:
         """Infer the types of values, unless passed; raises InvalidModelError for a malformed Einsum.
 
-        Constants up to `constant_bytes`, and those in `embedded_names`, keep their contents; others become inputs.
+        Constants up to `constant_bytes`, and constants in `embedded_names`, are embedded; others become inputs.
         """
         self._model = model
         self._types = _inferred(model) if types is None else dict(types)
@@ -169,7 +172,6 @@ class Parts:
 
     @cached_property
     def readers(self) -> Mapping[str, Sequence[onnx.NodeProto]]:
-        """Nodes that read each value, once per use."""
         readers_by_name: dict[str, list[onnx.NodeProto]] = {}
         for node in self._model.graph.node:
             for name in _reads(node):

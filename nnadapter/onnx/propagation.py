@@ -39,7 +39,7 @@ _LIKE_FIRST_INPUT = frozenset(
 )
 """ONNX ops that onnx does not infer in some versions; the output has the type of the first input."""
 _OF_MICROSOFT = frozenset(("MoE", "QMoE"))
-"""Ops of com.microsoft without other description; the output has the type of the first input."""
+"""Ops of com.microsoft without a schema; the output has the type of the first input."""
 LIKE_INPUT = _LIKE_FIRST_INPUT | _OF_MICROSOFT
 _HAS_INFERENCE: Mapping[str, float] = {"LayerNormalization": 17, "ThresholdedRelu": 10}
 """First version of the op that onnx infers."""
@@ -75,11 +75,11 @@ FAILURES = (shape_inference.InferenceError, checker.ValidationError, ValueError,
 _LONGEST_SHAPE = 64
 _MEASURING = frozenset(("Shape", "Size", "Constant"))
 _ALIKE = frozenset(("Add", "Sub", "Mul"))
-"""Propagating ops with results typed like `Max`."""
+"""Ops that propagate and have results with the type of `Max`."""
 _ALIKE_SINCE = 13
-"""First opset in which onnx propagates them."""
+"""First opset in which onnx propagates contents through these ops."""
 _OF_FIRST = frozenset(("Cast", "Gather", "Slice", "Squeeze", "Unsqueeze"))
-"""Ops that propagate their first input."""
+"""Ops that propagate the contents of their first input."""
 _HANDING_ON = _ALIKE | _OF_FIRST | {"Concat", "Size"}
 _FOLLOWED = _HANDING_ON | _MEASURING
 
@@ -92,12 +92,11 @@ _NEEDING_TYPES = MappingProxyType(
         "TreeEnsemble": "ai.onnx.ml",
     }
 )
-"""Op type -> domain of ops that read the first input's type unchecked.
+"""Op type -> domain of ops whose inference reads the first input's type without a check.
 
 Source: onnx 1.23.2, by inference over every schema in a child process; tests/onnx/test_propagation.py repeats it.
 """
 _ELEMENT_TYPES = {f"tensor({name.lower()})": number for name, number in onnx.TensorProto.DataType.items()}
-"""Schema type name -> element type."""
 _WITHHELD = "nnadapter.withheld"
 """Domain without schemas, which hides nodes from inference."""
 Types = dict[str, onnx.ValueInfoProto]
@@ -143,7 +142,8 @@ def _of_one_type(model: onnx.ModelProto, types: Types) -> list[onnx.ValueInfoPro
 def without_crashes(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return a model on which inference does not crash; the same object if safe.
 
-    Nodes with an untyped required input move to an unknown domain, in functions and subgraphs unconditionally.
+    Nodes that need the type of their first input move to an unknown domain until it is known. In functions and
+    subgraphs, they always move.
     """
     if not any(map(_needs_type, _visited(model))):
         return model
@@ -185,7 +185,7 @@ def _types(graph: onnx.GraphProto) -> Types:
 
 @dataclass(slots=True)
 class _Followed:
-    """Values of a model with contents that onnx's data propagation computes."""
+    """Values whose contents onnx's data propagation computes."""
 
     names: set[str]
     functions: frozenset[FunctionKey]
@@ -240,14 +240,14 @@ class _Followed:
         return guarded
 
     def _is_long(self, name: str, types: Types, free: set[str], *, strict: bool) -> bool:
-        """Return whether a value is, or unless `strict` may be, too long for a shape."""
+        """Return whether a value is, or unless `strict` may be, longer than any shape."""
         shape = value_of(types[name]).shape if name in types else None
         if shape is None or (len(shape) == 1 and isinstance(shape[0], str) and shape[0] not in free):
             return not strict and name not in self.names
         return len(shape) == 1 and isinstance(shape[0], int) and shape[0] > _LONGEST_SHAPE
 
     def _alike(self, node: onnx.NodeProto) -> onnx.NodeProto | None:
-        """Return a similar node that does not propagate; None if its results become inputs instead."""
+        """Return a similar node that does not propagate contents, or None to replace its results by inputs."""
         if node.op_type not in _ALIKE or plain_domain(node.domain):
             return None
         return helper.make_node("Max", node.input, node.output, node.name) if self.opset >= _ALIKE_SINCE else node

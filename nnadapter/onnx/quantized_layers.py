@@ -28,11 +28,11 @@ class MatchedLayer:
     after: str
     """Name after dequantization, if there is one."""
     node: Node
-    """The quantizing node for model inputs."""
+    """Node of the layer; for a model input, the node that quantizes it."""
 
 
 class QuantizedLayers:
-    """Layers of a quantized model with values of the float model `reference`, in graph order."""
+    """Layers of a quantized model that compute values of the float model `reference`, in graph order."""
 
     def __init__(self, reference: onnx.ModelProto, quantized: onnx.ModelProto) -> None:
         self.model = in_order(quantized, read_nodes(quantized))
@@ -61,7 +61,7 @@ class QuantizedLayers:
     def separated(self, values: Mapping[str, Array]) -> tuple[onnx.ModelProto, dict[str, Array]]:
         """Return the quantized model cut between its layers, and its inputs from the float model's `values`.
 
-        Layers quantize their inputs themselves, if the model does.
+        Layers that quantize their inputs in the model still do.
         """
         cuts = {layer.before: layer.value for layer in self.layers if layer.before not in self._graph.inputs}
         doubled = {at for name in cuts for at in self._quantizing[name]}
@@ -86,7 +86,7 @@ class QuantizedLayers:
 def with_outputs(
     model: onnx.ModelProto, names: Iterable[str], nodes: Sequence[onnx.NodeProto] | None = None
 ) -> onnx.ModelProto:
-    """Return the model with these values as its only outputs, and other nodes if given."""
+    """Return the model with `names` as its only outputs, and with `nodes` instead of its own if passed."""
     changed = copied(model)
     del changed.graph.node[:], changed.graph.output[:]
     changed.graph.node.extend(model.graph.node if nodes is None else nodes)

@@ -326,14 +326,15 @@ def _keep(key: Hashable, array: Array) -> Array:
 
 
 _LEAST_BYTES = 1 << 24
-"""Below this, reading is faster than starting threads."""
+"""Minimum bytes for which threads are started; below, reading is faster."""
 _MOST_THREADS = 4
 
 
 class ReadingAhead:
     """Prefetcher of tensors for which `is_read`, if 16 MiB or more in all are not in memory.
 
-    While the arrays live, `array_of` returns them. It also reports errors of unreadable tensors, skipped here.
+    While the arrays live, `array_of` returns them. `array_of` also reports errors of unreadable tensors, which are
+    skipped here.
     """
 
     def __init__(self, tensors: Iterable[TensorProto]) -> None:
@@ -355,7 +356,6 @@ class ReadingAhead:
             raise
 
     def finish(self) -> list[Array]:
-        """Wait for all reads, and return the arrays."""
         try:
             _read_pending(self._left, self._arrays)
         finally:

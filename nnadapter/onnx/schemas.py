@@ -54,9 +54,10 @@ def external_version(domain: str, op_type: str, opset: float) -> int | None:
 def provider_text(
     ops: Iterable[tuple[str, str]], devices_of: Callable[[str], Sequence[str]], named: Iterable[str] = ()
 ) -> str:
-    """Return a clause on the first op that an installed package provides: package, devices, remedy; otherwise empty.
+    """Return a clause about the first op for which a package with a converter is installed; empty if none.
 
-    `devices_of` maps a distribution to its devices; `named` are devices that the user named.
+    It names package, devices and remedy. `devices_of` maps a distribution to its devices; `named` are devices that the
+    user named.
     """
     for domain, op_type in ops:
         versions = external_versions(domain, op_type)
@@ -121,7 +122,7 @@ EXTERNAL_CONVERTERS: PlugIns[ExternalConverter] = PlugIns(GROUP, _checked, _prob
 
 
 def value_of_attribute(attribute: onnx.AttributeProto) -> object:
-    """Return an attribute's value: int, float, str, tuples, arrays; graphs as they are."""
+    """Return an attribute's value as int, float, str, tuple or array; graphs stay messages."""
     read = _READERS.get(attribute.type)
     return read(attribute) if read else onnx.helper.get_attribute_value(attribute)
 
@@ -140,7 +141,7 @@ _READERS: Mapping[int, Callable[[onnx.AttributeProto], object]] = {
 
 MICROSOFT = "com.microsoft"
 _FAMILIES = {"": "nnadapter.onnx.microsoft", MICROSOFT: "nnadapter.onnx.microsoft"}
-"""Domain -> package that registers its schemas. ONNX Runtime also extends ONNX's domain."""
+"""Domain -> package that registers its schemas. ONNX's domain is included for ONNX Runtime's extensions."""
 _ATTRIBUTE_TYPES: Mapping[Any, int] = {
     int: onnx.AttributeProto.INT,
     float: onnx.AttributeProto.FLOAT,
@@ -225,7 +226,7 @@ def bounds_of(names: Sequence[str]) -> tuple[int, int]:
 
 
 _LARGEST_OPSET = (1 << 31) - 1
-"""Upper bound of onnx."""
+"""Newest opset that onnx accepts."""
 
 
 @memoize(4096)

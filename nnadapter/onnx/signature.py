@@ -220,7 +220,7 @@ def read_signature(model: onnx.ModelProto, inputs: Sequence[str], defaults: froz
 
 
 def node_arg(value: Value) -> NodeArg:
-    """Return a value as ONNX Runtime describes it."""
+    """Return a value's description in ONNX Runtime's terms."""
     return NodeArg(value.name, list(value.shape or ()), type_name(value.dtype))
 
 

@@ -30,9 +30,9 @@ _LARGEST = 255
 """Largest difference of 8-bit integers."""
 _EXACT = 2**24
 _OLDEST_QUANTIZED = 13
-"""Oldest opset with this DequantizeLinear."""
+"""First opset with DequantizeLinear along an axis."""
 _SPLIT_INPUT = 13
-"""First opset with sizes as an input."""
+"""First opset in which Split has sizes as an input."""
 
 
 def dynamic_quantize_linear_body(body: BodyBuilder) -> Sequence[str]:
@@ -73,7 +73,7 @@ def mat_mul_integer_body(body: BodyBuilder) -> Sequence[str]:
 
 
 def _is_quantized(body: BodyBuilder) -> bool:
-    """Return whether the node is a Linear from quantize_dynamic: a constant int8 matrix with zero point 0."""
+    """Return whether the node is from quantize_dynamic, with a constant int8 matrix with zero point 0."""
     if body.opset < _OLDEST_QUANTIZED or not _is_known(body) or (body.input(3) and body.contents(3).any()):
         return False
     is_one = not body.input(2) or body.rank(2) == 0 or (body.rank(2) == 1 and body.width(2) == 1)
@@ -228,7 +228,7 @@ def softplus_body(body: BodyBuilder) -> Sequence[str]:
 _MASK, _PAST_KEY, _PAST_VALUE, _LENGTHS = 3, 4, 5, 6
 _SCORES = 3
 _PADDED_SINCE = 24
-"""First version that hides keys beyond a short mask."""
+"""First version of Attention that hides keys beyond a short mask."""
 _COUNTS = "float32"
 """Type of lengths: few devices compute in int64."""
 
@@ -419,7 +419,7 @@ def _within(body: BodyBuilder, key: str) -> str:
 
 
 def _lengths(body: BodyBuilder, key: str) -> str:
-    """Return the valid keys per sequence, `[B, 1, 1, 1]`, from a table of floats: few devices cast int64."""
+    """Return the valid keys per sequence, `[B, 1, 1, 1]`, from a table of floats, since few devices cast int64."""
     count = body.Squeeze(body.Add(length_of(body, key, 2), body.constant((1,))))
     numbers = body.cast(range_to(body, count), _COUNTS)
     return body.reshape(body.Gather(numbers, body.input(_LENGTHS)), -1, 1, 1, 1)

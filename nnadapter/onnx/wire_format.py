@@ -1,4 +1,4 @@
-"""Protobuf wire format without onnx: fields, size checks, op mentions, nodes and small constants."""
+"""Protobuf wire format without onnx: fields, size checks, search for words, nodes and small constants."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _NO_TYPES = frozenset((3, 4, 6, 7))
 
 
 def fields(contents: Contents, start: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-    """Yield tag, start, value start and end of each field, or raise IndexError."""
+    """Yield tag, start, start of the value, and end of each field, or raise IndexError."""
     at = start
     while at < end:
         tag = contents[at]
@@ -96,7 +96,7 @@ def varint_bytes(value: int) -> bytes:
 
 _GRAPH = 7
 _WEIGHTS = frozenset({5, 15})
-"""Field numbers of initializers, dense and sparse."""
+"""Field numbers of dense and sparse initializers."""
 
 
 def mentions(source: str | os.PathLike[str] | bytes, word: bytes) -> bool:
@@ -208,7 +208,7 @@ _NAMES = frozenset([
 _NUMBERS = re.compile(rb"(?s:(?:\x40[\x80-\xff]*+[\x00-\x7f])++|(?:\x3d....)++)")
 """Run of tagged integers or floats."""
 _STRIDE = (1 << 14) - 1
-"""Fields between checks of the limit."""
+"""Number of fields between checks of the limit."""
 _FULL_OF_NUMBERS = frozenset(("AttributeProto", "TensorProto"))
 _DIMENSIONS = ("TensorProto", 1)
 """Field with the dimensions, which may be packed."""
@@ -239,7 +239,7 @@ class _Walk:
     pending_messages: list[tuple[str, int, int]] = field(default_factory=list)
 
     def through(self, kind: str, start: int, end: int) -> None:
-        """Visit submessages iteratively: deep nesting could overflow the stack."""
+        """Visit submessages iteratively, since deep nesting could overflow the stack."""
         self.pending_messages.append((kind, start, end))
         while self.pending_messages:
             self._look(*self.pending_messages.pop())
@@ -319,7 +319,7 @@ _KEEPING_RANKS = _REDUCING | frozenset((
     "Abs", "Add", "Cast", "Clip", "Div", "Dropout", "Erf", "Exp", "Identity", "Log", "Max", "Min", "Mul", "Neg", "Pow",
     "Reciprocal", "Relu", "Sigmoid", "Softmax", "Softplus", "Sqrt", "Sub", "Tanh", "Transpose",
 ))  # fmt: skip
-"""Ops that keep the highest operand rank."""
+"""Ops whose result has the highest rank of their operands."""
 _GRAPH_TYPES = (b"\xa0\x01\x05", b"\xa0\x01\x0a")
 """Type field of attributes with graphs."""
 _NAME_OF_TENSOR = 8
@@ -485,7 +485,6 @@ class WireGraph:
         return next(values, 0)
 
     def integers(self, node: WireNode, name: str) -> tuple[int, ...]:
-        """Return an integer list attribute, by default empty."""
         numbers: list[int] = []
         for tag, _, start, end in fields(self.contents, *node.attributes.get(name, (0, 0))):
             while tag >> 3 == _INTEGERS and start < end:  # packed or single

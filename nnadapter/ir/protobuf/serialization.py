@@ -132,7 +132,7 @@ class Weights:
 
 
 def verified_weights(model: Model) -> Weights:
-    """Verify a model, and return the contents of all constants; equal ones share a block."""
+    """Verify a model, and return the contents of its constants; equal constants share a block."""
     if not isinstance(model, Model):
         raise InvalidModelError(f"expected a model from ModelBuilder.finish, got {type(model).__name__}")
     verify(model)
@@ -158,7 +158,7 @@ def _as_bytes(value: Array, dtype: DataType) -> Array:
 
 
 class Contents:
-    """Constants in data files, whose bytes `files` returns by name. `check` also reads all bytes to verify digests."""
+    """Reader of constants in data files, whose bytes `files` returns by name. With `check`, digests are verified."""
 
     def __init__(self, files: Callable[[str], memoryview], *, check: bool) -> None:
         _check_byte_order()
@@ -169,7 +169,7 @@ class Contents:
         self._unpacked: dict[tuple[int, DataType, int], Array] = {}
 
     def add(self, references: Iterable[Message]) -> None:
-        """Look up every reference. Raises ModelFileError for missing files, invalid blocks or wrong digests."""
+        """Check all references. Raises ModelFileError for missing files, invalid blocks or wrong digests."""
         keys = {
             (reference.file, reference.offset, reference.length, bytes(reference.sha256)) for reference in references
         }
@@ -240,7 +240,7 @@ BEGINNING = b"\x0a\x0f" + FORMAT.encode()
 
 
 def to_bytes(model: Model, file: str = "weights") -> tuple[bytes, bytes]:
-    """Return the bytes of a model and of its data file, called `file` in the model. Deterministic.
+    """Return the bytes of a model and of its data file, called `file` in the model. The result is deterministic.
 
     Raises:
         InvalidModelError: not a valid model, or a number does not fit the format.
@@ -348,7 +348,6 @@ def read_model(contents: bytes, files: Callable[[str], memoryview], *, check_con
 
 
 def _opened(contents: bytes) -> Message:
-    """Return the `Model` message of a file after checks of format, version and digest."""
     if not isinstance(contents, (bytes, bytearray)):
         raise InvalidModelError(
             f"expected the bytes of a model, got {type(contents).__name__}; pass the first result of `to_bytes`"

@@ -33,7 +33,7 @@ class Scores:
     sink: str = ""
     """Extra softmax logit, `[1, N, 1, 1]` or scalar; empty if none."""
     last_sees_all: bool = False
-    """Exempt the last query from causality; for opsets without Attention."""
+    """Exempt the last query from causality, for opsets without Attention."""
     sizes: tuple[int | None, int | None, int | None] = (None, None, None)
     """S, T and P, for opsets without Attention."""
 
@@ -142,7 +142,7 @@ def _with_sink(body: BodyBuilder, logits: str, query: str, sink: str) -> str:
 
 
 _NUMBERS = "float32"
-"""Few devices compare integers wider than 16 bits."""
+"""Data type of compared numbers, since few devices compare integers wider than 16 bits."""
 
 
 def score_mask(body: BodyBuilder, position: int, bias: int, places: Callable[[], str], rows: int | None) -> str:
@@ -153,7 +153,7 @@ def score_mask(body: BodyBuilder, position: int, bias: int, places: Callable[[],
     2. Hidden keys get `mask_filter_value`, so a query with all keys hidden sees all of them.
     3. The input at position `bias` is added.
 
-    `places` adds the range over all keys; `rows` is the static batch size, if any.
+    `places` adds the range over all keys. `rows` is the static batch size, if any.
     """
     mask = _key_mask(body, position, places, rows) if body.input(position) else ""
     return body.plus(mask, body.input(bias))

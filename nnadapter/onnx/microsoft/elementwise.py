@@ -58,7 +58,7 @@ def quick_gelu_body(body: BodyBuilder) -> tuple[str, ...]:
 
 @function_op("BiasSplitGelu", "X bias", "Y")
 def bias_split_gelu_body(body: BodyBuilder) -> tuple[str, ...]:
-    """Expand com.microsoft BiasSplitGelu-1: first half times Gelu of the second."""
+    """Expand com.microsoft BiasSplitGelu-1, the first half times Gelu of the second half."""
     total = body.Add(body.input(0), body.input(1))
     width = body.width(1, 0) if body.rank(1) == 1 else None
     if width is None or width % 2:

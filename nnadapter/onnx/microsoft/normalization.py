@@ -20,7 +20,7 @@ def mean_of(body: BodyBuilder, x: str, axes: Sequence[int]) -> str:
 def layer_normalization(
     body: BodyBuilder, x: str, scale: str, bias: str, axes: Sequence[int], dtype: str, outputs: int = 1
 ) -> tuple[str, ...]:
-    """Add LayerNormalization. Return the result, and for 3 outputs also mean and inverse standard deviation.
+    """Add LayerNormalization. Return the result, and with 3 `outputs` also mean and inverse standard deviation.
 
     `axes` are the last ones, negative; `bias` may be empty.
     """
@@ -40,7 +40,7 @@ def layer_normalization(
 def rms_normalization(
     body: BodyBuilder, x: str, scale: str, axes: Sequence[int], dtype: str, outputs: int = 1
 ) -> tuple[str, ...]:
-    """Add RMSNormalization. Return the result, and for 2 outputs the inverse root mean square."""
+    """Add RMSNormalization. Return the result, and with 2 `outputs` also the inverse root mean square."""
     epsilon = body.node.number("epsilon")
     if body.opset >= _RMS_NORMALIZATION_SINCE and outputs == 1:
         return (body.RMSNormalization(x, scale, axis=axes[0], epsilon=epsilon),)
@@ -52,7 +52,7 @@ def rms_normalization(
 
 
 def _widened(body: BodyBuilder, x: str, dtype: str) -> tuple[str, str]:
-    """Cast float16 to float32: it lacks an epsilon of 1e-12, and squares above 255."""
+    """Cast float16 to float32, since float16 lacks an epsilon of 1e-12, and squares above 255."""
     return (body.cast(x, "float32"), "float32") if dtype == "float16" else (x, dtype)
 
 
@@ -160,7 +160,7 @@ def first_rows(body: BodyBuilder, table: str) -> str:
 
 
 def lengths(body: BodyBuilder, mask: str, ids: str) -> str:
-    """Return the number of ones in the mask per sequence; 0 for all without a mask."""
+    """Return the number of ones in the mask per sequence, or zeros without a mask."""
     counted = body.cast(body.Equal(mask or ids, body.constant(1, "int32")), "int32")
     if not mask:
         counted = body.Sub(counted, counted)

@@ -28,7 +28,7 @@ def _product(body: BodyBuilder, *, trans_batch: bool) -> str:
 
 
 def _side(body: BodyBuilder, position: int, letter: str, *, trans_batch: bool) -> str:
-    """Return input A or B, transposed as attributes state.
+    """Return input A or B, transposed as attributes request.
 
     `transBatch` moves the first batch axis after the others; then `trans` swaps the last two axes.
     """
@@ -55,7 +55,7 @@ def _side(body: BodyBuilder, position: int, letter: str, *, trans_batch: bool) -
     },
 )
 def fused_gemm_body(body: BodyBuilder) -> tuple[str, ...]:
-    """Expand com.microsoft FusedGemm-1: Gemm, activation."""
+    """Expand com.microsoft FusedGemm-1, a Gemm with activation."""
     node = body.node
     stated = {name: node.attributes.get(name) for name in ("alpha", "beta", "transA", "transB")}
     product = body.Gemm(*map(body.input, range(3)), **stated)
@@ -77,7 +77,7 @@ _FUSED = {**_WINDOWS, "activation": str, "activation_params": list[float]}
 
 @function_op("FusedConv", "X W B? Z?", "Y", _FUSED)
 def fused_conv_body(body: BodyBuilder) -> tuple[str, ...]:
-    """Expand com.microsoft FusedConv-1: Conv, addition of Z, activation."""
+    """Expand com.microsoft FusedConv-1, a Conv with addition of Z and activation."""
     return (_activated(body, _convolved(body, body.input(0))),)
 
 

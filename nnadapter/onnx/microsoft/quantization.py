@@ -18,19 +18,19 @@ from nnadapter.onnx.microsoft.attention import attended
 from nnadapter.onnx.microsoft.normalization import first_rows, layer_normalization, lengths, mean_of
 
 _SOFTMAX_ALONG_AXIS = 13
-"""First opset with Softmax along one axis."""
+"""First opset with Softmax along a single axis."""
 _ONE_INPUT = "X X_scale X_zero_point? Y_scale Y_zero_point?"
 _TWO_INPUTS = "A A_scale A_zero_point? B B_scale B_zero_point? C_scale C_zero_point?"
 
 
 def dequantized(body: BodyBuilder, position: int, x: str = "", *, axis: int | None = None) -> str:
-    """Dequantize the input at `position`, or `x` instead, by scale and zero point in the next two inputs."""
+    """Dequantize `x`, by default input `position`, by the scale and zero point in the two inputs after `position`."""
     inputs = (x or body.input(position), body.input(position + 1), body.input(position + 2))
     return body.DequantizeLinear(*inputs, axis=axis)
 
 
 def quantized(body: BodyBuilder, real: str, position: int, like: int = 0) -> str:
-    """Quantize by the scale at `position` and the zero point after it, by default 0 of input `like`'s type."""
+    """Quantize by the scale at `position` and the zero point after it, which defaults to 0 of input `like`'s type."""
     zero_point = body.input(position + 1) or body.constant(0, body.dtype(like))
     return body.QuantizeLinear(real, body.input(position), zero_point)
 
@@ -76,7 +76,7 @@ def qlinear_leaky_relu(body: BodyBuilder) -> Sequence[str]:
 def qlinear_softmax(body: BodyBuilder) -> Sequence[str]:
     """Expand com.microsoft QLinearSoftmax-1, with the meaning of Softmax in the opset of attribute `opset`.
 
-    Before opset 13 that is over all axes from `axis` on together.
+    Before opset 13, Softmax is over all axes from `axis` on together.
     """
     rank, along_axis = body.rank(0), body.node.integer("opset") >= _SOFTMAX_ALONG_AXIS
     axis = body.node.integer("axis")
@@ -234,7 +234,7 @@ def _real_gemm(body: BodyBuilder) -> str:
 
 
 def _scaled_by(body: BodyBuilder, position: int, factor: str) -> str:
-    """Multiply the scale at `position` by `factor`, as a constant if possible, which quantized fusion requires."""
+    """Multiply the scale at `position` by `factor`. Quantized fusion needs the result as a constant, if possible."""
     known_factor = body.constant_of(factor)
     if known_factor is None or not body.knows(position):
         return body.Mul(factor, body.input(position))
@@ -347,7 +347,7 @@ def _weight(body: BodyBuilder, position: int, scale_position: int) -> Array:
 
 
 def _dequantized_weight(weight: Array, scale: Array, zero_point: Array) -> Array:
-    """Return [directions, 4 * units, K] of reals from integers [directions, K, 4 * units]."""
+    """Return real weights [directions, 4 * units, K] from integers [directions, K, 4 * units]."""
     columns = (len(weight), 1, -1)
     scale, zero_point = (
         array.reshape(-1, 1, 1) if array.size <= len(weight) else array.reshape(columns)

@@ -35,9 +35,9 @@ class _Cache:
     steps: int | None
     """S; None if sizes are unknown, which leaves the other fields unset."""
     total: int = 0
-    """Keys of the longest sequence."""
+    """Number of keys in the longest sequence."""
     size: int = 0
-    """Cache capacity in keys."""
+    """Number of keys for which the cache has space."""
     is_first: bool = False
     """True if all caches are empty."""
 
@@ -157,7 +157,7 @@ def _total_length(body: BodyBuilder, steps: int, size: int) -> int:
 
 
 def _first_positions(body: BodyBuilder, query: str, cache: _Cache) -> str:
-    """Return the number of cached keys per sequence, `[B]`: the position of its first new key."""
+    """Return the number of cached keys per sequence, `[B]`, which is the position of its first new key."""
     if cache.steps is not None:
         lengths = body.reshape(body.cast(body.input(5), "int64"), -1)
         cached_counts = body.Add(lengths, body.constant((1 - cache.steps,)))
@@ -208,7 +208,7 @@ def _gathered(body: BodyBuilder, cached: str, fresh: str, first: str, cache: _Ca
 
 
 def _within_rows(body: BodyBuilder, indices: str, table: str, rows: int | None = None) -> str:
-    """Clamp int32 indices to the rows of `table`, which proves their range to devices."""
+    """Clamp int32 indices to the rows of `table`, so that devices know their range."""
     if rows is not None:
         return _within(body, indices, body.constant(rows - 1, "int32"), "int32")
     last = body.Sub(body.cast(length_of(body, table, 0), "int32"), body.constant((1,), "int32"))
@@ -238,9 +238,9 @@ def _turned(body: BodyBuilder, parts: tuple[str, str], head_size: int, cache: _C
 
 
 def _positions(body: BodyBuilder, query: str, cache: _Cache, first: str) -> str:
-    """Return positions of new keys `[B or 1, S]`; an empty name if they count from 0.
+    """Return positions of new keys `[B or 1, S]`, or an empty name if they count from 0.
 
-    A prompt counts from its first explicit position, for every sequence.
+    In a prompt, positions of every sequence count from its first explicit position.
     """
     stated = body.input(9)
     if not stated and not first:
@@ -266,7 +266,7 @@ def _counted_positions(body: BodyBuilder, query: str, cache: _Cache, first: str)
 
 
 def _read_positions(body: BodyBuilder, stated: str) -> str:
-    """Convert explicit positions to floats by lookup in a table: few devices cast int64."""
+    """Convert explicit positions to floats by table lookup, since few devices cast int64."""
     rows = body.width(7, 0)
     if rows is None:
         return body.cast(stated, _COUNTS)
@@ -298,7 +298,10 @@ def _scores(body: BodyBuilder, cache: _Cache, names: tuple[str, str, str], head_
 
 
 def _mask(body: BodyBuilder, cache: _Cache, names: tuple[str, str, str], window: int, *, causal: bool) -> str:
-    """Return the additive mask `[B or 1, 1, S or 1, T]` for keys after the query or sequence, or before the window."""
+    """Return the additive mask `[B or 1, 1, S or 1, T]`.
+
+    It hides keys after the query (without `causal`, after the sequence), and keys before the window.
+    """
     query, key, first = names
     columns = _steps(body, key, None if cache.steps is None else _columns(cache, first), cache)
     if not causal:

@@ -39,9 +39,9 @@ class Conditions(NamedTuple):
     """Model that computes conditions before a run."""
 
     inputs: tuple[str, ...]
-    """Inputs with deciding contents."""
+    """Inputs whose contents decide."""
     shapes: tuple[str, ...]
-    """Inputs with deciding shapes."""
+    """Inputs whose shapes decide."""
     results: tuple[str, ...]
     """Names of the conditions: inputs, or outputs of `contents`."""
     contents: bytes
@@ -54,5 +54,5 @@ def decisions_text(choice: Iterable[BranchDecision]) -> str:
 
 
 def decision_values(choice: Choice) -> Truths:
-    """Return the decisions' values, a key of the model's variant."""
+    """Return the decisions' values, which identify the variant of the model."""
     return tuple(decision.value for decision in choice)

@@ -34,7 +34,7 @@ _MOST_NODES = 256
 _LONGEST_TEXT = 80
 _INTEGER_DTYPES = frozenset(("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"))
 _REAL = frozenset(("float16", "float32", "float64"))
-"""Types of inputs that decide as single numbers; several reals are data."""
+"""Floating-point types. Inputs decide only as single numbers; longer ones are data."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +46,7 @@ class DecidingConditions:
     texts: tuple[str, ...]
     keys: tuple[bytes, ...]
     branches: Mapping[int, tuple[int, bool]]
-    """`If` position -> condition number, and whether then-branch if true."""
+    """`If` position -> condition number, and whether the then-branch is taken if it is true."""
 
 
 def decision_of(prepared: Prepared) -> DecidingConditions | None:
@@ -87,7 +87,7 @@ def decided(decision: DecidingConditions, truths: Sequence[bool]) -> Prepared:
 
 
 def _decidable_ifs(prepared: Prepared) -> tuple[_PrecomputableValues | None, dict[int, tuple[str, bool]]]:
-    """Return the computable values, and `If` position -> root condition, and whether not negated."""
+    """Return the computable values. Also return `If` position -> root condition, and False if it is negated."""
     condition_names = {
         index: node.inputs[0] for index, node in enumerate(prepared.nodes) if _is_undecided(node, prepared)
     }
@@ -102,7 +102,7 @@ def _decidable_ifs(prepared: Prepared) -> tuple[_PrecomputableValues | None, dic
 
 
 def _decided_before(prepared: Prepared) -> dict[int, bool]:
-    """Return `If` position -> condition value, as in the model's branch decisions."""
+    """Return `If` position -> condition value, for conditions that earlier branch decisions determine."""
     value_facts, root_conditions = _decidable_ifs(prepared)
     if value_facts is None:
         return {}
@@ -150,7 +150,7 @@ class _PrecomputableValues:
         return shape is not None and prod(shape) == 1
 
     def plain(self, name: str) -> tuple[str, bool]:
-        """Return the value that a condition copies or negates through nodes, and whether it copies."""
+        """Follow Not and Identity nodes from a condition to its root. Return the root, and False if it is negated."""
         graph, is_same = self.prepared.graph, True
         while (index := graph.producer.get(name)) is not None:
             node = self.prepared.nodes[index]

@@ -39,7 +39,7 @@ _MASKS: Mapping[tuple[str, str], tuple[int, ...]] = MappingProxyType(
 )
 """(domain, op) -> inputs with past and new tokens on the last axis."""
 _TAKES_ROOM = frozenset([(MICROSOFT, "GroupQueryAttention")])
-"""Ops that use free cache space before they append."""
+"""Ops that use free cache space for new keys."""
 
 
 def takes_room(nodes: Iterable[OnnxNode]) -> bool:
@@ -81,14 +81,14 @@ class CacheDimensions:
     batch: frozenset[Dimension]
     past_lengths: frozenset[Dimension]
     total_lengths: frozenset[Dimension]
-    """Past plus new."""
+    """Lengths of past plus new tokens."""
     new_lengths: frozenset[Dimension]
     encoded: frozenset[Dimension] = frozenset()
-    """Encoder output; constant while a cache grows."""
+    """Lengths of the encoder output, which are constant while a cache grows."""
 
 
 def dimension_at(value: Value, axis: int) -> Dimension:
-    """Return a dynamic dimension's name, otherwise value name and axis."""
+    """Return a dynamic dimension's name, or value name and axis if unnamed."""
     name = (value.shape or ())[axis]
     return name if isinstance(name, str) else (value.name, axis)
 
@@ -96,7 +96,7 @@ def dimension_at(value: Value, axis: int) -> Dimension:
 def cache_sizes(
     graph: Graph, nodes: Sequence[OnnxNode], inputs: Sequence[Value], stated: Mapping[Dimension, int]
 ) -> dict[Dimension, int]:
-    """Return a size for every dynamic input dimension, including the `stated` ones; empty without a cache."""
+    """Return a size for every dynamic input dimension, including the `stated` sizes; empty without a cache."""
     roles = cache_roles(graph, nodes, inputs)
     if not roles.past_lengths:
         return {}
@@ -429,7 +429,10 @@ def _all_filled(inputs: Mapping[str, Value], sizes: _Sizes, bound_sizes: Mapping
 
 
 def _with_sizes(value: Value, all_sizes: _Sizes, bound_sizes: Mapping[Dimension, int]) -> tuple[int, ...]:
-    """Return the value's shape, with sizes from `bound_sizes`; other dynamic ones are 1 on axis 0, then `all_sizes`."""
+    """Return the value's shape, with sizes from `bound_sizes`.
+
+    Other dynamic sizes are 1 on axis 0, and from `all_sizes` on other axes.
+    """
     shape: list[int] = []
     size_index, sizes = 0, all_sizes.of_images if len(value.shape or ()) >= _IMAGE_RANK else all_sizes.of_others
     for position, dimension in enumerate(value.shape or ()):
@@ -460,9 +463,9 @@ _IN_ROOM = (
     (DEFAULT_PAST_LENGTH // 2, 7),
     (DEFAULT_PAST_LENGTH // 3, 7),
 )
-"""Past and new tokens for caches with free space; two of each kind, to test one's plan on the other."""
+"""Past and new tokens for caches with free space. Each kind has two, to test a plan of one on the other."""
 _PROMPT = 64
-"""New tokens of a prompt; device bounds are small multiples of it, far below `_LONG`."""
+"""New tokens of a prompt. Bounds of devices are small multiples of it, far below `_LONG`."""
 _MANY_ROWS, _LONG = 8, (256, 512, 1024)
 """Past and new tokens, smallest first, since plans beyond a model's last position are useless."""
 _MOST_COMBINED = 3

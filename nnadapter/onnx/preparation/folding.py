@@ -311,7 +311,7 @@ def _one_by_one(
 
 _Sizes = Sequence[int | str | None]
 _SINCE_INPUTS = 10
-"""Version since which bounds are inputs."""
+"""Version since which Slice has bounds as inputs."""
 _STEP = 3
 """Position of the step, after the first input."""
 
@@ -395,7 +395,7 @@ _NEVER_FOLDED = frozenset(
     ["RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"]
 )
 _DEQUANTIZING = "DequantizeLinear"
-"""Folded on request only: it is fused into integer operations."""
+"""Op that is folded only on request, since it is fused into integer operations."""
 
 
 def is_known(graph: Graph, index: int, values: Mapping[str, Value]) -> bool:
@@ -431,14 +431,14 @@ class Folding:
     def __init__(
         self, read: OnnxModel, constants: Mapping[str, Array], budget: float, dequantizing: Collection[int] = ()
     ) -> None:
-        """Limit the bytes of results to `budget`; of DequantizeLinear nodes, fold only `dequantizing`."""
+        """Limit the bytes of results to `budget`. Of DequantizeLinear nodes, fold only `dequantizing`."""
         self._read = read
         self._dequantizing = dequantizing
         self.folded: dict[str, Array] = {}
         self._known_before = constants
         self.known: Mapping[str, Array] = ChainMap(self.folded, constants)  # type: ignore[arg-type]
         self.evaluated: set[int] = set()
-        """Nodes that `folded` comes from, without failures and unused results."""
+        """Nodes whose results are in `folded`."""
         self._budget = budget
         self._waiting: list[int] = []
         self._promised: set[str] = set()
@@ -480,7 +480,6 @@ class Folding:
         return True
 
     def is_awaited(self, index: int) -> bool:
-        """Return whether a node reads a queued result."""
         return not self._promised.isdisjoint(self._read.graph.nodes[index].reads)
 
     def evaluate(self) -> None:

@@ -20,8 +20,8 @@ from partition.graph import Graph
 def attribute_bytes(attributes: Mapping[str, object]) -> bytes:
     """Return a canonical encoding of `attributes`.
 
-    1. Sorted by name; values carry kind and length. -0.0 differs from 0.0.
-    2. Tensors are data type, dimensions and digest; other messages their serialization.
+    1. Attributes are sorted by name; values carry kind and length. -0.0 differs from 0.0.
+    2. A tensor is encoded as data type, dimensions and digest, another message by its serialization.
     3. In subgraphs, values are numbered by appearance, and names do not count.
     """
     return _joined(_joined((name.encode(), _encoded(attributes[name]))) for name in sorted(attributes))

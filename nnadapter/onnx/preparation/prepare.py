@@ -39,7 +39,6 @@ class Prepared(OnnxModel):
     """Model with all shape-independent work done."""
 
     constants: Mapping[str, Array]
-    """Initializers and folded values."""
     evaluated: frozenset[int]
     """Positions of nodes that are evaluated into `constants`."""
     inference: Inference
@@ -48,7 +47,7 @@ class Prepared(OnnxModel):
     defaults: Mapping[str, Array]
     """Initializers that are also inputs."""
     stated: Types = field(default_factory=dict)
-    """Types found without onnx."""
+    """Types from other sources than onnx."""
     referenced_arrays: Sequence[Array] = ()
     """Arrays that references need to stay alive."""
     original: Prepared | None = None
@@ -87,9 +86,9 @@ class Specialized:
 
     model_nodes: Graph
     graph: Graph
-    """Remaining nodes, with origins."""
+    """Graph of the remaining nodes, with origins."""
     nodes: tuple[OnnxNode, ...]
-    """`graph.nodes` with attributes."""
+    """Nodes of `graph`, with attributes."""
     positions: tuple[int, ...]
     """Positions of remaining nodes in the model."""
     constants: Mapping[str, Array]
@@ -146,7 +145,7 @@ def inline_constant_branches(prepared: Prepared) -> Prepared:
 
 
 def inline_decided_branches(prepared: Prepared, conditions: Mapping[int, bool]) -> Prepared:
-    """Inline branches of the `If` nodes in `conditions`, the origins of the new nodes. Raises InvalidModelError."""
+    """Replace the `If` nodes in `conditions` by branches, as origins of the new nodes. Raises InvalidModelError."""
     inlined, stands_for = inline_branches(prepared.model, conditions)
     origin = {name: prepared.graph.nodes[position].origins[0] for name, position in stands_for}
     expanded, names = expand_functions(inlined, prepared.operators)
@@ -313,7 +312,7 @@ def _contents(tensor: onnx.TensorProto) -> Array:
 
 
 def _reached(graph: Graph, constants: Mapping[str, Array]) -> list[int]:
-    """Return ascending positions of nodes that outputs need and `constants` lack."""
+    """Return the ascending positions of nodes that outputs need and whose results `constants` lacks."""
     folded = frozenset(name for name in constants if name in graph.producer)
     needed_names = set(filter(None, graph.outputs))
     positions = []

@@ -75,11 +75,11 @@ _SHAPED_BY_DATA = frozenset(
         "Upsample",
     ]
 )
-"""Ops with result shapes that contents may decide; for others, a missing shape is unknown or a fault."""
+"""Ops whose result shapes may depend on contents. For other ops, a missing shape is unknown or a fault."""
 
 
 def marked(graph: Graph, positions: Sequence[int], values: Mapping[str, Value]) -> Mapping[str, Value]:
-    """Mark values as data-dependent if contents of inputs, not their shapes, determine the shape."""
+    """Mark values as data-dependent if contents of inputs determine the shape."""
     if all(Value("", shape=shape).static_shape is not None for shape in {value.shape for value in values.values()}):
         return values
     marked_values = dict(values)
@@ -214,11 +214,14 @@ _RULES: Mapping[str, _Rank] = MappingProxyType({"Reshape": _reshaped, "ConstantO
 
 
 class Forward:
-    """Forward inference over a graph, with folding. `budget` limits folded bytes; with `dynamic_shapes`, ranks suffice.
+    """Forward inference over a graph, with folding.
 
     1. `Shape` and `Size` of known shapes are constants.
-    2. Unknown results are inferred from their node's inputs alone.
+    2. Unknown results are inferred from their node's inputs alone; with `dynamic_shapes`, results of known rank count
+       as known.
     3. Nodes with known inputs are queued, and evaluated once a shape depends on them.
+
+    `budget` limits folded bytes.
     """
 
     def __init__(
@@ -235,7 +238,7 @@ class Forward:
         """Types for later inference over the entire graph."""
 
     def propagate(self) -> Folding:
-        """Visit all nodes; return the folding of what becomes known, or raise InvalidModelError."""
+        """Visit all nodes. Return the folding of results that become known, or raise InvalidModelError."""
         for index in self._nodes:
             self._visit(index)
         self._folding.evaluate()
