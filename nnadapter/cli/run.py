@@ -27,7 +27,15 @@ from nnadapter.process.terminal import prints_to_stderr
 from nnadapter.records import dataclass, field, replace
 from nnadapter.report.facts import CandidateFacts
 from nnadapter.report.report import PartitionReport
-from nnadapter.report.sections import cost_sentence, count, cpu_words, duration, run_words, sources_words
+from nnadapter.report.sections import (
+    cost_sentence,
+    count,
+    cpu_words,
+    duration,
+    plan_file_lines,
+    run_words,
+    sources_words,
+)
 from nnadapter.session.bench import PEERS, ROUNDS, EngineTiming, peer_of
 
 TOP = 5
@@ -212,6 +220,8 @@ class RunFacts:
     provenance: Provenance
     costs: RunCosts
     precision: tuple[str, ...] = ()
+    unapplied_plan: tuple[str, ...] = ()
+    """Entries of the plan file that do not apply, with reasons."""
     saved: tuple[str, ...] = ()
     profile: str | None = None
 
@@ -233,6 +243,7 @@ class RunFacts:
             "fell_back": self.provenance.fell_back,
             "cost": self.costs,
             "precision": self.precision,
+            "unapplied_plan": self.unapplied_plan,
             "saved": self.saved,
             "profile": self.profile,
         }
@@ -253,6 +264,7 @@ def _lines(facts: RunFacts) -> Iterator[str]:
     yield from facts.costs.lines()
     for remark in facts.precision:
         yield f"precision {remark}"
+    yield from facts.unapplied_plan
     for path in facts.saved:
         yield f"saved     {path}"
     if facts.profile is not None:
@@ -377,8 +389,13 @@ def _run(
             provenance=_provenance(session),
             costs=run_costs(report, min(of_steps, default=None)),
             precision=report.precision_remarks,
+            unapplied_plan=tuple(filter(None, plan_file_lines(report))) if _is_unapplied(report) else (),
             profile=None if options.trace is None else os.fspath(options.trace),
         )
+
+
+def _is_unapplied(report: PartitionReport) -> bool:
+    return report.plan_file is not None and bool(report.plan_file.unmatched_entries)
 
 
 def _provenance(session: nnadapter.InferenceSession) -> Provenance:

@@ -256,3 +256,12 @@ def test_unwritable_profile_is_refused_before_the_run(call, folder):
     assert result.output.splitlines() == [
         "Error: 'gone/trace.json' cannot be written: No such file or directory; give another path"
     ]
+
+
+def test_plan_file_of_another_lane_is_reported(call):
+    call("report scores.onnx -d fake_npu@float16 --save-plan plan.json")
+    plain = call("run scores.onnx -d fake_npu@float16 --plan plan.json").stdout
+    text = call("run scores.onnx -d fake_npu --plan plan.json").stdout
+    assert "plan file" not in plain
+    assert re.search(r"^plan file  plan.json: 0 nodes placed, \d+ entr\w+ not applied$", text, re.MULTILINE)
+    assert "device 'fake_npu@float16' is none of the devices fake_npu, cpu" in " ".join(text.split())
