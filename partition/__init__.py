@@ -1,4 +1,4 @@
-"""Graphs, device verdicts, placement, segments and plans. Imports no driver, and onnx nowhere."""
+"""Graphs, device verdicts, placement, segments and plans, without imports of drivers and onnx."""
 
 from __future__ import annotations
 

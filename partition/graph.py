@@ -40,20 +40,19 @@ _TABLE = (
     (27, "float6_e2m3fn", 0.75),
     (28, "float6_e3m2fn", 0.75),
 )
-"""Number in `TensorProto.DataType`, name, bytes of one packed element (0 for strings)."""
+"""Element types: number in `TensorProto.DataType`, name, and bytes of one packed element (0 for strings)."""
 
 DTYPE_OF_ELEMENT_TYPE: Mapping[int, str] = MappingProxyType({number: name for number, name, _ in _TABLE})
-"""Names by number in `TensorProto.DataType` of onnx.proto."""
+"""Names of data types by number in `TensorProto.DataType`."""
 ELEMENT_TYPE_OF_DTYPE: Mapping[str, int] = MappingProxyType({name: number for number, name, _ in _TABLE})
 ITEMSIZE_OF_DTYPE: Mapping[str, float] = MappingProxyType({name: size for _, name, size in _TABLE})
-"""Bytes of one element; fractional for packed sub-byte types."""
+"""Bytes of one element by data type; fractional for packed sub-byte types."""
 
 
 class Reason(StrEnum):
     """Reason for a refusal. The values are stable, since reports and rules use them."""
 
     UNSUPPORTED_OPERATION = "unsupported_operation"
-    """No converter or kernel for the op."""
     UNSUPPORTED_VERSION = "unsupported_version"
     """The op is supported in other schema versions."""
     UNSUPPORTED_DOMAIN = "unsupported_domain"
@@ -64,28 +63,25 @@ class Reason(StrEnum):
     UNSUPPORTED_TYPE = "unsupported_type"
     """A value is not a dense tensor of numbers."""
     NOT_CONSTANT = "not_constant"
-    """An input must be a compile-time constant."""
     DYNAMIC_SHAPE = "dynamic_shape"
     """A shape is unknown although the model's input shapes are known."""
     DATA_DEPENDENT_SHAPE = "data_dependent_shape"
-    """A shape depends on the contents of a tensor."""
     CONTROL_FLOW = "control_flow"
     INVALID_NODE = "invalid_node"
     """The node contradicts its schema or shapes."""
     SWITCHED_OFF = "switched_off"
     """The user disabled the op on this device."""
     RULE = "rule"
-    """A rule or limit of the user forbids it."""
+    """A user's rule or limit forbids the placement."""
     MEMORY_LIMIT = "memory_limit"
     """The segment has too many bytes or nodes; its halves may fit."""
     SEGMENT_LIMIT = "segment_limit"
-    """The device refuses the segment for another reason than memory."""
+    """The device refuses the segment for a reason other than memory."""
     COMPILE_FAILED = "compile_failed"
-    """Compilation failed after the device accepted."""
+    """Compilation failed although the device had accepted the segment."""
     BANNED = "banned"
-    """The node failed here before with this driver version, and is banned until a certain day."""
+    """A failure with this driver version bans the node until a certain day."""
     DRIVER_ERROR = "driver_error"
-    """The driver raised an error when asked."""
     WRONG_RESULT = "wrong_result"
     """The result differed from the CPU's in a comparison."""
     DEVICE_REFUSED = "device_refused"
@@ -141,7 +137,7 @@ class Value:
     dtype: str | None = None
     """numpy name, `string`, or a container such as `sequence(float32)`; None if unknown."""
     shape: tuple[int | str | None, ...] | None = None
-    """Dimensions, a name or None for an unknown one; None if the rank is unknown."""
+    """Dimensions, with a name or None for each unknown one; None if the rank is unknown."""
     itemsize: float = 0
     """Bytes of one element; 0 for strings and sequences."""
     data_dependent: bool = False
@@ -170,7 +166,7 @@ class Node:
     """Unique and stable: the model's name, or op type and position."""
     op_type: str
     domain: str
-    """Empty for ONNX's own."""
+    """Empty for ONNX's own domain."""
     inputs: tuple[str, ...]
     """Value names; empty for absent optional inputs."""
     outputs: tuple[str, ...]
@@ -180,7 +176,6 @@ class Node:
     origins: tuple[str, ...] = ()
     """Original model nodes that this node replaces."""
     reads: tuple[str, ...] = field(init=False, repr=False, compare=False)
-    """All values read, captured ones included."""
 
     def __post_init__(self) -> None:
         is_complete = not self.captured and "" not in self.inputs

@@ -18,15 +18,13 @@ _WIDEST = 128
 
 @dataclass(slots=True)
 class _State:
-    """State of a schedule: atoms that wait for others, and ready ones."""
-
     placement: Sequence[str]
     successors: Sequence[Sequence[int]]
     pending: list[int]
     """Number of unfinished predecessors of each atom."""
     ready: dict[str, list[int]]
     finished_atoms: int = 0
-    """Bit set for the search."""
+    """Set of finished atoms, as bits."""
     turns: tuple[str, ...] = ()
 
     @classmethod
@@ -45,7 +43,7 @@ class _State:
         return replace(self, pending=list(self.pending), ready=ready)
 
     def run(self, label: str) -> list[int]:
-        """Run ready atoms of device `label`, also those becoming ready; return them in order."""
+        """Run the ready atoms of device `label`, and atoms that become ready; return them in order."""
         placement, pending = self.placement, self.pending
         queue = self.ready[label]
         self.ready[label] = []
@@ -94,7 +92,7 @@ def _greedy(state: _State) -> list[Turn]:
 
 
 def _search(start: _State, width: int, bound: int) -> tuple[tuple[str, ...] | None, bool]:
-    """Return labels of fewer turns than `bound`, or None, and whether the search was exhaustive."""
+    """Return the turns' labels if there are fewer than `bound`, otherwise None, and whether the search was exhaustive."""
     states, exact = [start], True
     everything = (1 << len(start.placement)) - 1
     for _ in range(bound - 1):
@@ -136,7 +134,7 @@ def place_by_priority(
 
 
 def check_all_placeable(graph: Graph, devices: Sequence[str], atoms: Sequence[int]) -> None:
-    """Raise GraphError with names of `atoms` without a device, if there are any."""
+    """Raise GraphError with the names of `atoms`, which no device supports, unless there are none."""
     if not atoms:
         return
     nodes = [graph.nodes[node] for atom in atoms for node in graph.atoms[atom]]
@@ -147,7 +145,7 @@ def check_all_placeable(graph: Graph, devices: Sequence[str], atoms: Sequence[in
 
 
 def listed(names: Sequence[str], most: int = 5) -> str:
-    """Return names for a message, joined by commas; only count those after the first `most`."""
+    """Return up to `most` names for a message, joined by commas, and the number of further names."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return f"{', '.join(names[:most])}{more}"
 
@@ -243,7 +241,7 @@ def check_order(graph: Graph, segments: Sequence[Segment]) -> None:
     """Check that every atom is in one segment and reads only from its own or earlier ones, so segments are convex.
 
     Raises:
-        GraphError: it is not so; the message names a node.
+        GraphError: the segments are not so; the message names a node.
     """
     home = _homes(graph, segments)
     for atom, (home_segment, predecessors) in enumerate(zip(home, graph.atom_predecessors, strict=True)):
@@ -318,12 +316,11 @@ class Plan:
 
     @property
     def produced_values(self) -> frozenset[str]:
-        """Values that a step passes to others or returns."""
+        """Values that a step passes to other steps or that the model returns."""
         return frozenset(name for step in self.steps for name in step.outputs)
 
     @property
     def switches(self) -> int:
-        """Number of changes of device during execution."""
         return sum(a.device != b.device for a, b in zip(self.steps, self.steps[1:], strict=False))
 
 

@@ -109,7 +109,7 @@ def choose_within_budget(choices: Choices, budget: float, *, limit_s: float = 20
 
 
 class _Program:
-    """Integer program, in units of the longest choice and of the budget."""
+    """Integer program, with times scaled by the largest cost and damages by the budget."""
 
     def __init__(self, choices: Choices, able: Flags, budget: float) -> None:
         self._choices, self._able = choices, able
@@ -149,9 +149,9 @@ class _Program:
         return choice, float(bound) * self._scale
 
     def _equalities(self) -> tuple[Indices, Indices, Seconds, Seconds]:
-        """Return rows, columns and entries of the equalities, and their right sides.
+        """Return rows, columns and entries of the matrix of the equalities, and their right sides.
 
-        Each unit has one choice. At each end of an edge, pairs with a lane add up to the choices in it.
+        Each unit has one choice. At each end of an edge, the pairs with a lane add up to the choices in that lane.
         """
         triples = [(unit, at, 1.0) for at, unit in enumerate(self._unit_of.tolist())]
         sides = [1.0] * self._able.shape[0]

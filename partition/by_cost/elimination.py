@@ -34,7 +34,7 @@ class EliminatedGroup:
 
     vertices: Indices
     neighbors: Indices
-    """[k, n] Neighbors when eliminated, ascending."""
+    """[k, n] Neighbors of each vertex when it is eliminated, ascending."""
 
 
 def elimination_groups(count: int, first: Indices, second: Indices) -> tuple[EliminatedGroup, ...]:
@@ -114,7 +114,7 @@ def turns(groups: list[EliminatedGroup] | tuple[EliminatedGroup, ...], count: in
 
 
 def next_neighbors(group: EliminatedGroup, turn: Indices) -> Indices:
-    """Return each vertex's first eliminated neighbor; all must have neighbors."""
+    """Return, for each vertex, the neighbor that is eliminated first; every vertex must have one."""
     nearest = turn[group.neighbors].argmin(axis=1)
     heir: Indices = np.take_along_axis(group.neighbors, nearest[:, None], axis=1)[:, 0]
     return heir
@@ -134,7 +134,7 @@ class PairwiseCosts:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Elimination:
-    """Elimination of a group. In a table's index, bit 0 is the vertex's value, bit i + 1 its neighbor i's."""
+    """Elimination of a group. In a table's index, bit 0 is the vertex's value, bit i + 1 is the value of neighbor i."""
 
     group: EliminatedGroup
     edge: Indices
@@ -159,7 +159,9 @@ class Elimination:
     remaining_vertices: Indices
     remaining_edges: Indices
     over: tuple[tuple[Indices, Indices], ...]
-    """Tables [t] that no elimination takes over, with their neighbors [t, n]: first of one neighbor, then of two."""
+    """Tables [t] that no elimination takes over, with their neighbors [t, n]: first tables of one neighbor, then of
+    two.
+    """
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -168,9 +170,9 @@ class Reduced:
 
     costs: PairwiseCosts
     least: float
-    """Cost already minimized."""
+    """Part of the minimum that does not depend on the remaining vertices."""
     choices: tuple[Flags, ...]
-    """[k, 2 ** n] per step: the better value by the values of the neighbors."""
+    """Per step [k, 2 ** n]: the better value of a vertex for all values of its neighbors."""
 
 
 def plan_elimination(count: int, first: Indices, second: Indices) -> Elimination:

@@ -68,7 +68,7 @@ class CheapestPlacement:
     bound: float
     bound_kind: BoundKind
     candidates: tuple[Candidate, ...]
-    """Distinct placements, cheapest first, with feasible baselines, which keep their origin."""
+    """Distinct placements, cheapest first. They include the feasible baselines, under the origins of these."""
     repeats: tuple[int, ...] = ()
 
     @property
@@ -122,7 +122,7 @@ def _useful(prices: Prices) -> Prices:
 
 
 def _baselines(prices: Prices) -> tuple[search.Named, ...]:
-    """Return the placement of all atoms on the host, if feasible, and of each on the first other device taking it."""
+    """Return two placements: all atoms on the host, if feasible, and each atom on the first other device that takes it."""
     takes = np.isfinite(prices.run)
     host = prices.host_row
     order = np.array(sorted(range(len(prices.devices)), key=lambda row: row == host))
@@ -203,7 +203,7 @@ _STARTS = 3
 _WORK = 200_000
 _ROUNDS = 200
 _REAL = 1 - 1e-12
-"""Smaller improvements are rounding."""
+"""Factor of the cost above which an improvement is only rounding."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,11 +212,11 @@ class BalancedPlacement:
 
     placement: tuple[str, ...]
     loads: dict[str, float]
-    """Seconds per input."""
+    """Seconds per input, by device."""
     busiest: tuple[str, ...]
-    """Device with the largest load, or processor-sharing devices with it in total."""
+    """Device with the largest load, or all processor-sharing devices if their total load is the largest."""
     stage: float
-    """Largest load."""
+    """Load of `busiest`."""
     bound: float
     """Lower bound of `stage` for every placement."""
 
@@ -270,7 +270,7 @@ class _Stages:
     run: Seconds
     """[stages, atoms] Seconds on a stage's fastest device."""
     choices: Sequence[Indices]
-    """[stages, atoms] each: the fastest device of a stage, and each sharing device if possible."""
+    """Alternatives [stages, atoms]: each stage's fastest device, and each sharing device that takes the atom."""
 
     @classmethod
     def of(cls, prices: Prices, sharing: frozenset[str]) -> _Stages:

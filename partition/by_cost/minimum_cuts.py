@@ -113,7 +113,7 @@ _NEAR = 20_000
 _WINDOW = 1_000
 _SAMPLED = 8
 _SETTLED = 16
-"""Flows are short if one in this many vertices is decided in its window."""
+"""Flows count as short if one in this many vertices is decided within its window."""
 
 
 def cut_of(costs: PairwiseCosts, above: float) -> tuple[Flags, float]:
@@ -163,7 +163,7 @@ def _solve_chosen_windows(costs: PairwiseCosts, window: Indices, chosen: Flags, 
 
 
 def _joined(costs: PairwiseCosts, window: Indices, low: Flags, high: Flags, above: float) -> Flags:
-    """Return all values; connected undecided vertices of a window get equal ones."""
+    """Return the values of all vertices; connected undecided vertices of a window get equal values."""
     count, still = len(window), low != high
     inner = (window[costs.first] == window[costs.second]) & still[costs.first] & still[costs.second]
     ends = costs.first[inner], costs.second[inner]
@@ -268,9 +268,9 @@ class Surcharge:
     producers: Indices
     consumers: Indices
     edge: Seconds
-    """[2, edges] If the consumer is on this device and the producer is not."""
+    """[2, edges] Seconds if the consumer is on this device and the producer is not."""
     atom: Seconds
-    """[2, atoms] Per atom on this device."""
+    """[2, atoms] Seconds per atom on this device."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -27,7 +27,7 @@ class Topology:
     producer: Indices
     """[values] Producing atom; -1 for model inputs."""
     output: Flags
-    """[values] Produced model outputs."""
+    """[values] True for model outputs that an atom produces."""
     read_value: Indices
     """[reads] Distinct (value, reading atom) pairs, without producers' own reads; ascending."""
     reader: Indices
@@ -74,7 +74,7 @@ class OriginKind(StrEnum):
     ALL_ON = "all_on"
     """Parameter: the device."""
     EVERYTHING_SUPPORTED = "everything_supported"
-    """Each atom on the first other device that takes it, otherwise on the host."""
+    """Each atom on the first device other than the host that takes it, otherwise on the host."""
     ENUMERATION = "enumeration"
     CUT = "cut"
     CUT_ALONG_PATHS = "cut_along_paths"
@@ -148,17 +148,18 @@ class Prices:
     host: str
     """Device of the model's inputs and outputs; need not be one of `devices`."""
     run: Seconds
-    """[devices, atoms] Running an atom."""
+    """[devices, atoms] Seconds to run an atom."""
     transfer_in: Seconds
-    """[devices, values] Bringing a value to a segment."""
+    """[devices, values] Seconds to bring a value to a segment."""
     transfer_out: Seconds
-    """[devices, values] Taking a value from a segment."""
+    """[devices, values] Seconds to take a value from a segment."""
     launch: Seconds
     values: tuple[str, ...]
-    """Columns: every value of a node, without constants."""
+    """Values of the columns: every value of a node, without constants."""
     resident_read: Seconds | None = None
-    """[devices, values] Replaces both transfers of a value that another segment of the device already holds; None if no
-    device keeps values.
+    """[devices, values] Seconds in place of both transfers of a value that another segment of the device already holds;
+    None
+    if no device keeps values.
     """
 
     def __post_init__(self) -> None:

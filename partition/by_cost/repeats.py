@@ -28,7 +28,7 @@ from partition.by_cost.pricing import (
 from partition.graph import Graph, Node
 
 _GRAMS = 8
-"""Number of neighborhood sizes (1, 2, 4, ... nodes)."""
+"""Number of neighborhood sizes to compare: 1, 2, 4, ... nodes."""
 _DISTANCES = 3
 _PATTERNS = 8
 _GOLDEN = (5**0.5 - 1) / 2
@@ -151,7 +151,7 @@ _ALIKE = 0.01
 """Relative tolerance of equal prices."""
 
 _FOLDED_REPEATS = 2
-"""Number of representatives: two, as placements may alternate."""
+"""Number of representatives: two, because placements may alternate."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -160,7 +160,7 @@ class FoldedGraph:
 
     graph: Graph
     prices: Prices
-    """Each repeat keeps its price, so costs keep their proportions."""
+    """Prices per repeat are unchanged, so costs keep their proportions."""
     representative_atom: Indices
     """[atoms of the long graph] Representative in the short one."""
     repeats: tuple[int, ...]
@@ -170,7 +170,7 @@ class FoldedGraph:
         return long_rows
 
     def gathered(self, rows: Rows) -> Rows:
-        """Return a placement of the short graph: the majority of the represented atoms."""
+        """Return a placement of the short graph by majority of the represented atoms."""
         counts = np.zeros((len(self.graph.atoms), int(rows.max(initial=0)) + 1), np.int64)
         np.add.at(counts, (self.representative_atom, rows), 1)
         short_rows: Rows = counts.argmax(axis=1).astype(np.int8)

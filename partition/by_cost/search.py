@@ -53,7 +53,7 @@ _AT_ONCE = 1_000_000
 _ENUMERATED = 16_384
 _TOUCHED = 2_000_000
 _REAL = 1 - 1e-12
-"""Smaller improvements are rounding."""
+"""Factor of the cost above which an improvement is only rounding."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,7 +63,7 @@ class PlacementCosts:
     graph: Graph
     prices: Prices
     representative_atom: Indices | None = None
-    """[atoms] For placements of a folded graph: its atom for each of `graph`."""
+    """[atoms] Atom of the folded graph for each atom of `graph`; None if placements are not of a folded graph."""
 
     @property
     def atoms(self) -> int:
@@ -205,7 +205,7 @@ CUT_WORK = 300_000
 _SEARCH_WORK = 12_000_000
 _STARTS = 3
 _TIGHT = 1 + 1e-9
-"""A bound that rises less counts as unchanged."""
+"""Factor by which a bound must rise to count as changed."""
 
 Named = tuple[Origin, Rows]
 """Placement with its origin."""
@@ -351,9 +351,9 @@ _FLIP_WORK = 40_000
 _BOUND_WORK = 600_000
 _BOUND_ROUNDS = 40
 _EXACT = 256
-"""Maximum number of atoms with exact segments in the search."""
+"""Maximum number of atoms for which the search uses exact segments."""
 _MOVE_STARTS = (3, 2)
-"""Numbers of starts for graphs up to `_EXACT` and for larger ones."""
+"""Numbers of improved starts, for graphs up to `_EXACT` atoms and for larger ones."""
 
 
 def place_on_several(graph: Graph, prices: Prices, starts: tuple[Named, ...]) -> PlacedOnTwo | None:
@@ -367,8 +367,9 @@ def place_on_several(graph: Graph, prices: Prices, starts: tuple[Named, ...]) ->
 def moved_on_several(graph: Graph, prices: Prices, starts: Sequence[Named]) -> tuple[Named, ...]:
     """Return placements on three or more devices, the apparently cheapest last.
 
-    Swap moves improve the cheapest starts: for each pair of devices, an exact cut over the atoms on either, accepted if
-    the true price falls. Then single atoms move.
+    Swap moves improve the cheapest starts: for each pair of devices, an exact cut moves the atoms on either, if the
+    true
+    price falls. Then single atoms move.
     """
     cheapest = prices.run.argmin(axis=0).astype(np.int8)
 
@@ -420,7 +421,7 @@ def searching_cost(graph: Graph, prices: Prices, rows: Rows) -> float:
 def best_on_pairs(
     graph: Graph, prices: Prices, solve: Callable[[Prices, list[int]], PlacedOnTwo | None]
 ) -> Iterator[Named]:
-    """Yield the cheapest placement on the host and each other device; `solve` places on two rows of `prices`."""
+    """Yield the cheapest placement on each pair of the host and another device; `solve` gets two rows of `prices`."""
     host = prices.host_row or 0
     for other in range(len(prices.devices)):
         rows = [host, other]
