@@ -101,8 +101,7 @@ class DeviceBans:
     ) -> Ban | None:
         """Ban a model in the device's form, usually of one node; store and return the ban.
 
-        Returns None if the model has no canonical form, or if there are too many bans. `reason` is a clause that
-        follows
+        Returns None if the model has no canonical form, or if there are too many bans. `reason` is a clause to follow
         "because".
         """
         form, timestamp = _form(model), self._clock()

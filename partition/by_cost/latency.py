@@ -122,7 +122,7 @@ def _useful(prices: Prices) -> Prices:
 
 
 def _baselines(prices: Prices) -> tuple[search.Named, ...]:
-    """Return two placements: all atoms on the host, if feasible, and each atom on the first other device that takes it."""
+    """Return two placements: all atoms on the host, if feasible, and each on the first other device that can run it."""
     takes = np.isfinite(prices.run)
     host = prices.host_row
     order = np.array(sorted(range(len(prices.devices)), key=lambda row: row == host))

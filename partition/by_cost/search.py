@@ -368,8 +368,7 @@ def moved_on_several(graph: Graph, prices: Prices, starts: Sequence[Named]) -> t
     """Return placements on three or more devices, the apparently cheapest last.
 
     Swap moves improve the cheapest starts: for each pair of devices, an exact cut moves the atoms on either, if the
-    true
-    price falls. Then single atoms move.
+    true price falls. Then single atoms move.
     """
     cheapest = prices.run.argmin(axis=0).astype(np.int8)
 
