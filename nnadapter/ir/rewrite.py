@@ -165,7 +165,6 @@ def match_at(editor: ModelEditor, index: int, pattern: OperationPattern) -> Matc
 
 
 def _may_read(editor: ModelEditor, pattern: OperationPattern, operation: Operation) -> bool:
-    """Check quickly, by the types of producers, whether a match is possible."""
     for position, input_pattern in enumerate(pattern.inputs):
         if not isinstance(input_pattern, OperationPattern):
             continue

@@ -107,7 +107,6 @@ class SymbolicModel:
         self._parts: Cache[Hashable, SymbolicModel] = Cache("parts of traced models", _MOST_PARTS)
 
     def part(self, operations: Sequence[int], inputs: Sequence[int], outputs: Sequence[int]) -> SymbolicModel:
-        """Return a memoized submodel; see `ir.model.submodel`."""
         key = (tuple(operations), tuple(inputs), tuple(outputs))
         cached_part = self._parts.get(key)
         if cached_part is not None:
@@ -461,7 +460,6 @@ class ShapeDerivedValues:
 
     @cached_property
     def numbers(self) -> frozenset[int]:
-        """Indices in the trace of the symbolic numbers that determine the values."""
         tables = self.tables
         arrays = (*self.sizes.values(), *(tables.sizes.values() if tables is not None else ()))
         items = (item for array in arrays for item in array.items.flat)
@@ -554,7 +552,6 @@ class GuardedShapes:
         return None if variables is None else self.trace.replay(variables)
 
     def match(self, shapes: Shapes) -> tuple[bool, Sequence[Any] | None]:
-        """Return whether the guards hold, and the values from `sizes`."""
         sizes = self.sizes(shapes)
         return sizes is not None, sizes
 

@@ -671,7 +671,6 @@ def identity_key(value: Any) -> object:
 
 
 def _equality_key(value: Any) -> object:
-    """Return a key shared by values equal under the guards."""
     if isinstance(value, tuple):
         return tuple(map(_equality_key, value))
     return (

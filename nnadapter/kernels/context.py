@@ -364,7 +364,6 @@ def _stored(segment: segments.Segment, pieces: Sequence[segments.KernelPiece]) -
 def _assembled(
     stored: segments.StoredKernelProgram, loaders: Sequence[Callable[[], Program]], calls: Sequence[KernelCall]
 ) -> KernelProgram:
-    """Assemble a program from `stored`; `loaders` compile or deserialize the driver's programs."""
     numbers: dict[str, int] = {}
 
     def slots(names: Sequence[str]) -> tuple[int, ...]:

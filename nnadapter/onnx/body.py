@@ -233,7 +233,6 @@ class BodyBuilder:
         return output_names
 
     def plus(self, x: str, y: str) -> str:
-        """Add an Add node; if one name is empty, return the other."""
         return self.Add(x, y) if x and y else x or y
 
     def cast(self, x: str, dtype: str) -> str:

@@ -222,7 +222,6 @@ class Inference:
 
     @cached_property
     def has_further(self) -> bool:
-        """True if nnadapter adds the schema of an op."""
         kinds = {(node.domain, node.op_type, node.since_version) for node in self._read.nodes}
         return any(is_further(*kind) for kind in kinds)
 

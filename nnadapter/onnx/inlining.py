@@ -160,7 +160,6 @@ class _Library:
         return self._schema_body(domain, node.op_type)
 
     def leaves(self, nodes: Iterable[Node]) -> bool:
-        """Return whether, judging by op types, no node can be expanded."""
         if self.model_functions or self.needed_names:
             return False
         return all(self._schema_body(*kind) is None for kind in {(node.domain, node.op_type) for node in nodes})

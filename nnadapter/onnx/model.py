@@ -49,7 +49,6 @@ class _SchemaRules:
     any_attributes: bool
     all_or_fewest: bool
     present: tuple[int, ...]
-    """Positions of inputs that must be present."""
 
 
 def contradiction_of(proto: onnx.NodeProto, since_version: int, node: Node | None = None) -> str:
@@ -200,7 +199,6 @@ class OnnxNode:
 
     @property
     def is_standard(self) -> bool:
-        """True for a valid node of ONNX's own domain."""
         return not (self.domain or self.contradiction)
 
     def input(self, position: int) -> str:

@@ -238,7 +238,6 @@ class Parts:
         return SizedCase(self._case(node), tuple(shapes) if holds_graph(node) else _nameless(shapes), digests, few)
 
     def part(self, positions: Sequence[int]) -> onnx.ModelProto:
-        """Return the nodes at ascending `positions` as a model."""
         nodes = [self._model.graph.node[position] for position in positions]
         produced_names = dict.fromkeys(name for node in nodes for name in node.output)
         read = dict.fromkeys(name for node in nodes for name in _reads(node) if name not in produced_names)

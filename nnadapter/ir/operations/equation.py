@@ -65,7 +65,6 @@ def _split(text: str, term: str) -> tuple[str, ...]:
 
 
 def _hidden(text: str, parts: Sequence[tuple[str, ...]], ranks: Sequence[int]) -> int | None:
-    """Return the number of axes that the ellipsis covers; None if no term has one."""
     axis_count: int | None = None
     for part, rank in zip(parts, ranks, strict=True):
         axes = rank - len("".join(part))

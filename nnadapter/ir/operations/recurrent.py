@@ -31,7 +31,6 @@ PARAMETERS: Mapping[str, tuple[str, ...]] = {
     "tanh": (),
     "thresholded_relu": ("alpha",),
 }
-"""Functions allowed in `activations`, and their parameters."""
 
 _DIRECTIONS: Mapping[str, int] = {"forward": 1, "reverse": 1, "bidirectional": 2}
 row = family(cost="recurrent")

@@ -65,7 +65,6 @@ def _biased(editor: ModelEditor, match: Match) -> Sequence[int] | None:
 
 
 def _keeps_dimensions(editor: ModelEditor, match: Match, x: int) -> bool:
-    """Return whether the result of the match has the dimensions of `x`; otherwise a constant broadcasts `x`."""
     return editor.type_of(x).dimensions == editor.type_of(editor.operation(match.anchor).outputs[0]).dimensions
 
 

@@ -188,7 +188,6 @@ class _Shifting:
         return self._unsigned[operand]
 
     def _converted(self, operand: int, type_: QuantizedType | None) -> int:
-        """Convert between int8 and uint8 without rounding, since both have the same scale."""
         (reals,) = self._editor.add_operation("DEQUANTIZE", (operand,), origins=self._current)
         return self._editor.add_operation("QUANTIZE", (reals,), origins=self._current, quantized=(type_,))[0]
 

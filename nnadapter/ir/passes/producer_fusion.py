@@ -223,7 +223,6 @@ def _scaled_filter(
 
 
 def _scaled(filter_: Array, scale: Array, groups: int) -> Array:
-    """Scale each output channel of a filter; `groups` is 0 unless the convolution is transposed."""
     wide = filter_.astype(np.float64)
     if not groups:
         return wide * scale.reshape(-1, *[1] * (wide.ndim - 1))

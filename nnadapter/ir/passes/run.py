@@ -281,7 +281,6 @@ def _compare(name: str, output: str, got: Array, expected: Array, tolerance: flo
 
 
 def _difference(got: Array, expected: Array) -> Array:
-    """Return absolute differences; infinite if only one is NaN or if infinities differ."""
     actual, other = _wide(got), _wide(expected)
     same = (got == expected) | (np.isnan(actual) & np.isnan(other))
     with np.errstate(invalid="ignore"):

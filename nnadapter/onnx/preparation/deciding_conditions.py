@@ -163,7 +163,6 @@ class _PrecomputableValues:
         return name, is_same
 
     def texts(self, names: Sequence[str]) -> tuple[str, ...]:
-        """Return a readable expression per value; its name if too long."""
         text_by_name: dict[str, str] = {}
         for index in self._cone(names)[0]:  # in topological order, so that shared values are formatted once
             text = self._text_of(index, text_by_name)

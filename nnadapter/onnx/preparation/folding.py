@@ -444,11 +444,9 @@ class Folding:
         self._promised: set[str] = set()
 
     def measure(self, index: int, values: Mapping[str, Value]) -> bool:
-        """Fold Shape or Size of a known shape, or return False."""
         return self._keep(index, measured(self._read.nodes[index], values, self.known))
 
     def take_sizes(self, index: int, values: Mapping[str, Value]) -> bool:
-        """Fold Gather or Slice of static sizes, or return False."""
         return index not in self.evaluated and self._keep(index, taken_sizes(self._read, index, values, self.known))
 
     def _keep(self, index: int, sizes: Array | None) -> bool:
