@@ -92,12 +92,9 @@ def is_floating(matched: Operand) -> bool:
 def constant(
     name: str = "", *, value: float | None = None, when: Callable[[Array], bool] | None = None
 ) -> ConstantPattern:
-    """Return a pattern of a constant.
+    """Return a pattern of a constant for which `when` is true. `name` is the key in `Match.operands`, if any.
 
-    Args:
-        name: key in `Match.operands`, if any.
-        value: required single element, up to one unit in the last place.
-        when: predicate on the contents.
+    `value` is a required single element, up to one unit in the last place.
     """
     return ConstantPattern(name, value, when)
 

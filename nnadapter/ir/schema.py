@@ -81,7 +81,6 @@ class Example:
     """Arrays by role; None if absent."""
     attributes: Mapping[str, Any] = field(default_factory=dict)
     quantizations: tuple[Quantization | None, ...] = ()
-    """Quantization of each input, None if not quantized."""
     results: tuple[QuantizedType | None, ...] = ()
     """Data type and quantization of each output, None if the shape rule infers its type."""
 
@@ -107,16 +106,14 @@ class OperationSchema:
 
     Args:
         type: NNAPI's or NNAdapter's name if there is one.
-        outputs: names.
         variadic_outputs: the only output name covers several operands.
         ranks: smallest and largest rank of the first input.
-        infer: shape rule; raises InvalidModelError for inputs that do not fit.
-        flops: FLOP rule; a multiply-add counts two.
+        infer: shape rule.
+        flops: FLOP rule.
         quantized: check of a quantized result. If set, the operation accepts quantized operands and computes with real
             values if its result is quantized; otherwise it sees integers only.
         definition: reference implementation in numpy of an external operation: input arrays (None if absent,
             floating-point ones in float64), attributes as keywords -> output array or list. It must not modify inputs.
-        always_quantized: every result is quantized.
         source: specification: an NNAPI or NNAdapter code, an ONNX op, a paper.
         doc: documentation of an external operation.
     """

@@ -224,7 +224,6 @@ class SpecializationGroup(_Memoizing):
         return self._borders.setdefault((tuple(inputs), tuple(outputs)), len(self._borders))
 
     def at(self, replay_values: Sequence[Any]) -> Replay:
-        """Return the `Replay` with these values; only the latest is cached."""
         last = self._last
         if last is None or last.replay_values is not replay_values:
             last = self._last = Replay(replay_values, self)

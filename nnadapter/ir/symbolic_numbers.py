@@ -322,7 +322,6 @@ class _Simplifier:
         return self._made.setdefault(step, self._variables + len(self._made))
 
     def _unchanged_operand(self, function: Callable[..., Any], operands: Sequence[int], number: int) -> int | None:
-        """Return the slot of x for x + 0 and similar steps, otherwise None."""
         neutral, places = _NEUTRAL.get(function, (None, ()))
         if neutral is None or type(self._values[number]) is not int:
             return None

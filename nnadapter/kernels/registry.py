@@ -275,7 +275,6 @@ def register_kernel(
 
 
 def _accelerator(device: object) -> str:
-    """Return a checked and normalized device name; host devices take no kernels."""
     chosen = canonical(device) if isinstance(device, str) and ":" not in device else device
     if not isinstance(chosen, str) or not chosen:
         raise InvalidOptionError(f"a kernel is registered for a device name such as 'fake_npu', got {device!r}")

@@ -119,7 +119,6 @@ class KernelPiece:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     model: SegmentModel | None
-    """None for a kernel call."""
 
 
 def split(segment: Segment) -> tuple[KernelPiece, ...]:

@@ -121,13 +121,9 @@ example (float[2, 3] x) => (float[2, 3] y) {
 
 
 def write_driver(name: str, folder: Path, language: str = "python", *, paddle: bool = False) -> tuple[Path, ...]:
-    """Write a driver package into a new folder, atomically; return its files in order.
+    """Write a driver package called `name` into a new folder, atomically; return its files in order.
 
-    Args:
-        name: name of the device and the package.
-        folder: must not exist.
-        language: one of `LANGUAGES`.
-        paddle: also write Paddle's plug-in, into `paddle`.
+    With `paddle`, Paddle's plug-in is also written, into `paddle`.
 
     Raises:
         InvalidOptionError: an argument is invalid, or the folder cannot be written.

@@ -374,7 +374,6 @@ def _parse(contents: bytes, label: str) -> onnx.ModelProto:
 
 
 def _unreadable(contents: bytes, size: int, label: str) -> InvalidModelError:
-    """Return the error for an unparsable file of `size` bytes; the first eight bytes of `contents` suffice."""
     if contents[4:8] == b"ORTM":
         return InvalidModelError(
             f"{label} is in ONNX Runtime's own format, expected ONNX; give the ONNX file it was made from"

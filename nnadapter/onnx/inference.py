@@ -105,7 +105,6 @@ def true_shapes(
 
 
 def _attended(node: OnnxNode, inputs: Sequence[OpenShape | None], products: OpenShape | None) -> OpenShape | None:
-    """Return the shape of query-key products with an unknown number of keys; None if that number is static."""
     key, past = inputs[1], inputs[4] if node.input(4) else (0, 0, 0)
     counts = (shape and shape[-2] for shape in (key, past))
     return (*products[:-1], None) if products and not all(isinstance(count, int) for count in counts) else None
@@ -329,7 +328,6 @@ class Inference:
     def _infer_corrected(
         self, facts: InitialFacts, *, strict: bool = False
     ) -> tuple[onnx.ModelProto, dict[str, onnx.ValueInfoProto]]:
-        """Infer types and correct wrong ones. Return the inferred model and the types."""
         corrected: dict[int, Types] = {}
         while True:
             remaining_nodes = [index for index in facts.nodes if index not in corrected] if corrected else facts.nodes
@@ -427,7 +425,6 @@ def _with_default(node: onnx.NodeProto, name: str, value: int) -> onnx.NodeProto
 
 
 def _contradicts_no_shape(message: str) -> bool:
-    """Return whether strict inference failed only at unknown ops and their consumers."""
     failures = message.split(_FAILURE)[1:] or [message]
     return all(any(words in failure for words in _UNKNOWN) for failure in failures)
 

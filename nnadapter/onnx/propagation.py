@@ -123,7 +123,6 @@ def infer(model: onnx.ModelProto, *, strict: bool = False) -> Types:
 
 
 def _of_one_type(model: onnx.ModelProto, types: Types) -> list[onnx.ValueInfoProto]:
-    """Return types of untyped outputs whose schemas allow only one."""
     infos, opsets = list[onnx.ValueInfoProto](), opsets_of(model.opset_import)
     for node in model.graph.node:
         names = [(position, name) for position, name in enumerate(node.output) if name and name not in types]
@@ -222,7 +221,6 @@ class _Followed:
             self.names.update(node.output)
 
     def guarded(self, model: onnx.ModelProto, types: Types) -> onnx.ModelProto:
-        """Return the model without propagation of long vectors."""
         all_types = {**types, **{tensor.name: tensor_info(tensor) for tensor in model.graph.initializer}}
         free = {size.dim_param for info in model.graph.input for size in info.type.tensor_type.shape.dim}
         instead: dict[int, onnx.NodeProto | None] = {}

@@ -379,7 +379,6 @@ class WireNode:
 
     @property
     def attributes(self) -> Mapping[str, tuple[int, int]]:
-        """Attribute name -> start and end of its message."""
         if self._attributes is None:
             self._attributes = {_name_of(self._contents, *place): place for place in self._places}
         return self._attributes

@@ -430,7 +430,6 @@ class _Images:
         return fits and any(map(self._is_channels_last, operation.inputs))
 
     def _is_channels_last(self, operand: int) -> bool:
-        """Return whether the operand is available in NHWC, at least by a RESHAPE, but not in NCHW."""
         view = self._views.get(operand)
         if view is None or len(view.perm) != 4 or (operand, Layout.NCHW) in self._made:
             return False

@@ -209,7 +209,6 @@ def fold(
 def _scaled_filter(
     filter_: Array, bias: Array | None, scale: Array | None, shift: Array | None, *, groups: int
 ) -> tuple[Array | None, Array | None] | None:
-    """Return the scaled filter (None if unchanged) and shifted bias; None if a number is not finite."""
     moved = None if bias is None else bias.astype(np.float64)
     with np.errstate(over="ignore", invalid="ignore"):
         if scale is not None and moved is not None:

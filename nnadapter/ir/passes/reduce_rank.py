@@ -350,9 +350,7 @@ LARGEST_RANK = 4
 def reduce_rank(model: Model, *, largest: int = LARGEST_RANK) -> Model:
     """Rewrite operations on operands of more than `largest` dimensions as operations on fewer.
 
-    1. Adjacent axes that are treated equally are merged, and axes of size 1 dropped, in elementwise operations,
-       TRANSPOSE, EXPAND, TILE, SLICE, PAD, CONCAT, SPLIT, GATHER, GATHER_ELEMENTS, REDUCE_…, ARG_…, SOFTMAX,
-       LOG_SOFTMAX, CUM_SUM, TOP_K, MAT_MUL, FULLY_CONNECTED and BATCH_, INSTANCE_ and LAYER_NORMALIZATION.
+    1. In operations of `RULES`, adjacent axes that are treated equally are merged, and axes of size 1 dropped.
     2. Otherwise, TRANSPOSE, EXPAND, TILE, SLICE, PAD, REDUCE_SUM, _MAX, _MIN, _PROD and, for floats, _MEAN become
        several.
     3. RESHAPEs connect different dimensions. Run `simplify` afterwards.

@@ -66,8 +66,8 @@ def fold_constants(
 ) -> None:
     """Compute operations on constants at compile time.
 
-    1. `evaluate` runs operations with constant inputs only. By default it only moves elements: ASSIGN, CONCAT, EXPAND,
-       RESHAPE, SLICE, SPLIT, TILE and TRANSPOSE. A driver passes its own, which rounds like the device.
+    1. `evaluate` runs operations with constant inputs only. By default it only moves elements (see `MOVES`). A driver
+       passes its own, which rounds like the device.
     2. Results are memoized (see `ir.derived`), unless attributes may depend on input shapes.
     3. Refused: model outputs; operations without inputs, which may be random; quantized or NHWC operands; results that
        exceed `most_bytes` in total.

@@ -252,12 +252,9 @@ def to_bytes(model: Model, file: str = "weights") -> tuple[bytes, bytes]:
 
 
 def from_bytes(contents: bytes, files: Mapping[str, bytes], *, check_contents: bool = True) -> Model:
-    """Return the model that `to_bytes` wrote.
+    """Return the model that `to_bytes` wrote, with constants as views of `files`, the data files by name.
 
-    Args:
-        contents: bytes of the model.
-        files: data files by name; constants are views of them.
-        check_contents: verify digests, which reads every byte.
+    With `check_contents`, digests are verified, which reads every byte.
 
     Raises:
         ModelFileError: a data file is missing or does not match its digest.

@@ -102,7 +102,6 @@ def _decidable_ifs(prepared: Prepared) -> tuple[_PrecomputableValues | None, dic
 
 
 def _decided_before(prepared: Prepared) -> dict[int, bool]:
-    """Return `If` position -> condition value, for conditions that earlier branch decisions determine."""
     value_facts, root_conditions = _decidable_ifs(prepared)
     if value_facts is None:
         return {}

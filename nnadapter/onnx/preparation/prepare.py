@@ -88,9 +88,7 @@ class Specialized:
     graph: Graph
     """Graph of the remaining nodes, with origins."""
     nodes: tuple[OnnxNode, ...]
-    """Nodes of `graph`, with attributes."""
     positions: tuple[int, ...]
-    """Positions of remaining nodes in the model."""
     constants: Mapping[str, Array]
     folded: tuple[str, ...]
     """Names of nodes evaluated before the run."""
@@ -312,7 +310,6 @@ def _contents(tensor: onnx.TensorProto) -> Array:
 
 
 def _reached(graph: Graph, constants: Mapping[str, Array]) -> list[int]:
-    """Return the ascending positions of nodes that outputs need and whose results `constants` lacks."""
     folded = frozenset(name for name in constants if name in graph.producer)
     needed_names = set(filter(None, graph.outputs))
     positions = []

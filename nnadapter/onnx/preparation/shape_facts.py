@@ -139,7 +139,6 @@ class _Sizes:
         return value.shape[axis] == 0 or self._is_sliced_away(name, axis % len(value.shape), len(value.shape))
 
     def _is_sliced_away(self, name: str, axis: int, rank: int) -> bool:
-        """Return whether a forward Slice starts at or after the end of this axis."""
         node = self._makers.get(name)
         if node is None or node.op_type != "Slice" or node.domain or len(node.inputs) < _AXES + 1:
             return False
