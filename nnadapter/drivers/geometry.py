@@ -13,14 +13,15 @@ import numpy as np
 from nnadapter.ir import Array, Layout, NamedOperation, OperandType
 
 Coordinates = Callable[[Array, np.float32, np.float32, np.float32], Array]
-"""Output indices, input size, output size and scale -> input coordinates, all float32."""
+"""Function of output indices, input size, output size and scale, which returns input coordinates; all float32."""
 
 
 def window_padding(operation: NamedOperation) -> tuple[tuple[int, int], ...]:
     """Return (before, after) padding per spatial axis that completes every window of CONV_2D, CONV_3D or a pool.
 
-    This is `pads`, plus more at the end if `ceil_mode` leaves the last window partly outside. Pools must ignore it:
-    fill with the smallest number for a maximum, or with 0 for a sum divided by `window_divisors`.
+    This is `pads`, enlarged at the end if `ceil_mode` leaves the last window partly outside. Pools must ignore the
+    padding:
+    fill it with the smallest number for a maximum, or with 0 for a sum divided by `window_divisors`.
     """
     return tuple(
         (begin, max(end, (count - 1) * stride + (kernel - 1) * dilation + 1 - begin - size))
@@ -135,7 +136,7 @@ def _windows(operation: NamedOperation) -> Iterator[tuple[int, int, int, int, in
 
 
 def _tap_counts(count: int, kernel: int, stride: int, dilation: int, size: int, offset: int) -> Array:
-    """Count each window's taps that fall on `size` elements of the padded axis, from `offset` on."""
+    """Return for each window how many of its taps fall on the `size` elements from `offset` on in the padded axis."""
     taps = np.arange(count)[:, None] * stride + np.arange(kernel) * dilation - offset
     return np.asarray(((taps >= 0) & (taps < size)).sum(1))
 

@@ -159,7 +159,7 @@ class Stream(ABC):
 
 
 def is_streaming(threading: Threading, *, has_memory: bool, has_streams: bool) -> bool:
-    """Return whether sessions use a device's streams; on a serial device, streams of several runs would overlap."""
+    """Return whether sessions use a device's streams; on serial devices, several runs would overlap."""
     return has_memory and has_streams and threading is not Threading.SERIAL
 
 
@@ -183,8 +183,8 @@ class Admission:
     verdict: Verdict = SUPPORTED
     """SUPPORTED obliges the driver to compile the segment."""
     runs_as: tuple[str, ...] = ()
-    """Device operation that computes each operation (node, for ONNX); empty if unknown. Equal names mean fusion into
-    one; `NO_OPERATION` costs nothing.
+    """Name of the device operation that computes each operation (node, for ONNX); empty if unknown. Operations with the
+    same name are fused; `NO_OPERATION` costs nothing.
     """
     facts: Mapping[str, int | float | str] = field(default_factory=dict)
     """Facts for the report, with units in the names, as in `arena_bytes`."""
@@ -196,9 +196,9 @@ class Compatibility(StrEnum):
     IDENTICAL = "same"
     """Same driver version, device and options."""
     COMPATIBLE = "compatible"
-    """Another version or other options, but it runs here."""
+    """Other driver version or options, but the program runs in this context."""
     RECOMPILE = "recompile"
-    """Not runnable here; compiling its model again may work."""
+    """The program does not run in this context; compiling its model again may work."""
     INCOMPATIBLE = "no"
     """Made for another device; even its model does not fit."""
 
@@ -290,13 +290,13 @@ class Program(ABC):
     def memory_bytes(self) -> int:
         """Bytes held now by the program and one execution, without `shared_bytes`; 0 if unknown.
 
-        The value may grow. The host evicts the least recently used plans if all together hold too much.
+        The value may grow. The host evicts the least recently used plans if all plans together hold too much.
         """
         return 0
 
     @property
     def execution_bytes(self) -> int:
-        """Bytes of `memory_bytes` that each further execution adds; by default all."""
+        """Part of `memory_bytes` that each further execution adds; by default all of it."""
         return self.memory_bytes
 
     @property
@@ -438,7 +438,7 @@ class Device(ABC):
 
     @property
     def has_raw_inputs(self) -> bool:
-        """True if native code, which numpy's read-only flag does not stop, gets the addresses of inputs.
+        """True if native code gets the addresses of inputs and could write to them despite numpy's read-only flag.
 
         Such devices get copies. An engine that promises not to write to inputs may return False.
         """

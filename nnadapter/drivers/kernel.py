@@ -42,7 +42,7 @@ class KernelType:
     precision: frozenset[DataType] = ANY
     """Data types; the constructor also accepts names."""
     layout: Layout | None = None
-    """Order of axes; None for ONNX's. With `NHWC`, for rank 4 only, the host transposes inputs and outputs."""
+    """Order of axes; None for ONNX's order. `NHWC` requires rank 4; the host transposes inputs and outputs."""
 
     def __post_init__(self) -> None:
         precision = self.precision
@@ -61,9 +61,11 @@ class KernelType:
 
 
 KernelFunction = Callable[..., Any]
-"""Read-only arrays by position (None if absent), attributes by keyword -> one array, or one per output."""
+"""Function of read-only arrays by position (None if absent) and attributes by keyword. It returns one array, or one per
+output.
+"""
 InferRule = Callable[[Sequence[OperandType | None], Mapping[str, Any]], OperandType | Sequence[OperandType]]
-"""Types of the inputs (None if absent) and attributes -> types of the outputs."""
+"""Function of the inputs' types (None if absent) and attributes. It returns the types of the outputs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -78,11 +80,10 @@ class Kernel:
     domain: str = ""
     """Empty for ONNX's own domain."""
     since_version: int = 1
-    """First schema version of the op; without a schema, opset version of the domain."""
+    """First schema version of the op; for an op without schema, first opset version of its domain."""
     until_version: int | None = None
-    """Last version; None for no limit."""
     inputs: tuple[KernelType, ...] = ()
-    """Types by position; further arguments are unrestricted."""
+    """Types of inputs by position; inputs without an entry are unrestricted."""
     outputs: tuple[KernelType, ...] = ()
     attributes: Mapping[str, Any] | None = None
     """Supported attributes with defaults; other attributes lead to refusal. None accepts any."""
@@ -91,9 +92,9 @@ class Kernel:
     name: str = ""
     """Name in reports; by default the function's."""
     priority: int = 0
-    """Higher is chosen first, before every other criterion."""
+    """Kernels with a higher priority are chosen first, before every other criterion."""
     overrides: bool = False
-    """Replaces the device's own implementation; otherwise serves only nodes that the device refuses."""
+    """True to replace the device's implementation; otherwise the kernel serves only nodes that the device refuses."""
     origin: KernelOrigin = KernelOrigin.DRIVER
     number: int = 0
 

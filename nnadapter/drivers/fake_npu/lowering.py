@@ -43,9 +43,11 @@ PASSES = (
     "simplify",
     "remove_dead",
 )
-"""Order recommended by `nnadapter.ir.passes`; the second `simplify` is for transposes from `channels_last`."""
+"""Passes in the order that `nnadapter.ir.passes` recommends. The second `simplify` is for transposes that
+`channels_last` inserts.
+"""
 _SIDE_WORK = frozenset({"transpose", "round_to_half", "cast", "copy", "center", "requantize"})
-"""Auxiliary kernels, in reports only if an operation has no other."""
+"""Auxiliary kernels. Reports name one only if its operation has no other kernel."""
 
 
 def emit(model: Model, arithmetic: Arithmetic) -> tuple[NpuGraph, Sequence[Sequence[Instruction]]]:
@@ -71,7 +73,7 @@ def evaluate(model: Model, inputs: Sequence[Array], arithmetic: Arithmetic = USU
 
 @memoize(256)
 def evaluator(arithmetic: Arithmetic) -> Evaluator:
-    """Return `evaluate` with that arithmetic; memoized, because it is a key of folded constants."""
+    """Return `evaluate` for one arithmetic; always the same object, because folded constants are cached by it."""
     return partial(evaluate, arithmetic=arithmetic)
 
 
@@ -88,12 +90,12 @@ class Lowered:
     memory: MemoryPlan | None
     """None with dynamic shapes."""
     labels: tuple[tuple[str, int], ...]
-    """Label, and position of the first model operation that it implements, per device operation."""
+    """Label of each device operation, and the position of the first model operation that it implements."""
     chosen: tuple[int, ...]
     """Index in `labels` of each model operation; -1 if it needs no instruction."""
 
     def runs_as(self, model: Model) -> tuple[str, ...]:
-        """Return the device operation of every operation; fused operations share a text."""
+        """Return the name of the device operation that computes each model operation; fused operations share a name."""
         counts: dict[str, int] = {}
         texts = []
         for label, position in self.labels:

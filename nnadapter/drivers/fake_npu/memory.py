@@ -24,10 +24,10 @@ class MemoryPlan(NamedTuple):
     """Place of every tensor in memory."""
 
     homes: tuple[tuple[Home, int], ...]
-    """Kind, and position among inputs or outputs, or byte offset in the arena."""
+    """Kind of memory of each tensor, with its position among inputs or outputs, or its byte offset in the arena."""
     arena_bytes: int
     arena_lower_bound_bytes: int
-    """Most bytes live at one time."""
+    """Maximum number of bytes in use at one time."""
 
     @property
     def arena_over_bound_percent(self) -> float:
@@ -45,7 +45,7 @@ def plan_memory(
     3. A result overwrites an input read for the last time, if the kernel works in place and types are equal.
     4. Any other tensor gets an arena offset from its first write to its last read.
 
-    For tensors with dynamic shapes, `kinds` has equal numbers for equal types, and `room` the bytes to reserve.
+    With dynamic shapes, tensors with equal numbers in `kinds` always have equal types. `room` has the bytes to reserve.
     """
     return _Planner(graph, kinds, room).plan()
 
@@ -63,9 +63,9 @@ class _Planner:
             self._last_use.update((self._owner[tensor], step) for tensor in instruction.inputs)
         self._last_use.update((self._owner[tensor], _FOREVER) for tensor in graph.outputs)
         self._root: dict[int, int] = {}
-        """Memory owner -> first owner of its in-place chain."""
+        """Memory owner -> first owner in its chain of in-place results."""
         self._life: dict[int, tuple[int, int]] = {}
-        """First and last instruction by root."""
+        """First owner of a chain -> first and last instruction that uses its memory."""
         self._output = {self._owner[tensor]: position for position, tensor in enumerate(graph.outputs)}
         self._output_roots: dict[int, int] = {}
 
@@ -91,7 +91,7 @@ class _Planner:
             self._output_roots[root] = self._output[tensor]
 
     def _victim(self, step: int, instruction: Instruction) -> int | None:
-        """Return the memory that the first output may overwrite, or None."""
+        """Return the owner of memory that the first output of an instruction may overwrite, or None."""
         tensors, output, in_place = self._graph.tensors, instruction.outputs[0], KERNELS[instruction.kernel].in_place
         for tensor in (instruction.inputs[position] for position in in_place if position < len(instruction.inputs)):
             root = self._root.get(self._owner[tensor])
@@ -103,7 +103,7 @@ class _Planner:
         return None
 
     def _reads_once(self, instruction: Instruction, tensor: int, root: int, in_place: Sequence[int]) -> bool:
-        """Check that the instruction reads this memory only by inputs that may be overwritten."""
+        """Check that the instruction reads the memory of `root` only through `tensor`, at `in_place` positions."""
         return all(
             self._root.get(self._owner[other]) != root or (other == tensor and position in in_place)
             for position, other in enumerate(instruction.inputs)

@@ -1,6 +1,6 @@
 """Table of supported adapter IR operations: limits and lowerings.
 
-Verdicts, `nnadapter ops fake_npu` and lowering read it.
+It is the source of verdicts, of lowering, and of `nnadapter ops fake_npu`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from nnadapter.ir.operations.quantization import EIGHT_BITS, SIXTEEN_BITS
 from nnadapter.records import dataclass, field, replace
 
 _FOUR_BITS: Types = frozenset({DataType.INT4, DataType.UINT4})
-"""Types of weights, one byte per element, until DEQUANTIZE."""
+"""Data types of weights until DEQUANTIZE; each element takes one byte."""
 _STORED: Types = EIGHT_BITS | {DataType.INT32}
 _INTEGERS = ALL_NUMBERS - ALL_FLOATS
 
@@ -45,9 +45,9 @@ class OperationRow:
     lower: Lower
     dtypes: Types
     other_dtypes: Mapping[int, Types] = field(default_factory=dict)
-    """Types of inputs by position, if different."""
+    """Data types of inputs that differ from `dtypes`, by position."""
     quantized: Types = frozenset()
-    """Additional types of quantized inputs."""
+    """Data types of quantized inputs, in addition to `dtypes`."""
     results: Types = HELD
     ranks: tuple[int, int] = (0, LARGEST_RANK)
     limits: str = ""
@@ -73,13 +73,12 @@ def _row(type_: str, lower: Lower, dtypes: Types, **limits: Any) -> OperationRow
 def _rows(
     types: str, dtypes: Types, attributes: str = "", how: Callable[..., Lower] = direct, **limits: Any
 ) -> Iterator[OperationRow]:
-    """Yield one row per type with equal limits; `how` makes the lowering from kernel name and attributes."""
+    """Yield a row with the same limits for each type; `how` makes its lowering from kernel name and `attributes`."""
     for type_ in types.split():
         yield _row(type_, how(type_.lower(), *attributes.split()), dtypes, **limits)
 
 
 def _binary(kernels: str, dtypes: Types) -> Iterator[OperationRow]:
-    """Yield rows from pairs such as `ADD:add`."""
     for type_, kernel in (pair.split(":") for pair in kernels.split()):
         yield _row(type_, direct(kernel), dtypes)
 
@@ -266,11 +265,13 @@ _PARTS: Mapping[tuple[str, object], tuple[str, ...]] = {
     ("LAYER_NORMALIZATION", None): ("REDUCE_MEAN", "SQRT"),
     ("ATTENTION", None): ("MAT_MUL", "SOFTMAX"),
 }
-"""Operations without which a fused operation is refused, by type and `approximate`."""
+"""Type and `approximate` of a fused operation -> simpler operations. Switching one of these off refuses the fused
+operation.
+"""
 
 
 class OperationTable:
-    """Operation table without switched-off operations."""
+    """Operation table that refuses switched-off operations."""
 
     def __init__(self, switched_off: Collection[str]) -> None:
         self._switched_off = switched_off
@@ -282,7 +283,7 @@ class OperationTable:
 
 
 def types_needed(operation: Operation) -> tuple[str, ...]:
-    """Return the operation types that an operation needs switched on: its own, then its parts'."""
+    """Return the types that must not be switched off for an operation: its own, and its simpler parts'."""
     return operation.type, *_PARTS.get((operation.type, operation.attributes.get("approximate")), ())
 
 

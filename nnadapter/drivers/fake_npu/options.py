@@ -18,7 +18,7 @@ _HARDWARE: Mapping[str, tuple[float, float, str]] = {
     "launch_us": (100.0, 0.0, "microseconds to start a segment."),
     "transfer_gbs": (5.0, 0.001, "1e9 bytes per second between host and device."),
 }
-"""Simulated hardware: default, minimum, help."""
+"""Option of the simulated hardware -> default, minimum and help text."""
 
 
 def _option(name: str, default: Any, text: str, *, affects_speed: bool = True, **limits: Any) -> Option:
@@ -62,7 +62,7 @@ _ONNX_NAMES = {
     "Squeeze": "RESHAPE",
     "Unsqueeze": "RESHAPE",
 }
-"""ONNX op types with other names in the adapter IR. Switching one off refuses all of that IR type."""
+"""ONNX op type -> adapter IR types with other names. Switching the op off refuses all operations of these types."""
 
 
 class FakeNpuOptions(NamedTuple):
@@ -103,7 +103,7 @@ def read_options(options: OptionValues) -> FakeNpuOptions:
 def operations_named(names: Iterable[str]) -> frozenset[str]:
     """Return the adapter IR types that `switched_off` selects; raise InvalidOptionError for unknown names.
 
-    Case and underscores are ignored; a family such as Resize selects all types.
+    Case and underscores are ignored. A family such as Resize selects all of its types.
     """
     if not names:
         return frozenset()

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 MAGIC = b"FAKENPU\0"
 VERSION = 8
-"""Raise it when a kernel's packing or parameters change."""
+"""Format version. Raise it when the packing or the parameters of a kernel change."""
 _ENVELOPE = Envelope(magic=MAGIC, version=VERSION)
 _ALIGNMENT = 64
 _BYTES_PER_INSTRUCTION = 4 << 10
@@ -59,14 +59,14 @@ class ProgramNeeds(NamedTuple):
 
 
 def packed_bytes(graph: NpuGraph, model: Model) -> Mapping[Hashable, int]:
-    """Return the bytes of arrays of packed weights by `id` of the array, without the model's own arrays."""
+    """Return the bytes of arrays that packing created, by the `id` of each; the model's own arrays do not count."""
     unpacked = {id(_base(operand.value)) for operand in model.operands if operand.value is not None}
     bases = [_base(tensor.value) for tensor in graph.tensors if tensor.value is not None]
     return {id(base): base.nbytes for base in bases if id(base) not in unpacked}
 
 
 def weight_bytes(graph: NpuGraph) -> int:
-    """Return the bytes of all constants; each counts once, rounded up to the alignment."""
+    """Return the total bytes of constants, each counted once and rounded up to the alignment."""
     places = {_place(tensor.value) for tensor in graph.tensors if tensor.value is not None}
     return sum(nbytes + -nbytes % _ALIGNMENT for _, nbytes in places)
 
@@ -78,14 +78,14 @@ def _base(array: Array) -> Array:
 
 
 def _place(value: Array) -> tuple[int, int]:
-    """Return address and bytes of a constant, as a key; arrays not computed yet have a unique one."""
+    """Return a key for a constant's memory: address and bytes, or a unique key if the array is not computed yet."""
     if isinstance(value, DeferredArray):
         return -id(value), value.nbytes
     return value.__array_interface__["data"][0], value.nbytes
 
 
 class _BoundProgram(Program):
-    """Memory of a program: bound instructions (Python objects), shared weights and arenas."""
+    """Base class of programs, which reports their memory."""
 
     def __init__(self, graph: NpuGraph, resources: Resources, packed: Mapping[Hashable, int]) -> None:
         self.graph, self._resources, self._packed = graph, resources, packed
@@ -157,7 +157,6 @@ class _Weights:
         self._offsets: dict[tuple[int, int], int] = {}
 
     def add(self, value: Array) -> int:
-        """Return the offset of a constant; shared memory is stored once."""
         key = _place(value)
         if key not in self._offsets:
             self._offsets[key] = self._nbytes
@@ -218,9 +217,9 @@ class SymbolicGraph:
         self.graph = graph
         self._numbers = Interned()
         self._types: dict[tuple[str, int], int] = {}
-        """Kind by data type and position of dimensions in `_numbers`."""
+        """Data type, and position of the dimensions in `_numbers` -> kind."""
         self.kinds: dict[int, int] = {}
-        """Kind of each symbolic tensor; types of a kind are always equal."""
+        """Kind of each tensor with a dynamic shape. Tensors of one kind always have equal types."""
         for index, tensor in enumerate(graph.tensors):
             if is_symbolic(dimensions := tensor.type.dimensions):
                 type_ = tensor.type.dtype, self._numbers.add(dimensions)
@@ -230,7 +229,7 @@ class SymbolicGraph:
             for index, instruction in enumerate(graph.instructions)
             if any(map(is_symbolic, instruction.parameters.values()))
         }
-        """Positions in `_numbers` of symbolic parameters, by instruction."""
+        """Instruction -> name of a symbolic parameter -> its position in `_numbers`."""
         self.instructions = [
             index
             for index, instruction in enumerate(graph.instructions)
@@ -238,7 +237,7 @@ class SymbolicGraph:
         ]
 
     def specialize(self, replay_values: Sequence[Any]) -> NpuGraph:
-        """Return the graph at concrete sizes, from the evaluated symbolic numbers."""
+        """Return the graph with concrete sizes; `replay_values` has the values of all symbolic numbers."""
         numbers = self._numbers.substitute_sizes(replay_values)
         types = [TensorType(dtype, numbers[dimensions]) for dtype, dimensions in self._types]
         tensors, instructions = list(self.graph.tensors), list(self.graph.instructions)
@@ -250,9 +249,9 @@ class SymbolicGraph:
         return NpuGraph(tuple(tensors), tuple(instructions), self.graph.inputs, self.graph.outputs)
 
     def place(self, graph: NpuGraph, available_bytes: int) -> tuple[MemoryPlan, Mapping[int, int]]:
-        """Plan memory with room up to the next power of two per tensor, or without if memory is short.
+        """Plan memory, with every dynamic tensor enlarged to a power of two if `available_bytes` suffice.
 
-        Returns the plan and the bytes of symbolic tensors. Raises OutOfMemoryError.
+        Returns the plan and the bytes reserved per dynamic tensor. Raises OutOfMemoryError.
         """
         needed = {tensor: graph.tensors[tensor].type.nbytes for tensor in self.kinds}
         room = {tensor: 1 << nbytes.bit_length() for tensor, nbytes in needed.items()}
@@ -308,7 +307,7 @@ class FakeNpuOpenProgram(_BoundProgram):
 
 
 class _SizedExecution(FakeNpuExecution):
-    """Execution that reuses instructions bound for other sizes."""
+    """Execution that rebinds only instructions with dynamic sizes if the memory plan is unchanged."""
 
     def __init__(self, program: FakeNpuOpenProgram, *arguments: Any) -> None:
         super().__init__(*arguments)

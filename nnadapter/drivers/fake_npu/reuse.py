@@ -1,7 +1,7 @@
-"""Reuse of lowered models for others that differ only in sizes or constants.
+"""Reuse of a lowered model for models that differ from it only in sizes or constants.
 
-A model is lowered with traced constants (`ir.derived`) and symbolic numbers, into a `LoweringTemplate`. Another model
-instantiates it if equal numbers are still equal and all guards hold; otherwise it gets a new template.
+A `LoweringTemplate` is a model lowered with traced constants (`ir.derived`) and symbolic numbers. Another model
+instantiates it if all guards hold and numbers that were equal are equal again; otherwise it gets a new template.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _TEMPLATES = 8
 _SIZES = 4
 """Maximum memory plans cached per template."""
 _MOST_FAILURES = 4
-"""Number of failures that end the tracing of a structure."""
+"""Number of failures after which models of a structure are no longer traced."""
 _MOST_TEMPLATES = 64
 _References = tuple[weakref.ref[Array], ...]
 
 
 class BoundConstants:
-    """Cache of arrays by the identity of their source constants; weak references, thread-safe."""
+    """Thread-safe cache of computed arrays, found by weak references to their source constants."""
 
     def __init__(self) -> None:
         self._arrays: Cache[tuple[int, ...], tuple[_References, _References]] = Cache("fake_npu: constants", _CONSTANTS)
@@ -46,7 +46,6 @@ class BoundConstants:
         self._arrays.put(key, (tuple(map(weakref.ref, sources)), tuple(map(weakref.ref, arrays))))
 
     def look_up(self, sources: Sequence[Array]) -> Sequence[Array] | None:
-        """Return the arrays of `sources`; None if unknown or dead."""
         entry = self._arrays.get(tuple(map(id, sources)))
         if entry is None or any(reference() is not array for reference, array in zip(entry[0], sources, strict=True)):
             return None
@@ -56,10 +55,10 @@ class BoundConstants:
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """Partition of a model's numbers: constant ones, and groups that are equal in all models seen."""
+    """Partition of a model's numbers: fixed ones, and groups whose numbers were equal in every model so far."""
 
     labels: tuple[Hashable, ...]
-    """Constant number or group of each position."""
+    """For each position: its fixed number, or its group."""
     fixed: tuple[int, ...]
     groups: tuple[tuple[int, ...], ...]
 
@@ -83,7 +82,7 @@ class Groups:
         return Groups.of(values, list(groups.values()))
 
     def variables(self, values: Sequence[Any]) -> list[Any] | None:
-        """Return one number per group; None if a model's numbers do not fit."""
+        """Return the value of each group in a model; None if its numbers do not fit the partition."""
         comparable = _comparable(values)
         if any(comparable[place] != self.labels[place] for place in self.fixed):
             return None
@@ -93,7 +92,7 @@ class Groups:
 
 
 def _comparable(values: Sequence[Any]) -> Sequence[Hashable]:
-    """Return numbers as keys; as text, NaN equals NaN and 0.0 differs from -0.0."""
+    """Return numbers as keys. Floats become text, so that NaN equals NaN and 0.0 differs from -0.0."""
     return [repr(value) if type(value) is float else value for value in values]
 
 
@@ -114,10 +113,10 @@ class LoweringTemplate:
         self._graph = SymbolicGraph(graph) if groups.groups else None
         tensor_values: list[tuple[int, object]] = [(index, tensor.value) for index, tensor in enumerate(graph.tensors)]
         self._constants = [(index, value.number) for index, value in tensor_values if isinstance(value, TracedArray)]
-        """Tensor of each traced constant, and its position among these."""
+        """Index of each tensor that is a traced constant, and the constant's number in the trace."""
         self._bound = BoundConstants()
         self._fresh: Sequence[Array] | None = [contents[number] for _, number in self._constants]
-        """Keeps arrays alive until the first instantiation."""
+        """Strong references until the first instantiation, because `_bound` has only weak ones."""
         self._bound.keep(constants(model), self._fresh)
         self._sized: Cache[Hashable, tuple[NpuGraph, MemoryPlan]] = Cache("fake_npu: sizes", _SIZES)
 
@@ -134,7 +133,7 @@ class LoweringTemplate:
         return replace(self._lowered, graph=graph, memory=memory)
 
     def _contents(self, sources: Sequence[Array]) -> Sequence[Array] | None:
-        """Return the template's constants computed from a model's, or None if lowering would have decided otherwise."""
+        """Return the template's constants computed from a model's, or None if lowering would decide differently."""
         arrays = self._bound.look_up(sources)
         if arrays is None and (values := self._arrays.replay(sources)) is not None:
             arrays = [values[number] for _, number in self._constants]
@@ -168,7 +167,7 @@ class _Structure:
 
 
 class Lowerings:
-    """Cache that lowers models, each structure as rarely as possible. Thread-safe."""
+    """Cache that lowers models and reuses earlier results for equal structures. Thread-safe."""
 
     def __init__(self, arithmetic: Arithmetic = USUAL) -> None:
         self._arithmetic = arithmetic
@@ -197,7 +196,7 @@ class Lowerings:
         self._structures.clear()
 
     def _traced(self, model: Model, structure: _Structure, values: Sequence[Any]) -> Lowered | None:
-        """Trace a model into a new template; None if tracing fails or proved useless."""
+        """Lower a model into a new template; return None if tracing fails, or failed too often."""
         if structure.failures >= _MOST_FAILURES or structure.count >= _MOST_TEMPLATES:
             return None
         groups = structure.groups

@@ -1,7 +1,7 @@
 """Device memory, streams and events, simulated on the host.
 
-Callers access device memory by counted copies. A stream is a thread that works in order; after a failure it skips work
-until a caller synchronizes. Locks and queues are in C, so interrupts cannot corrupt them.
+Callers access device memory only by copies, which are counted. A stream is a thread that works in order; after a
+failure it skips work until a caller synchronizes. Locks and queues are in C, so interrupts cannot corrupt them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,6 @@ class DeviceMemory:
             )
 
     def allocate(self, nbytes: int) -> FakeNpuMemory:
-        """Allocate memory; raise OutOfMemoryError if too little is free."""
         with self._lock:
             available = self._total - self._used
             if not 0 <= nbytes <= available:
@@ -110,7 +109,7 @@ class _Point:
         self.happened_ns: int | None = None
         self.failure: BaseException | None = None
         self.under_way = Lock()
-        """Locked until the stream is here."""
+        """Locked until the stream reaches this point."""
         self.under_way.acquire()
 
     def reached(self, failure: BaseException | None) -> None:
@@ -161,12 +160,12 @@ class FakeNpuEvent(Event):
 
 
 class _Queue:
-    """Work and failure of a stream. The thread references only this, so streams can be collected."""
+    """Work and failure of a stream. Its thread refers only to this object, so unused streams are collected."""
 
     def __init__(self) -> None:
         self.work: SimpleQueue[Work | _Point | None] = SimpleQueue()
         self.failure: BaseException | None = None
-        """First failure that no caller received."""
+        """First failure that no caller has received yet."""
 
     def do_all(self) -> None:
         while (item := self.work.get()) is not None:
@@ -181,7 +180,7 @@ class _Queue:
 
 
 class FakeNpuStream(Stream):
-    """Stream of work, done in order by a thread."""
+    """Stream with a thread that does its work in order."""
 
     def __init__(self, waits: Waits) -> None:
         self._waits, self._queue = waits, _Queue()
@@ -189,7 +188,6 @@ class FakeNpuStream(Stream):
         self._thread.start()
 
     def submit(self, work: Work) -> None:
-        """Append work; raise DriverError if the stream is closed."""
         self._open().work.put(work)
 
     def record(self, event: Event) -> None:

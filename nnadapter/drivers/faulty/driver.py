@@ -51,7 +51,7 @@ class FaultyExecution(drivers.Execution):
         self._inner, self._run, self._close = inner, run, close
         self._retained_outputs = RetainedOutputs() if retained_outputs is None else retained_outputs
         self._carried_over: deque[list[TriggeredFault]] = deque()
-        """Faults of runs that `inner` declined; the host's next attempt takes them."""
+        """Remaining faults of runs that `inner` declined; they apply to the host's next attempt."""
 
     def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:
         return self._computed(inputs, self._inner.compute)
@@ -120,7 +120,7 @@ class FaultyExecution(drivers.Execution):
         return results
 
     def _due(self) -> tuple[list[TriggeredFault], bool]:
-        """Return due faults, and whether faults that precede the computation have been applied."""
+        """Return due faults, and True if a declined run has already applied the faults that precede the computation."""
         self._retained_outputs.write()
         if self._carried_over:
             return self._carried_over.popleft(), True
@@ -180,7 +180,7 @@ class FaultyProgram(drivers.Program):
 
 
 def inside(program: drivers.Program) -> drivers.Program:
-    """Return the program of the wrapped device."""
+    """Return the program of the wrapped device; an unwrapped program is returned unchanged."""
     return program.inner if isinstance(program, FaultyProgram) else program
 
 
@@ -278,7 +278,7 @@ class FaultyDriver(drivers.Driver):
     """Driver of devices that wrap others and inject faults."""
 
     def open(self, device_id: str) -> drivers.Device:
-        """Open the wrapped device, with faults at opening from the environment's script."""
+        """Open the wrapped device, and apply faults of the phase `open` from the script in the environment."""
         if device_id in ("", "0"):
             raise DeviceNotFoundError(
                 f"faulty wraps another device: name it after the colon, as in 'faulty:{_EXAMPLE}' (docs/failures.md)"
@@ -356,7 +356,7 @@ class FaultyDevice(drivers.Device):
         return self._inner.memory_statistics()
 
     def close(self) -> None:
-        """Keep the wrapped device open for other users."""
+        """Do nothing, because the wrapped device may have other users."""
 
 
 def _script_of(option: str) -> Script:

@@ -42,7 +42,7 @@ class Subject:
 
     @cached_property
     def key(self) -> str:
-        """Key of counted calls; equal in other processes, and for other input sizes."""
+        """Key by which calls are counted; the same in other processes and for other input sizes."""
         return f"{crc32(self.to_bytes()):08x}"
 
     def concerns(self, fault: Fault) -> bool:
@@ -83,12 +83,12 @@ def _plain(type_: str) -> str:
 
 
 def _family(type_: str) -> str:
-    """Return the ONNX op of an operation type: Conv for CONV_2D."""
+    """Return the ONNX op that corresponds to an operation type, such as Conv for CONV_2D."""
     return _plain(type_.removesuffix("_2D").removesuffix("_NEAREST").removesuffix("_LINEAR"))
 
 
 def _earlier_counts(path: str) -> tuple[dict[str, int], Counter[int]]:
-    """Return counts of calls by subject, and of faults by number in the script, from a log."""
+    """Return the counts in a log: calls by subject, and faults by their number in the script."""
     counts: dict[str, int] = {}
     fault_counts: Counter[int] = Counter()
     try:
@@ -123,7 +123,7 @@ _PROGRAM_PHASES = frozenset((Phase.CREATE, Phase.RUN, Phase.CLOSE))
 
 @dataclass(frozen=True, slots=True)
 class TriggeredFault:
-    """Fault due at a call."""
+    """Fault that is due at one driver call."""
 
     fault: Fault
     number: int
@@ -152,7 +152,7 @@ class Faults:
         self.last_blob = b""
 
     def moment(self, phase: Phase, subject: Subject = NOTHING, kinds: frozenset[Kind] = READING) -> CallPoint | None:
-        """Return the call point of a phase and subject; None if no fault can be due there."""
+        """Return the call point of a phase and subject; None if none of its faults can occur."""
         numbered_faults = [
             (number, fault)
             for number, fault in self._script
@@ -209,7 +209,7 @@ class Faults:
 
 @dataclass(frozen=True, slots=True)
 class CallPoint:
-    """Driver calls of one phase about the same operations, which are counted."""
+    """Driver calls of one phase about the same operations; they are counted together."""
 
     faults: Faults
     phase: Phase
@@ -236,7 +236,7 @@ _LONG_S = 3600.0
 
 
 def act(moment: CallPoint | None) -> list[TriggeredFault]:
-    """Count a call, and apply its faults as `make` does."""
+    """Count a call and apply its faults; return faults that alter its results."""
     return [] if moment is None else make(moment, moment.due())
 
 
@@ -289,7 +289,7 @@ def _exit(moment: CallPoint, due: TriggeredFault) -> None:
 
 
 def _wait(moment: CallPoint, due: TriggeredFault) -> None:
-    """Sleep like a C call, despite cancellation."""
+    """Sleep without checking for cancellation, like a C call."""
     end = float("inf") if due.fault.seconds is None else time.monotonic() + due.fault.seconds
     while (remaining := end - time.monotonic()) > 0:
         time.sleep(min(remaining, _LONG_S))
@@ -334,7 +334,7 @@ def alter_compatibility(compatibility: Compatibility | None) -> Compatibility:
 
 
 def alter_blob(blob: bytes, previous_blob: bytes, due: TriggeredFault) -> bytes:
-    """Return a serialized program damaged, or the previous one."""
+    """Return a damaged program or, for the kind `foreign_blob`, the previous program."""
     if due.fault.kind is Kind.FOREIGN_BLOB:
         return previous_blob or _FOREIGN
     damaged, random = bytearray(blob), Random(due.draw)
@@ -378,7 +378,7 @@ def alter_device_results(results: Sequence[DeviceTensor], due: Sequence[Triggere
 
 
 def overwrite_inputs(inputs: Sequence[Array]) -> list[Array]:
-    """Overwrite even read-only arrays; return copies of their contents."""
+    """Overwrite arrays, even read-only ones, and return copies of their original contents."""
     originals = [array.copy() for array in inputs]
     for array in inputs:
         _invert_bits(array)
@@ -455,7 +455,7 @@ _CHANGES = {
 
 
 class RetainedOutputs:
-    """Outputs of earlier runs that a fault overwrites later."""
+    """Outputs that a fault retains, to overwrite them during the next run."""
 
     def __init__(self) -> None:
         self._writers: list[Any] = []
@@ -477,7 +477,7 @@ class RetainedOutputs:
 
 _ENVELOPE = Envelope(magic=b"NNAFAULT", version=1)
 _ALIGNMENT = 64
-"""Bytes, since devices may read the contents in place."""
+"""Alignment in bytes, since devices may read the contents in place."""
 
 
 def wrapped(blob: bytes, subject: Subject) -> bytes:
@@ -488,7 +488,7 @@ def wrapped(blob: bytes, subject: Subject) -> bytes:
 
 
 def unwrapped(blob: memoryview) -> tuple[memoryview, Subject]:
-    """Return a program's bytes and subject."""
+    """Return the program's bytes and the subject from the blob of `wrapped`."""
     if _ENVELOPE.header_of(blob) is None:
         return blob, NOTHING
     header, contents = _ENVELOPE.open(blob, is_checked=True)

@@ -23,7 +23,7 @@ from nnadapter.records import dataclass
 
 
 class Phase(StrEnum):
-    """Kind of driver call that may have a fault."""
+    """Kind of driver call in which a fault may occur."""
 
     OPEN = "open"
     CONTEXT = "context"
@@ -32,12 +32,11 @@ class Phase(StrEnum):
     COMPILE = "compile"
     """`Context.compile`, `compile_whole_graph` and `clone_with_constants`."""
     DESERIALIZE = "deserialize"
-    """`Context.deserialize`, `deserialize_view` and `check_blob`, `Program.serialize`."""
+    """`Context.deserialize`, `Context.deserialize_view`, `Context.check_blob` and `Program.serialize`."""
     CREATE = "create"
     RUN = "run"
     """`Execution.compute` and its variants."""
     CLOSE = "close"
-    """Closing of executions, programs and contexts."""
 
 
 class Kind(StrEnum):
@@ -107,11 +106,11 @@ KINDS: Mapping[Kind, KindRow] = {
     Kind.LIES_ABOUT_BLOB: KindRow("`check_blob` returns the opposite", _BLOB),
 }
 WRITING = frozenset((Kind.DAMAGED_BLOB, Kind.FOREIGN_BLOB))
-"""Kinds for `Program.serialize`."""
+"""Kinds of faults in `Program.serialize`."""
 CHECKING = frozenset((Kind.LIES_ABOUT_BLOB,))
-"""Kinds for `Context.check_blob`."""
+"""Kinds of faults in `Context.check_blob`."""
 READING = frozenset(Kind) - WRITING - CHECKING
-"""Kinds for all other calls."""
+"""Kinds of faults in all other calls."""
 
 
 Text = Annotated[str, Meta(min_length=1)]
@@ -123,7 +122,7 @@ _OF_KINDS = ("error", "message", "signal", "code", "seconds", "output", "bits")
 
 
 class Fault(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename={"from_": "from"}):
-    """Fault to inject, and conditions for calls; all must hold.
+    """Fault to inject, with conditions on the driver call, all of which must hold.
 
     Matching calls are counted from 1: runs, creations and closings per program, others per context.
 
@@ -157,9 +156,9 @@ class Fault(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, renam
     code: Annotated[int, Meta(ge=0, le=255)] | None = None
     """Exit code of `exit`; 3 by default."""
     seconds: Seconds | None = None
-    """Duration of `slow`, `hang` and `device_lost`; the last two default to forever."""
+    """Duration of `slow`, `hang` and `device_lost`. By default, `hang` and `device_lost` last forever."""
     output: Annotated[int, Meta(ge=0)] | None = None
-    """Index of the wrong output; all by default."""
+    """Index of the output that is altered; by default all outputs."""
     bits: Number | None = None
     """Number of flipped bits per output; 1 by default."""
 
@@ -202,7 +201,7 @@ class Script(Struct, frozen=True, kw_only=True):
     seed: Seed = 0
     """Seed of all random choices."""
     log: str = ""
-    """Path of a log; counts continue from an existing one."""
+    """Path of a log. If the file exists, counts continue from it."""
 
     def __post_init__(self) -> None:
         force_setattr(self, "faults", tuple(self.faults))

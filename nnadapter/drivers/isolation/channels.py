@@ -32,9 +32,9 @@ from partition.graph import DTYPE_OF_ELEMENT_TYPE
 _LENGTH = struct.Struct("<Q")
 _PIECE = 1 << 16
 _SPIN_S = 1.5e-4
-"""Time to spin, about three times a wake-up."""
+"""Seconds of polling before sleep, about three times the time of a wake-up."""
 _SKIPPED_SPINS = 4
-"""Messages without spinning after spinning was in vain."""
+"""Number of messages without polling, after polling was in vain."""
 MOST_DESCRIPTORS = 16
 
 
@@ -52,7 +52,7 @@ def ends() -> tuple[End, End]:
 
 
 class Channel:
-    """End of a socket pair, used exclusively."""
+    """End of a socket pair, for one user at a time."""
 
     def __init__(self, end: End) -> None:
         self._socket = end
@@ -74,7 +74,7 @@ class Channel:
         self._socket.sendall(memoryview(message)[sent:])
 
     def receive(self, end: float | None = None, *, is_alone: bool = False) -> bytes:
-        """Receive a message. With `is_alone`, for the only lane, poll briefly before sleeping.
+        """Receive a message. If `is_alone`, because no other lane exists, poll briefly before sleeping.
 
         Raises:
             TimeoutError: no complete message in time; a partial one is lost.
@@ -105,7 +105,7 @@ class Channel:
         return self._read_message(first, None), descriptors
 
     def close(self) -> None:
-        """Close this end. The peer notices, unless a forked process has it, too."""
+        """Close this end. The peer notices, unless a forked process has it open, too."""
         self._socket.close()
 
     def _spin(self) -> bytes | None:
@@ -140,7 +140,7 @@ class Channel:
 
 
 def pair() -> tuple[Channel, End]:
-    """Return a channel and the other end."""
+    """Return a channel, and the other end of its socket pair."""
     local_end, other = ends()
     return Channel(local_end), other
 
@@ -160,7 +160,7 @@ def _seconds_remaining(end: float | None) -> float | None:
 
 
 _ASIDE_BYTES = 1 << 16
-"""Larger arrays go into shared memory."""
+"""Smallest buffer that goes into shared memory."""
 _PLAIN = {
     "builtins": {"tuple", "list", "dict", "frozenset", "set", "bytearray", "complex"},
     "types": {"MappingProxyType"},
@@ -198,7 +198,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def written(message: object, aside: Callable[[pickle.PickleBuffer], Any] | None = None) -> bytes:
-    """Serialize a message, except large buffers, which `aside` receives."""
+    """Serialize a message; pass its large buffers to `aside` instead."""
     contents = io.BytesIO()
 
     def takes(buffer: pickle.PickleBuffer) -> bool:
@@ -212,7 +212,7 @@ def written(message: object, aside: Callable[[pickle.PickleBuffer], Any] | None 
 
 
 def read(contents: bytes, aside: Sequence[memoryview] = ()) -> Any:
-    """Deserialize a message of the trusted host and its large buffers."""
+    """Deserialize a message of the trusted host, with its large buffers in `aside`."""
     return pickle.loads(contents, buffers=aside)
 
 
@@ -257,9 +257,9 @@ _MOST_RANK = 64
 
 Form = tuple[tuple[int, ...], np.dtype[Any]]
 Spec = Any
-"""Data type name, dimensions, block, offset; or an array of strings."""
+"""Description of a tensor (data type name, dimensions, block number, offset), or an array of strings itself."""
 StreamResults = tuple[list[list[Array]], list[str]]
-"""Results, and violations of the interface as text."""
+"""Results of each task, and violations of the interface as text."""
 
 
 class AbandonedComputationError(TimeoutError):
@@ -268,12 +268,12 @@ class AbandonedComputationError(TimeoutError):
 
 @dataclass(frozen=True, slots=True)
 class Computation:
-    """Request to compute."""
+    """Request to run an execution."""
 
     execution: int
     inputs: Sequence[Array]
     forms: Sequence[Form] | None = None
-    """None if unknown, or some output is empty."""
+    """Shapes and data types of the outputs; None if unknown or some output is empty."""
     into: Sequence[Array] = ()
     sizes: Sequence[Any] | None = None
     control: Control = UNLIMITED
@@ -305,7 +305,7 @@ class Lane:
         return self._exchange((contents, sizes), (block.descriptor,), end), None
 
     def compute(self, computation: Computation, end: float) -> tuple[bytes, Any]:
-        """Send a computation; return (b"", results), or (raw answer, None).
+        """Send a computation; return (b"", results), or (raw answer, None) if the answer must be deserialized.
 
         Raises:
             TimeoutError, OSError, EOFError: see `Channel`.
@@ -401,14 +401,14 @@ class _Request:
         self._lane = lane
         self.nbytes = HEADER_BYTES
         self.copies: list[tuple[int, Array]] = []
-        """Inputs to copy into the lane's memory."""
+        """Offset in the lane's memory of each input that must be copied there."""
         self.new_blocks: list[Block] = []
         self.inputs = [self._input(array) for array in computation.inputs]
         self._into = computation.into
         self._places: list[tuple[int, Form]] = []
-        """Outputs in the lane's memory."""
+        """Offset and form of each output in the lane's memory."""
         self._targets: list[Array] = []
-        """Targets of these outputs."""
+        """The caller's arrays to which these outputs are copied."""
         self.outputs = self._outputs(computation)
 
     def results(self, lane_block: Block) -> Sequence[Array]:
@@ -443,7 +443,7 @@ class _Request:
         return specs
 
     def _place(self, array: Array) -> tuple[int, int]:
-        """Return block number and offset of an array; reserve space in the lane's block if it is not shared."""
+        """Return block number and offset for an array; reserve space in the lane's block if its own cannot be sent."""
         place = place_of(array)
         if place is not None:
             block = place.block

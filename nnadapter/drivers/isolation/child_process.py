@@ -1,6 +1,6 @@
 """Host side of an isolated device's process.
 
-The child is a new process, never a fork, and inherits only the module path. It dies with this process, because it
+The child is a new process, never a fork, and inherits only the module path. It ends with this process, because it
 watches a socket (`lifeline`).
 
 Each request uses its own channel, and the caller itself waits. A timed-out or interrupted request looks like a hang, so
@@ -107,12 +107,12 @@ class Started(NamedTuple):
 
     process: subprocess.Popen[bytes]
     door: channels.Channel
-    """Channel that passes new channels to the child."""
+    """Channel over which the child receives new channels."""
     lifeline: channels.End
 
 
 def start(output: BinaryIO) -> Started:
-    """Start a process that prints into `output`."""
+    """Start a child process that prints into `output`."""
     with ExitStack() as stack:
         try:
             door, other_door = channels.pair()
@@ -149,19 +149,19 @@ _CLOSE_S = 30.0
 
 
 class Child:
-    """Process of a device, starting in the background. `on_tick` runs regularly in a thread."""
+    """Process of a device, which starts in the background. A thread calls `on_tick` regularly."""
 
     def __init__(self, device: str, limit_s: float, on_tick: Callable[[Child], None]) -> None:
         self.device = device
         self.lost = ""
-        """Reason of the loss; empty while it lives."""
+        """Reason for the loss of the process; empty while it lives."""
         self.is_ended = False
         self.has_delivered = False
-        """True after a computation."""
+        """True after a successful request."""
         self.users: WeakSet[object] = WeakSet()
         self.is_counted = False
         self.closing: queue.SimpleQueue[int | None] = queue.SimpleQueue()
-        """Numbers of objects to close, also from finalizers."""
+        """Numbers of remote objects to close; finalizers may add to it."""
         self.opening_answer: Any = None
         self.model: tuple[int, Any] = (0, None)
         self.model_lock = RLock()
@@ -177,7 +177,7 @@ class Child:
         except OSError as error:
             raise errors.DeviceUnavailableError(f"the process of device {device!r} did not start: {error}") from error
         self._opening = Lock()
-        """Locked until the device is open, or failed."""
+        """Locked until the device is open or has failed to open."""
         self._opening.acquire()
         _all.add(self)
         register_after_fork(self)
@@ -213,7 +213,7 @@ class Child:
         return result
 
     def converse(self, command: str, limit_s: float, talk: Callable[[channels.Lane, float], tuple[bytes, Any]]) -> Any:
-        """Call `talk` with an idle lane and the deadline, and return the result of its request.
+        """Call `talk(lane, deadline)` with an idle lane, and return the result of the request that it sends.
 
         `talk` returns (raw answer, None) or (b"", result).
         """
@@ -264,7 +264,7 @@ class Child:
         self._release(list(self._lanes))
 
     def _live(self) -> None:
-        """Start the process and open the device; then close objects in `closing` and tick, until it is lost."""
+        """Start the process and open the device; then close objects and call `on_tick` until the process is lost."""
         try:
             self._begin(start(self._output))
             answer = self.ask("open", self._limit, name=self.device)
@@ -385,7 +385,7 @@ def _crash(output: str) -> list[str]:
 
 
 def _error(device: str, payload: Any) -> errors.NNAdapterError:
-    """Rebuild our errors; turn others into DriverError."""
+    """Return the NNAdapterError in an answer; other exceptions become DriverError."""
     if not (isinstance(payload, tuple) and len(payload) == 3 and isinstance(payload[2], Mapping)):
         text = f"the process of device {device!r} reported an error of unknown form; report it to the vendor"
         return errors.DriverError(text, device=device)

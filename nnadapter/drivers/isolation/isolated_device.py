@@ -42,7 +42,7 @@ class RemoteHandle(NamedTuple):
 
 
 class RemoteObject:
-    """Remote object, recreated after its process was lost. Thread-safe.
+    """Object in a device process, recreated if that process is lost. Thread-safe.
 
     `make` is held weakly: a cycle would keep the object alive until garbage collection.
     """
@@ -57,10 +57,10 @@ class RemoteObject:
         register_after_fork(self)
 
     def locate(self, end: float | None = None) -> RemoteHandle:
-        """Return the location; recreate a lost object until the deadline `end`, then in the background.
+        """Return the object's location, after recreating the object if its process was lost.
 
         Raises:
-            DeviceTimeoutError: creation is not finished.
+            DeviceTimeoutError: creation is not finished at the deadline `end`; it continues in the background.
         """
         location = self.location
         if location is not None and not location.child.lost:
@@ -109,7 +109,7 @@ class RemoteObject:
 
 
 def forms_of(model: SegmentModel) -> tuple[Form, ...] | None:
-    """Return the outputs' shapes and data types; None if unknown or empty."""
+    """Return the outputs' shapes and data types; None if a shape is unknown or has no elements."""
     forms = _of_ir(model) if isinstance(model, Model) else _of_onnx(model)
     return forms if forms is not None and all(all(shape) for shape, _ in forms) else None
 
@@ -184,7 +184,7 @@ class IsolatedExecution(Execution):
 
 
 _SLOW_S = 0.5
-"""Programs that compile longer are serialized, for fast recovery."""
+"""Compile time in seconds above which a program is serialized for fast recovery."""
 
 
 @dataclass(slots=True)
@@ -192,7 +192,7 @@ class Recipe:
     """Inputs for recreating a program in a new process."""
 
     request: str
-    """Request that created the program; for `deserialize_view` the bytes were verified."""
+    """Name of the request that created the program. For `deserialize_view`, the bytes were already verified."""
     model: SegmentModel | None = None
     blob: Any = None
 
@@ -228,7 +228,7 @@ class IsolatedProgram(Program):
 
     @property
     def _memory_facts(self) -> tuple[int, int, Mapping[Hashable, int]]:
-        """Memory bytes, bytes per execution and shared bytes, cached so that a busy device is not asked."""
+        """Memory bytes, bytes per execution and shared bytes, cached so that the device is asked only once."""
         if self._memory is None:
             location = self.remote.locate()
             answer = location.child.ask("memory", self.context.limit("memory"), program=location.number)
@@ -329,7 +329,7 @@ class IsolatedContext(Context):
         return compatibility
 
     def compute_at(self, model: SegmentModel, jobs: Sequence[tuple[int, Sequence[int], Sequence[Array]]]) -> Any:
-        """Run jobs (execution number, sizes, inputs) of the model sent last, if its guards hold for them.
+        """Run jobs (execution number, sizes, inputs) of a model, except jobs for which its guards do not hold.
 
         Returns:
             Results, positions of inputs that the driver changed, and positions of the jobs that ran.
@@ -360,7 +360,7 @@ class IsolatedContext(Context):
         return RemoteHandle(child, child.ask("create_context", self.limit("create_context"), options=self._options))
 
     def _ask(self, command: str, model: SegmentModel, **arguments: Any) -> tuple[RemoteHandle, Any]:
-        """Send a request about a model, and the model if the process lacks it."""
+        """Send a request about a model, after the model itself if the process lacks it."""
         location = self.remote.locate()
         child = location.child
         with child.model_lock:
@@ -374,9 +374,9 @@ class IsolatedContext(Context):
 
 TIME_LIMIT_S = 30.0
 _UNUSED_S = 1.0
-"""Seconds that a process lives without open contexts."""
+"""Seconds after which a process without open contexts ends."""
 _FREE_LOSSES = 3
-"""Consecutive losses before pauses between restarts begin."""
+"""Number of consecutive losses after which restarts are delayed."""
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 30.0
 
@@ -389,7 +389,7 @@ Job = tuple[Execution, Sequence[Array]]
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """Resources of a process; 0 if unknown."""
+    """Memory and handles of a device process; 0 if unknown."""
 
     resident_bytes: int
     handles: int
@@ -408,8 +408,8 @@ class IsolatedDevice(Device):
     """Device in a process of its own.
 
     Args:
-        time_limit_s: limit of each request.
-        opening_s: limit of opening the device now.
+        time_limit_s: limit of each request, except opening.
+        opening_s: limit of the opening by this constructor.
         stays: keep the process while no context is open.
 
     Raises:
@@ -450,7 +450,7 @@ class IsolatedDevice(Device):
 
     @property
     def capability(self) -> Capability:
-        """Capability with weights always included, and static shapes for adapter IR."""
+        """Capability of the device, except that models always include weights, and adapter IR has static shapes."""
         return self._capability
 
     @property
@@ -466,7 +466,7 @@ class IsolatedDevice(Device):
     def create_context(
         self, options: OptionValues | Mapping[str, Any], limits: Mapping[str, float] = _NO_LIMITS
     ) -> IsolatedContext:
-        """Create a context. Omitted options have defaults; `limits` override the device's."""
+        """Create a context. Omitted options get defaults; `limits` override the device's time limits."""
         return IsolatedContext(self, dict(options), {**self._limits, **limits})
 
     def memory_statistics(self) -> MemoryStatistics | None:
@@ -474,7 +474,7 @@ class IsolatedDevice(Device):
         return statistics
 
     def compute(self, jobs: Sequence[Job], *, at_once: bool = False) -> list[Computed]:
-        """Run jobs in sequence, or all in threads if `at_once`; fetch results after the last job."""
+        """Run jobs in sequence, or concurrently in threads if `at_once`; fetch results after the last job."""
         results, changed = self.ask("compute", jobs=_numbered(jobs), at_once=at_once)
         return [Computed(*outcome) for outcome in zip(results, changed, strict=True)]
 
@@ -565,7 +565,7 @@ class IsolatedDevice(Device):
 
 
 def _end_if_unused(device: ReferenceType[IsolatedDevice], child: Child) -> None:
-    """End an unused process; a bound method would keep the device alive."""
+    """End an unused process. A bound method instead of this function would keep the device alive."""
     living_device = device()
     if living_device is not None:
         living_device.end_if_unused(child)

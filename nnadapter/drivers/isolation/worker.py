@@ -1,7 +1,7 @@
 """Entry point of an isolated device's process, and the objects that it serves.
 
 Each channel has a thread. Exceptions of drivers become answers. Host memory with inputs is mapped read-only, so writing
-to it crashes only this process. SIGKILL when the lifeline closes ends the process even if a driver holds the GIL.
+to it crashes only this process. When the lifeline closes, SIGKILL ends the process even if a driver holds the GIL.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from nnadapter.records import replace
 
 Job = tuple[int, Sequence[Array]]
 SizedJob = tuple[int, Sequence[int], Sequence[Array]]
-"""Execution, symbolic sizes in trace order, inputs."""
+"""Number of an execution, symbolic sizes in trace order, and inputs."""
 Results = tuple[list[list[Array]], list[tuple[int, ...]]]
-"""Results and overwritten inputs per job."""
+"""Per job: results, and positions of inputs that the driver overwrote."""
 
 
 class _ObjectTable:
@@ -243,7 +243,7 @@ Task = tuple[Any, Sequence[Array]]
 def compute_on_streams(
     device: Device, first_tasks: Sequence[Task], second_tasks: Sequence[Task]
 ) -> channels.StreamResults | None:
-    """Run tasks on a stream, and others on a second one that waits for it; None if unsupported."""
+    """Run tasks on one stream, then others on a second stream that waits for it; return None if unsupported."""
     if not (device.has_memory and device.has_streams):
         return None
     broken: list[str] = []
@@ -268,7 +268,7 @@ def compute_on_streams(
 
 
 def compute_on_device(device: Device, tasks: Sequence[Task]) -> channels.StreamResults | None:
-    """Run tasks on device memory; None if unsupported."""
+    """Run tasks on device memory; return None if unsupported."""
     if not device.has_memory:
         return None
     broken: list[str] = []
@@ -336,7 +336,7 @@ class LaneServer:
     def __init__(self, channel: channels.Channel, served: DeviceServer) -> None:
         self._channel, self._served = channel, served
         self._blocks: dict[int, tuple[mmap.mmap, mmap.mmap]] = {}
-        """Read-only and writable mappings by number."""
+        """Block number -> read-only and writable mapping."""
 
     def answer(self) -> None:
         contents, descriptors = self._channel.receive_with_descriptors()
@@ -439,7 +439,7 @@ def _pieces(sizes: Sequence[int], descriptors: Sequence[int]) -> list[memoryview
 
 
 def _written(results: Sequence[Array], into: Sequence[Array]) -> bool:
-    """Copy results to their targets; False if they do not fit."""
+    """Copy results into their targets; return False if shapes or data types differ."""
     if results is into:
         return True
     forms = [(array.shape, array.dtype) for array in into]
@@ -490,7 +490,7 @@ def main() -> None:
 
 
 def end_with(lifeline: int) -> None:
-    """End this process when the peer closes the socket."""
+    """End this process when the peer closes the lifeline."""
     import fcntl
 
     other = socket.socket(fileno=lifeline)

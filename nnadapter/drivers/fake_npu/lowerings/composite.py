@@ -20,7 +20,7 @@ def _channel_axis(emitter: Emitter, operand: int) -> int:
 
 
 def lower_batch_normalization(emitter: Emitter, operation: Operation) -> None:
-    """Lower BATCH_NORMALIZATION; constant statistics fold into a product and a sum."""
+    """Lower BATCH_NORMALIZATION; if all statistics are constant, to one multiplication and one addition."""
     x, *operands = operation.inputs
     result = emitter.result_type(operation.outputs[0])
     axis, channels = _channel_axis(emitter, x), [1] * len(result.dimensions)
@@ -89,7 +89,7 @@ def _emit_loss(emitter: Emitter, operation: Operation, logarithms: int) -> None:
 
 
 def lower_einsum(emitter: Emitter, operation: Operation) -> None:
-    """Lower EINSUM, with one letter per label."""
+    """Lower EINSUM, replacing each label of the equation by a single letter."""
     ranks = [emitter.model.type_at(operand).rank for operand in operation.inputs]
     equation = read_equation(str(operation.attributes["equation"]), ranks)
     letters = dict(zip(equation.labels, ascii_letters, strict=False))

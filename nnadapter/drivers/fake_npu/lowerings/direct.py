@@ -54,7 +54,7 @@ def chosen_by(attribute: str, lowerings: Mapping[object, Lower]) -> Lower:
 
 
 def unless(is_unchanged: Callable[[Emitter, Operation], bool], lower: Lower) -> Lower:
-    """Return a lowering that assigns the input to the output if `is_unchanged`, and otherwise is `lower`."""
+    """Return a lowering that assigns the input to the output if `is_unchanged`, and otherwise calls `lower`."""
     return lambda emitter, operation: (lower_assign if is_unchanged(emitter, operation) else lower)(emitter, operation)
 
 
@@ -105,13 +105,13 @@ def lower_transpose(emitter: Emitter, operation: Operation) -> None:
 
 
 def lower_expand(emitter: Emitter, operation: Operation) -> None:
-    """Lower EXPAND; a view if it adds axes of size 1."""
+    """Lower EXPAND; to a reshape if the result has as many elements as the input."""
     source, result = emitter.tensor(operation.inputs[0]), emitter.result_type(operation.outputs[0])
     (lower_reshape if emitter.type_of(source).size == result.size else direct("expand"))(emitter, operation)
 
 
 def by_role(kernel: str, *parameters: str) -> Lower:
-    """Return a lowering to one instruction with these attributes and the roles of its inputs."""
+    """Return a lowering to one instruction that gets these attributes and the schema's names of its inputs."""
 
     def lower(emitter: Emitter, operation: Operation) -> None:
         _emit_by_role(emitter, operation, kernel, {name: operation.attributes[name] for name in parameters})
@@ -120,7 +120,7 @@ def by_role(kernel: str, *parameters: str) -> Lower:
 
 
 def recurrent(kernel: str, *parameters: str) -> Lower:
-    """Return a lowering of recurrent layers with these attributes and the activation functions."""
+    """Return a lowering of recurrent layers to one instruction with these attributes and the activation functions."""
 
     def lower(emitter: Emitter, operation: Operation) -> None:
         attributes = operation.attributes

@@ -21,7 +21,7 @@ _TO_CHANNELS_FIRST = (0, 3, 1, 2)
 
 
 def pack_filter(emitter: Emitter, kernel: str, weight: Array | int, group: Any) -> int:
-    """Pack a filter for a kernel: a constant at compile time, a tensor by instructions."""
+    """Pack a filter for a kernel: an array at compile time, a tensor (by index) with instructions."""
     if not isinstance(weight, int):
         if kernel == "depthwise_convolution":
             return emitter.add_constant(derived(convolution.pack_depthwise_filter, weight))
@@ -38,7 +38,7 @@ def pack_filter(emitter: Emitter, kernel: str, weight: Array | int, group: Any) 
 
 
 def convolution_kernel(weight: tuple[int, ...], group: int, window: Window) -> str:
-    """Return the kernel for a filter of dimensions `weight`."""
+    """Return the name of the convolution kernel for a filter with dimensions `weight`."""
     if group == weight[0] and weight[1] == 1 and group != 1:
         return "depthwise_convolution"
     return "pointwise_convolution" if group == 1 and window.is_pointwise else "convolution"
@@ -60,7 +60,7 @@ def image_type(emitter: Emitter, operand: int) -> TensorType:
 
 
 def set_image(emitter: Emitter, operand: int, tensor: int) -> None:
-    """Assign `tensor` [N, H, W, C] to an output of either layout."""
+    """Assign `tensor` [N, H, W, C] to an output, transposed if the output is [N, C, H, W]."""
     is_last = emitter.model.type_at(operand).layout is Layout.NHWC
     emitter.assign(operand, tensor if is_last else emitter.transpose(tensor, _TO_CHANNELS_FIRST))
 

@@ -1,4 +1,4 @@
-"""Lowerings of quantized operations: on integers, or by tables of all 256 values.
+"""Lowerings of quantized operations: on integers, or by tables of the results for all 256 inputs.
 
 Products of 8- and 16-bit integers use float kernels. They are exact: the largest possible sum of whole numbers decides
 between float32 (to 2^24) and float64 (to 2^53).
@@ -109,7 +109,7 @@ def _as_floats(bias: Array, *, dtype: str) -> Array:
 
 class _Product:
     def __init__(self, emitter: Emitter, operation: Operation, depth: int, output_axis: int | None) -> None:
-        """Choose the type of sums from a constant weight, or from the number `depth` of products per sum."""
+        """Choose the data type of sums from the weight if it is constant, otherwise from `depth`: products per sum."""
         operands, inputs = emitter.model.operands, operation.inputs
         self.emitter, self.operation = emitter, operation
         self.types = [operands[index].type for index in inputs if index != ABSENT]
@@ -129,7 +129,7 @@ class _Product:
         return {"zero_points": quantization.zero_point, "axis": _axis(quantization)}
 
     def bias(self) -> list[int]:
-        """Return the bias as floats, in a list that may be empty."""
+        """Return a list with the bias, converted to the data type of sums, or an empty list."""
         if self._bias is None:
             return []
         if self.emitter.is_constant(self._bias):
@@ -158,7 +158,7 @@ class _Product:
         return self.emitter.emit("center", inputs, (result,), {"axis": _axis(quantization)})[0]
 
     def finished(self, kernel: str, inputs: Sequence[int], dimensions: Sequence[int], parameters: Any = None) -> int:
-        """Emit sums of products, requantized if the result is quantized; channels are last."""
+        """Emit a kernel that sums products, and requantize the sums if the result is quantized. Channels are last."""
         sums_type = TensorType(self.dtype, tuple(dimensions))
         (sums,) = self.emitter.emit(kernel, inputs, (sums_type,), parameters)
         if self.result.quantization is None:
