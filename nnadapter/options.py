@@ -144,7 +144,6 @@ class Options:
 
     @property
     def checks(self) -> bool:
-        """True if runs are compared with the CPU."""
         return self.verify is not None or self.shadow is not None
 
     @property

@@ -113,7 +113,6 @@ class SessionOptions(_original.SessionOptions):  # type: ignore[misc]  # a class
         self.overrides.files.update({name: memoryview(buffer).cast("B")[:length] for name, buffer, length in files})
 
     def use_for_whole_model(self) -> None:
-        """Pass the recorded external initializers to ONNX Runtime, for a session of the entire model."""
         super().add_external_initializers(list(self._external), list(self._external.values()))
         self._external.clear()
 

@@ -1,8 +1,8 @@
 """Data classes that are fast to define: `dataclass` and `replace` in place of those of `dataclasses`.
 
-The standard library compiles up to six functions per class, in about a millisecond; a session needs some 170 classes.
-Here only `__init__` is compiled, at the first instance; the other methods are closures. `fields`, `asdict`, `replace`
-and `is_dataclass` of the standard library accept these classes. Classes of both decorators may inherit from each other.
+The standard library compiles up to six functions per class. Here only `__init__` is compiled, at the first instance;
+the other methods are closures. `fields`, `asdict`, `replace` and `is_dataclass` of the standard library accept these
+classes. Classes of both decorators may inherit from each other.
 """
 
 from __future__ import annotations

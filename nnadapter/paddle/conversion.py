@@ -246,15 +246,12 @@ def onnx_of(
     options: Options | Mapping[str, Any] | None = None,
     parameters: str | os.PathLike[str] | None = None,
 ) -> bytes:
-    """Convert a Paddle model, or read it from the cache.
+    """Convert a Paddle model, or read it from the cache. Raises ModelFileError and InvalidModelError.
 
     Args:
         path: a file or folder of the model.
         options: `cache_dir` selects the cache folder.
         parameters: the parameter file, unless it is next to the structure.
-
-    Raises:
-        ModelFileError, InvalidModelError: the model cannot be read or converted.
     """
     files = files_of(Path(path), Path(parameters) if parameters is not None else None)
     versions = require_paddle(f"Paddle model {os.fspath(path)!r}")

@@ -41,7 +41,7 @@ def files_of(path: Path, parameters: Path | None = None) -> PaddleFiles:
 
     Raises:
         ModelFileError: a file is missing or unreadable, or a folder has no model or several.
-        InvalidModelError: a file is not a Paddle model, or too large.
+        InvalidModelError: a file is too large or no Paddle model.
     """
     structure = _structure_in(path) if path.is_dir() else _structure_of(path)
     _check_file(structure, "model file", limits.PADDLE_STRUCTURE_BYTES)

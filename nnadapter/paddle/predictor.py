@@ -34,7 +34,6 @@ class Tensor:
 
     @property
     def value(self) -> Array | None:
-        """Current value, or None. Not in Paddle."""
         return self._value if self._get is None else self._get()
 
     def name(self) -> str:
@@ -154,7 +153,6 @@ class Predictor:
         return None if inputs is None else results
 
     def clone(self, stream: object = None) -> Predictor:
-        """Return a predictor with separate handles, for another thread."""
         return Predictor(self.session)
 
     def clear_intermediate_tensor(self) -> None:
@@ -165,7 +163,6 @@ class Predictor:
         return 0
 
     def report(self) -> PartitionReport:
-        """Return the session's report. Not in Paddle."""
         return self.session.report()
 
     def _result(self, name: str) -> Array | None:

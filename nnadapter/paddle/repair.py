@@ -136,8 +136,6 @@ def _numbers(program: Any) -> Iterator[int]:
 
 
 class _Values:
-    """Types of values by number, and the contents of constant integers."""
-
     def __init__(self, program: Any) -> None:
         self.last = max(map(abs, _numbers(program)), default=0)
         self.types: dict[int, Any] = {}

@@ -1,11 +1,11 @@
 """Dynamic partitioning: one plan for all input shapes.
 
-A plan serves all input shapes if its verdicts hold at all of them and no limit decided it. If costs decided it, it
-serves nearby shapes. Every device is then asked again with dynamic dimensions. The host accepts any segment. A segment
-that an adapter IR device refuses is specialized per set of sizes.
+A plan serves all input shapes if its verdicts hold at all of them and no limit decided it, or nearby shapes if costs
+decided it. Every device is then asked again with dynamic dimensions. The host accepts any segment. A segment that an
+adapter IR device refuses is specialized per set of sizes.
 
-ONNX engines need non-empty tensors, and windows that fit their inputs: OpenVINO's dynamic programs fail otherwise and
-cannot be trusted afterwards. So `is_full` and `planning.bounds` check new ranges of shapes.
+ONNX engines need non-empty tensors, and windows that fit their inputs. OpenVINO's dynamic programs fail otherwise and
+cannot be trusted afterwards, so `is_full` and `planning.bounds` check new ranges of shapes.
 """
 
 from __future__ import annotations
@@ -92,7 +92,6 @@ def _homes(plan: Plan) -> dict[str, int]:
 
 
 def _places(plan: Plan, parts: DynamicParts, takes_ir: Set[str], homes: dict[str, int]) -> Sequence[int]:
-    """Return the number of each atom's step; a number beyond the plan's steps is a new step."""
     graph, devices = plan.graph, [step.device for step in plan.steps]
     places = [0] * len(graph.atoms)
     for number, step in enumerate(plan.steps):
@@ -431,7 +430,7 @@ def _ir_segment(device: SessionDevice, step: Step, conversion: DynamicConversion
     """Return a segment in the first form that its device accepts.
 
     The segment computes shape-derived tables itself, reads them as inputs, or is specialized per set of sizes. Guards
-    from a refused form, such as from writing an error message, are rolled back if the device accepts another form.
+    from refused forms, such as from writing error messages, are rolled back if another form is accepted.
     """
     reading_tables = dynamic_ir_part(conversion, step, with_tables=False)
     if device.capability.dynamic_shapes is DynamicShapes.NONE:
@@ -483,7 +482,6 @@ def _shape_derived_values(
 
 
 def _with_sized_outputs(plan: Plan, parts: DynamicParts, host: str) -> Plan:
-    """Return the plan with a host step for outputs that depend on input shapes alone."""
     if not parts.sized_outputs:
         return plan
     return replace(plan, steps=(*plan.steps, _step(len(plan.steps), host, (), (), parts.sized_outputs)))

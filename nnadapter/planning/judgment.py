@@ -163,11 +163,7 @@ def completed(judgment: Judgment, setting: Setting) -> Judgment:
 
 
 def constrained(judgment: Judgment, setting: Setting) -> Judgment:
-    """Return the judgment with the rules applied and the plan file matched.
-
-    Raises:
-        RulesError: a rule cannot be satisfied.
-    """
+    """Return the judgment with the rules applied and the plan file matched. Raises RulesError."""
     constraints, model, support = setting.constraints, judgment.model, judgment.support
     rules, specialized = constraints.rules, model.specialized
     applied = bound = None

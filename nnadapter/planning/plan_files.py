@@ -89,11 +89,7 @@ _FILE = FileKind(
 
 
 def read_plan(path: str | os.PathLike[str]) -> PlanFile:
-    """Return the plan in a file.
-
-    Raises:
-        PlanFileError: the file cannot be read, is damaged or of another version; or a key or value is invalid.
-    """
+    """Return the plan in a file. Raises PlanFileError if it is unreadable, damaged, invalid or of another version."""
     document, file = _FILE.read(path), os.fsdecode(path)
     first: dict[str, int] = {}
     for at, entry in enumerate(document.nodes):
@@ -121,11 +117,7 @@ def read_plan(path: str | os.PathLike[str]) -> PlanFile:
 
 
 def write_plan(path: str | os.PathLike[str], plan: PlanFile) -> None:
-    """Write `plan` atomically to a file, or directly to a pipe or device file.
-
-    Raises:
-        PlanFileError: the file cannot be written.
-    """
+    """Write `plan` atomically to a file, or directly to a pipe or device file. Raises PlanFileError."""
     target = Path(path)
     contents = plan_text(plan).encode()
     try:

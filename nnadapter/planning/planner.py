@@ -197,7 +197,6 @@ _MOST_VARIANTS = 4
 
 WithdrawnNodes = Mapping[str, Mapping[str, Unsupported]]
 ALL = ""
-"""Key that stands for all nodes of a device."""
 _Key = tuple[Variant, frozenset[str]]
 
 

@@ -1,9 +1,9 @@
 """Costs of a plan by segment, and whether predicted savings exceed the error of the costs.
 
-A single-device placement resembles the small networks of a calibration. The spread of the quotient of two devices'
-times over these networks gives the probability that the cheaper one is faster. A probability of 4/7 suffices, because a
-wrong CPU choice is as bad as a wrong device choice. A mixed placement must save more than the errors of the CPU and the
-devices together: its CPU segments lose ONNX Runtime's fusion across cuts, and threads go to sleep meanwhile.
+The spread of the quotient of two devices' times, over the small networks of a calibration, gives the probability that
+the cheaper device is faster. A probability of 4/7 suffices, because a wrong CPU choice is as bad as a wrong device
+choice. A mixed placement must save more than the errors of both sides together: its CPU segments lose ONNX Runtime's
+fusion across cuts, and threads go to sleep meanwhile.
 """
 
 from __future__ import annotations
@@ -202,7 +202,6 @@ def _doubt(candidate: Candidate, cpu: Candidate, prices: Prices, costs: Mapping[
 
 
 def _between(first: DeviceCosts, second: DeviceCosts) -> float:
-    """Return the relative error of the quotient of two devices' times."""
     both = [(measured, second.networks[name]) for name, measured in first.networks.items() if name in second.networks]
     if not both:
         return hypot(first.off_by, second.off_by)

@@ -55,7 +55,6 @@ class Load:
     wall_seconds: float = field(default_factory=time.perf_counter)
     own_seconds: float = field(default_factory=lambda: own_seconds())
     total_seconds: float | None = field(default_factory=lambda: _busy_seconds())
-    """Processor time of all processes; None if unknown."""
 
 
 def is_crowded(start_load: Load, end_load: Load, processors: int, may_use: int) -> bool:

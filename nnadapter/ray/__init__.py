@@ -1,7 +1,4 @@
-"""Models on many machines: batches over Ray Data, requests over Ray Serve. See docs/machines.md.
-
-This package compiles a model once per kind of machine, runs rows or requests in sessions, and totals results.
-"""
+"""Models on many machines: batches over Ray Data, requests over Ray Serve. See docs/machines.md."""
 
 from __future__ import annotations
 

@@ -66,8 +66,7 @@ def map_batches(
 
     Args:
         dataset: a Ray Dataset, computed when the result is consumed.
-        model: path of an ONNX file, its contents, a ModelProto, or a compiled file. It is compiled once per kind of
-            machine.
+        model: an ONNX file (path or contents), ModelProto or compiled file. It is compiled once per kind of machine.
         devices: as for `InferenceSession`.
         options: as for `InferenceSession`.
         columns: input -> column; by default the columns of the same names.

@@ -173,7 +173,6 @@ class Request:
     """Device -> options; empty for the devices of a compiled file."""
     options: Options
     shapes: tuple[Mapping[str, tuple[int, ...]], ...]
-    """Shapes to compile for; empty for default ones."""
     allows_cpu: bool
     threads: int
     """Threads of sessions; 0 to let devices decide."""

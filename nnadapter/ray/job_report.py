@@ -79,7 +79,6 @@ class JobFacts:
     """Calls of actors; each may be several runs."""
     runs: int
     seconds: float
-    """Total seconds of runs on all actors."""
     rows_by_device: Mapping[str, int]
     """Devices that produced results, joined by `+` -> rows."""
     fallback_rows: int

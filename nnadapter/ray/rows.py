@@ -153,7 +153,7 @@ class Axis:
     """Position of rows in a feed."""
 
     has_axis: bool
-    """True if rows are along the first axis; False if each row is an entire input."""
+    """False if each row is an entire input."""
     most: int | None
     is_static: bool
     stripped: frozenset[str]

@@ -50,7 +50,6 @@ def _names(kind: Any) -> tuple[str, ...]:
 
 
 GUESSES = frozenset({"modeled", "assumed"})
-"""Cost sources that rest on no measurement."""
 NOTHING = 1e-9
 """Seconds below which differences are rounding errors."""
 
@@ -372,7 +371,7 @@ class ReportFacts:
         return f"{words}: {self.search}" if self.search else words
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON data; docs/reports.md describes the keys. Non-finite numbers become None."""
+        """Return plain JSON data, in which non-finite numbers are None."""
         return {"schema_version": SCHEMA_VERSION, **plain(self)}
 
     def refusals(self) -> Mapping[tuple[str, str, str], tuple[NodeFacts, ...]]:

@@ -322,7 +322,7 @@ def rule_words(rule: RuleFacts) -> str:
 
 
 def lost_groups(plan: PlanFileFacts) -> tuple[tuple[str, str, str], ...]:
-    """Group a plan file's unmatched entries by device and reason: node names, device, reason."""
+    """Group a plan file's unmatched entries by device and reason; return (node names, device, reason) per group."""
     groups: dict[tuple[str, str], list[str]] = {}
     for entry in plan.unmatched_entries:
         groups.setdefault((entry.device, entry.reason), []).append(entry.name)
@@ -349,7 +349,6 @@ def plan_file_lines(report: ReportFacts) -> Iterator[str]:
 
 
 HEADS = ("segment", "device", "nodes", "FLOPs", "weights", "in", "out", "predicted")
-"""Column headings of segments, without the column of measured times."""
 
 
 def segment_cells(segment: SegmentFacts, unknown: str, guessed: bool) -> tuple[str, ...]:

@@ -381,8 +381,7 @@ def what_if(
 ) -> WhatIf:
     """Estimate the features that a device lacks for some models, the gain of each, and the best order to add them.
 
-    Features are tried by placing, cutting and pricing the models, without compiling. Models that fail are listed in
-    `failed`.
+    The models are placed, cut and priced with added features, without compiling. Failed models are listed in `failed`.
 
     Args:
         models: a path, a folder (every `*.onnx` below it), bytes, `onnx.ModelProto`, or a list of these.
@@ -395,8 +394,8 @@ def what_if(
     Raises:
         ModelFileError, InvalidModelError: no model can be read.
         InvalidInputError: `input_shapes` do not fit the only model.
-        DeviceNotFoundError, DeviceUnavailableError, InvalidOptionError: as in `InferenceSession`; no accelerator is
-            named; or a plan file fixes the placement.
+        DeviceNotFoundError, DeviceUnavailableError: as in `InferenceSession`.
+        InvalidOptionError: no accelerator is named, or a plan file fixes the placement.
     """
     chosen = options_from(options)
     if chosen.plan is not None:

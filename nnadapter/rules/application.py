@@ -332,7 +332,6 @@ class _Binder:
             yield f"it applies to {listed(list(map(repr, along)), 3)} too, which are placed together with these"
 
     def _along(self, rule: Pin | Ban) -> list[str]:
-        """Return the names of nodes that a rule does not select but that share an atom with a selected node."""
         selected = self._selected[id(rule)]
         members = (node for atom in self._atoms(rule) for node in self._graph.atoms[atom])
         return [self._graph.nodes[node].name for node in members if self._positions[node] not in selected]
@@ -385,7 +384,6 @@ class SegmentCandidate:
 
     segment: Segment
     accelerated: bool
-    """False for the host."""
     nodes: int
     flops: float | None = None
     benefit: float | None = None

@@ -85,7 +85,6 @@ class Rule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename
 
     @property
     def target(self) -> str:
-        """Device and precision, as text."""
         device = None if self.device is None else repr(self.device)
         return " in ".join(filter(None, (device, self.precision)))
 

@@ -81,7 +81,6 @@ class IOBinding:
         return self._bound.run(run_options)
 
     def copy_outputs_to_cpu(self) -> list[Any]:
-        """Return the results as arrays that the caller owns."""
         return self._bound.arrays()
 
     def get_outputs(self) -> list[Any]:
@@ -89,7 +88,6 @@ class IOBinding:
         return [_as_value(result) for result in self._bound.results]
 
     def get_outputs_as_ortvaluevector(self) -> Any:
-        """Return the results as ONNX Runtime's vector of OrtValues, in host memory."""
         from onnxruntime.capi.onnxruntime_pybind11_state import OrtValueVector
 
         from nnadapter.drivers.onnxruntime.values import ort_value_of

@@ -391,7 +391,6 @@ class CompareReport:
     failures: tuple[str, ...] = ()
     """Fallbacks from devices that had accepted the work."""
     layers: LayerReport | None = None
-    """Search for wrong nodes, if requested."""
     layer_distances: tuple[LayerDistance, ...] | None = None
     """Distance of each layer, worst first, if requested."""
     reference: str = CPU

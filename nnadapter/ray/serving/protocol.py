@@ -277,7 +277,6 @@ def _timeout(parameters: Mapping[str, Any]) -> float | None:
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 VERSION = "1"
-"""Only version of a model."""
 Headers = Mapping[str, str]
 
 

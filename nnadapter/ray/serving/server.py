@@ -41,7 +41,6 @@ class Health:
         self.joined = 0
 
     def ran(self, provenance: Any, feed: Mapping[str, Any], rows: int, seconds: float) -> str:
-        """Count a successful run; return its devices as text, joined by `+`."""
         with self._lock:
             self.sums.add(provenance, feed, rows, seconds)
             self._last.append("fell back" if provenance.fell_back else "well")
