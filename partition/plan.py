@@ -21,7 +21,6 @@ class _State:
     placement: Sequence[str]
     successors: Sequence[Sequence[int]]
     pending: list[int]
-    """Number of unfinished predecessors of each atom."""
     ready: dict[str, list[int]]
     finished_atoms: int = 0
     """Set of finished atoms, as bits."""

@@ -38,7 +38,6 @@ class ExportingContext(DriverContext):
         self._exports: WeakKeyDictionary[Model, Export] = WeakKeyDictionary()
 
     def supported(self, model: SegmentModel) -> Sequence[Verdict]:
-        """Return the driver's verdict on each operation, or a refusal if ONNX cannot express the operation."""
         if not isinstance(model, Model):
             return self.inner.supported(model)
         exported = self._exported(model)
@@ -208,9 +207,7 @@ class Device(Handle):
     def acquire(cls, name: str, *, isolate: bool = False) -> Self:
         """Return a device by name: `fake_npu`, or `fake_npu:1` if a driver has several.
 
-        Args:
-            name: name of the device.
-            isolate: run the driver in a process of its own, so that a crash becomes an error (docs/failures.md).
+        With `isolate`, the driver runs in a process of its own, so that a crash becomes an error (docs/failures.md).
 
         Raises:
             DeviceNotFoundError, DeviceUnavailableError, InvalidOptionError: the device does not exist or cannot be

@@ -97,13 +97,8 @@ class Stream(Iterator[list[Any]]):
     """Results of many feeds, in order. An error is raised in place of its result; later results follow.
 
     At most `depth` runs are in progress, and as many more feeds or results wait. The stream ends with its feeds, by
-    `close`, at the end of a `with`, or when garbage-collected; runs then stop before their next step.
-
-    Args:
-        run: runs the model once; called from several threads.
-        feeds: read in the thread that reads the results.
-        depth: number of concurrent runs, at least 1.
-        on_provenance: called with the provenance of every result.
+    `close`, at the end of a `with`, or when garbage-collected; runs then stop before their next step. Several threads
+    call `run`; the reader's thread reads `feeds` and passes the provenance of every result to `on_provenance`.
     """
 
     def __init__(

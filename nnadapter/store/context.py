@@ -225,10 +225,7 @@ class CachedContext(Context):
         return self._compiled(model, self.inner.compile_whole_graph, is_sole=True)
 
     def clone_with_constants(self, program: Program, model: SegmentModel) -> Program | None:
-        """Clone a program with the constants of a segment; return None if the driver cannot.
-
-        Also returns None if the program is in the cache, so that `compile` loads it.
-        """
+        """Clone a program with a segment's constants; return None if the driver cannot or the cache has the result."""
         keyed, miss = self._keyed(PROGRAM, model, is_sole=False)
         if keyed is not None and self._folder.has(keyed.key):
             return None

@@ -143,7 +143,6 @@ def warn_unwritten(reason: str) -> None:
 
 
 PROGRAMS = "programs"
-"""Subfolder of NNADAPTER_CACHE_DIR that has the entries."""
 FORMAT = 1
 """Version of the format of entries; entries of other versions are ignored."""
 _KEY, MADE = "cache.key", "cache.made"
@@ -175,7 +174,6 @@ class Entry(NamedTuple):
             raise _damaged(error) from error
 
     def verify(self) -> None:
-        """Check every byte of the file; raise UnusableError if it is corrupt."""
         try:
             self.container.verify()
         except CompiledModelError as error:
@@ -229,7 +227,6 @@ def _part(fields: Mapping[str, object]) -> KeyPart:
 
 
 def _check_writers(status: os.stat_result) -> None:
-    """Raise UnusableError for a file that a user other than this one or root may have written."""
     if not hasattr(os, "geteuid"):
         return
     if status.st_uid not in (os.geteuid(), 0):

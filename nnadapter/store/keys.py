@@ -300,7 +300,6 @@ def _number(digits: bytes) -> int:
 
 PLAN = "plan"
 _PACKAGES = ("onnx", "numpy")
-"""Packages whose versions affect plans."""
 
 
 def key_of(source: Source, devices: Sequence[Selected], options: Options) -> Key:
@@ -376,7 +375,6 @@ def _of_session(options: Options) -> dict[str, object]:
 
 
 def _option_value(value: Any) -> str:
-    """Return an option's value as text, or a digest of the file that it names."""
     if value is None:
         return ""
     if isinstance(value, str) and "\n" in value:

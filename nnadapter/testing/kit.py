@@ -81,7 +81,6 @@ class ScoreCard:
 
     @property
     def all_passed(self) -> bool:
-        """True if something passed and nothing failed."""
         return not self.failures and any(isinstance(row.outcome, PassedOutcome) for row in self.rows)
 
     @cached_property
@@ -249,12 +248,8 @@ def conformance_cases(
 ) -> list[BoundCase]:
     """Return the cases for a device, which is open in a separate process until this process ends.
 
-    Args:
-        device: name, as in `nnadapter devices`.
-        options: options of its context.
-        pattern: a part of names, or a glob; all cases if empty.
-        limit: maximum number of cases per group.
-        settings: other fields of `Settings`, such as `short=True`.
+    `options` are for its context. `pattern` is a part of names, or a glob; `limit` is the maximum number of cases per
+    group. `settings` are other fields of `Settings`, such as `short=True`.
 
     Raises:
         DeviceNotFoundError, DeviceUnavailableError, InvalidOptionError: the device cannot be opened.

@@ -217,7 +217,6 @@ def _deserialized(bench: Bench, subject: Subject) -> Outcome:
 
 
 def _judged(bench: Bench, subject: Subject) -> Outcome:
-    """Check that `check_blob` accepts the device's own programs and rejects other bytes."""
     blob = _serialized(bench, subject)
     if blob is None:
         return _NOT_SERIALIZABLE
@@ -242,7 +241,6 @@ def _judged(bench: Bench, subject: Subject) -> Outcome:
 
 
 def _streams(bench: Bench, subject: Subject) -> Outcome:
-    """Check the results of two streams that wait for each other."""
     if bench.capability.threading is Threading.SERIAL:
         return SkippedOutcome("the device does one thing at a time")
     varied = subject.varied()
@@ -277,7 +275,6 @@ def _judged_there(subject: Subject, varied: Subject, device_results: StreamResul
 
 
 def _bound(bench: Bench, subject: Subject) -> Outcome:
-    """Check that a program cloned with other constants computes correctly, and that the original is unaffected."""
     if subject.rebind is None:
         return SkippedOutcome("only programs of adapter IR models have constants to replace")
     try:

@@ -310,7 +310,6 @@ class Bench:
         return taking_ir(self._device.capability, context)[1] if self._device is not None else context
 
     def takes(self, model: SegmentModel) -> bool:
-        """Return True if the device supports every operation of a model."""
         return all(isinstance(verdict, Supported) for verdict in self.context.supported(model))
 
     def examine(self, subject: Subject) -> Outcome:
@@ -360,7 +359,6 @@ class Bench:
 
     @contextmanager
     def started(self, subject: Subject, context: Context | None = None) -> Iterator[Execution]:
-        """Compile an accepted model and create an execution; close both at the end."""
         with self.compiled(subject, context) as program, self.execution(subject, program) as execution:
             yield execution
 
@@ -423,7 +421,6 @@ class Case:
         return self.name.partition("/")[0]
 
     def run(self, bench: Bench) -> Outcome:
-        """Run the case; failures of the driver become outcomes."""
         try:
             return self.act(bench, Random(f"{bench.settings.seed}/{self.name}"))
         except CaseFailure as broken:

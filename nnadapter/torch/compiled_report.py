@@ -46,14 +46,12 @@ class GraphFacts:
     refused_operators: tuple[FallbackOperatorFacts, ...]
     """Operators in sessions that a device refused."""
     graph_break_reason: str
-    """Empty without a graph break."""
     graph_break_line: str
     unfrozen_weights: int
     """Weights that changed too often to be constants."""
     input_bytes: int
     """Bytes of the sessions' inputs per call, without constants."""
     output_bytes: int
-    """Bytes of the sessions' outputs per call."""
     to_device_bytes: int
     """Bytes copied to devices in the last call."""
     to_host_bytes: int
@@ -69,7 +67,6 @@ class GraphFacts:
 
     @property
     def flops(self) -> tuple[int, int]:
-        """FLOPs on accelerators, and all FLOPs."""
         totals = [sum(node.flops or 0 for node in report.nodes if node.state == "runs") for report in self.sessions]
         shares = [report.coverage.flops for report in self.sessions]
         return round(sum(share * total for share, total in zip(shares, totals, strict=True))), sum(totals)

@@ -16,11 +16,8 @@ if TYPE_CHECKING:
 def nnadapter(graph_module: Any, example_inputs: Any, **keywords: Any) -> Callable[..., Any]:
     """Compile a captured graph; `torch.compile(model, backend="nnadapter")` calls this.
 
-    Args:
-        graph_module: the captured graph.
-        example_inputs: inputs of the first call.
-        **keywords: `options=` of torch.compile, a dictionary: `devices`, as for `InferenceSession`, and fields of
-            `nnadapter.Options`.
+    `options=` of torch.compile is a dictionary with `devices`, as for `InferenceSession`, and fields of
+    `nnadapter.Options`.
 
     Returns:
         A function that PyTorch calls in place of the graph. Errors in the options are raised by its first call, because

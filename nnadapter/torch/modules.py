@@ -70,7 +70,6 @@ def _captured(module: Any, example_inputs: object) -> Any:
 
 
 def _exported(name: str, program: Any) -> onnx.ModelProto:
-    """Export with the decompositions and refusals of compiled graphs."""
     import torch
 
     try:

@@ -22,7 +22,6 @@ from torch.ops import aten
 _BOOL, _INT64, _FLOAT, _DOUBLE = (getattr(onnx_ir.DataType, name) for name in ("BOOL", "INT64", "FLOAT", "DOUBLE"))
 _NOT_SAID = -1
 _TYPES = {bool: _BOOL, int: _INT64, float: _FLOAT}
-"""Python type -> PyTorch's default data type."""
 
 
 def _scalar_tensor(s: Any, dtype: int = _NOT_SAID, **_: Any) -> Any:

@@ -152,7 +152,6 @@ def _is_seeded(operator: Any) -> bool:
 
 
 def _draws(operator: Any, arguments: Sequence[Any], named: Mapping[str, Any]) -> bool:
-    """Return True if the arguments make the operator random, as in training."""
     for place, argument in enumerate(operator._schema.arguments):
         if argument.name in _IDLE:
             value = arguments[place] if place < len(arguments) else named.get(argument.name, argument.default_value)
@@ -162,7 +161,6 @@ def _draws(operator: Any, arguments: Sequence[Any], named: Mapping[str, Any]) ->
 
 
 def _refuse_values(node: torch.fx.Node) -> Unsupported | None:
-    """Refuse tensors outside CPU memory, sparse or complex tensors, and data types that sessions do not accept."""
     for tensor in (*_input_tensors(node), *_tensors(node.meta.get("val"))):
         if tensor.is_complex():
             return Unsupported(_DTYPE, "ONNX has no operators on complex numbers")

@@ -361,7 +361,6 @@ class Program:
             return self._rerun_in_pytorch(error, inputs)
 
     def _rests_on_last_resort(self, session: InferenceSession) -> bool:
-        """Return True if onnx's reference evaluator took most of the time."""
         steps = session.provenance.steps if session.provenance is not None else ()
         spare = sum(step.seconds for step in steps if step.device == REFERENCE)
         named = {request if isinstance(request, str) else request[0] for request in self._settings.devices}

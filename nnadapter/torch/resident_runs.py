@@ -254,7 +254,6 @@ class ResidentRunner:
         return self._moved._replace(to_device=crossed[0], to_host=crossed[1]) if crossed else self._moved
 
     def run(self, inputs: Sequence[Any], results: Results) -> tuple[Any, ...]:
-        """Run the session; `results` converts its outputs to tensors."""
         self._trials.begin()
         feeds = {name: self._feed(name, inputs[place], convert) for name, place, convert in self._fed}
         try:
@@ -290,7 +289,6 @@ class ResidentRunner:
         return COPY_CACHE.fed(value, array, owner) or array
 
     def _previous_occurrence(self, name: str, tensor: torch.Tensor) -> Occurrence | None:
-        """Return the owner for a copy if this input got the same tensor before; otherwise None."""
         occurrence = self._came.get(name)
         if occurrence is not None and occurrence.matches(tensor):
             return occurrence
@@ -330,7 +328,6 @@ class ResidentRunner:
         self._trials.leave_out(places, unused)
 
     def _output_contents(self, place: int, value: Any, inputs: Sequence[Any]) -> Any:
-        """Return an array that the caller owns, or device-resident `Copies`."""
         if self._stays_resident(place, inputs):
             return value if type(value) is Copies else Copies(value)
         if type(value) is not Copies or place in self._roles.hidden:

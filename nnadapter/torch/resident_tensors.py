@@ -138,7 +138,6 @@ def _differs(name: str, array: Any, dtype: Any, shape: Sequence[int | None]) -> 
 
 
 def _converted(like: Any, is_visible: bool) -> Callable[[Any], Any]:
-    """Return a conversion to a tensor, in PyTorch's layout if it is visible."""
     convert, arrange = to_tensor(like.dtype), _arrangement(like) if is_visible else None
 
     def converter(value: Any) -> Any:
@@ -305,7 +304,6 @@ class Resident(torch.Tensor):  # type: ignore[misc]  # PyTorch's tensors have no
         return copied
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Pickle as a host tensor."""
         return self._as_itself(self._read()).__reduce_ex__(protocol)
 
     def __repr__(self, **kwargs: Any) -> str:
@@ -419,7 +417,6 @@ SESSION_DTYPES = frozenset(
         *(torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8),
     )
 )
-"""Data types of tensors that sessions accept."""
 
 
 def move(module: torch.nn.Module, device: str) -> None:

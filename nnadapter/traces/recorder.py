@@ -91,7 +91,6 @@ def _bundles(events: Sequence[Event]) -> Iterator[_Bundle]:
 def _nested(events: Sequence[Event], overlapping_events: list[Event]) -> Iterator[_Bundle]:
     bundle: _Bundle | None = None
     around: list[int] = []
-    """Ends of the enclosing events, the innermost last."""
     for event in events:
         while around and around[-1] <= event.start:
             around.pop()
@@ -208,7 +207,6 @@ class Recorder(Trace):
         )
 
     def add_source(self, source: Source) -> None:
-        """Register a function that returns more events at the end."""
         self._sources.append(source)
 
     def reserve_events(self, events: int) -> bool:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 VARIABLE = "NNADAPTER_LOG"
-"""Environment variable with the least level of messages for standard error."""
+"""Environment variable with the lowest level of messages to write to standard error."""
 _LEVELS = ("debug", "info", "warning", "error")
 _ROOT = logging.getLogger("nnadapter")
 _LEVEL_OF_CATEGORY = {PLAN: logging.DEBUG, COMPILE: logging.INFO, FALLBACK: logging.WARNING}
@@ -40,7 +40,6 @@ def is_enabled() -> bool:
 
 
 def _write_from(level: str) -> None:
-    """Write messages of at least this level to standard error."""
     if level not in _LEVELS:
         near = near_names(level, _LEVELS, "; ")
         raise InvalidOptionError(f"{VARIABLE} is {level!r}, expected {', '.join(_LEVELS)}{near}")

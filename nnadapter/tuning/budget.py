@@ -92,12 +92,12 @@ def read_budget(metric: Metric | None, max_drop: float | str | None) -> Budget:
 
 
 def signal_to_noise(noise: float) -> float:
-    """Return a share of noise in dB."""
+    """Return the signal-to-noise ratio in dB for a share of noise."""
     return math.inf if noise <= 0 else -10 * math.log10(noise) if math.isfinite(noise) else -math.inf
 
 
 def noise_share(outputs: Outputs, reference: Outputs) -> float:
-    """Return noise over signal of the worst output, in power; inf for other shapes."""
+    """Return the noise power relative to the signal power of the worst output; inf if shapes differ."""
     worst = 0.0
     for got, expected in zip(zip(*outputs, strict=True), zip(*reference, strict=True), strict=True):
         if not all(isinstance(array, np.ndarray) and array.dtype.kind in "fiub" for array in expected):

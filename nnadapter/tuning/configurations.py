@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 MOST_UNITS = 96
 SIMULATED_TIME = "simulated_us"
-"""Fact of a segment: microseconds by a simulator's clock."""
+"""Fact of a segment with its microseconds by a simulator's clock."""
 _TIMED_SAMPLES = 4
 _TIMING_S = 0.5
 _LEAST_ROUNDS, _MOST_ROUNDS = 3, 200
@@ -47,7 +47,7 @@ class Lane:
     precision: Precision
     ways: tuple[Way, ...]
     stand_in: DeviceRequest | None = None
-    """Device to search on instead."""
+    """Device that replaces this one in the search."""
 
     @property
     def request(self) -> DeviceRequest:
@@ -64,17 +64,17 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """Nodes with the same alternative: one or more products, and the nodes up to the next one."""
+    """Nodes with the same alternative: one or more products (convolutions or matrix products) and nodes after each."""
 
     name: str
     nodes: tuple[str, ...]
     products: tuple[str, ...]
     kind: str = ""
-    """Kind of the first product; kinds gain alike."""
+    """Kind of the first product; products of one kind gain similarly."""
 
 
 Configuration = tuple[int, ...]
-"""Position of the alternative of each unit."""
+"""Index of the alternative of each unit."""
 
 
 def lanes_of(
@@ -161,7 +161,7 @@ def _kind(model: FloatModel, product: Product) -> str:
 
 
 class Workshop:
-    """Models and sessions of configurations; work of equal ways is done once."""
+    """Factory of models and sessions for configurations, which repeats no work for equal ways to quantize."""
 
     def __init__(
         self, model: FloatModel, lanes: Sequence[Lane], feeds: Sequence[Mapping[str, Array]],
@@ -225,7 +225,7 @@ class Workshop:
         return self.alternatives.index(Alternative(self.alternatives[alternative].lane))
 
     def uniform(self, alternative: int) -> Configuration:
-        """Return one alternative for all units, or its lane's floating one where impossible."""
+        """Return the configuration with one alternative, or with its lane's floating one for units that lack it."""
         wanted = (alternative, self.floating(alternative))
         return tuple(next((at for at in wanted if able[at]), int(able.argmax())) for able in self.able)
 
@@ -255,7 +255,7 @@ class Workshop:
         return [self.lanes[at] for at in sorted({self.alternatives[at].lane for at in configuration})]
 
     def options(self, configuration: Configuration, model: onnx.ModelProto) -> Options:
-        """Return session options that keep units in their lanes."""
+        """Return session options that pin units to their lanes."""
         lanes = {self.alternatives[at].lane for at in configuration}
         rules = Rules(pins=tuple(self._pins(configuration, model))) if len(lanes) > 1 else None
         return Options(fallback="allow", rules=rules)

@@ -80,9 +80,9 @@ class TuneReport:
     float_time: float
     """Time of float32 on the devices; `cpu_time` if none computes in it."""
     bound: float
-    """Lower bound of the additive model at the permitted noise."""
+    """Lower bound of the time in the additive model at the permitted noise."""
     gap: float
-    """Excess of the predicted time, as a fraction."""
+    """Excess of the predicted time over `bound`, as a fraction."""
     evaluations: int
     """Number of measurements of the metric."""
     trials: int

@@ -28,19 +28,19 @@ from partition.by_cost.budget import Choices, Chosen, Edge, choose_within_budget
 _FEW_SAMPLES = 4
 """Samples that rank the damage of units; the rank correlation with 16 is about 0.97."""
 _PROMISING = 3
-"""Quantized alternatives per lane to measure for units."""
+"""Number of quantized alternatives per lane to measure for single units."""
 _BISECTIONS = 7
 _MOVES = 8
-"""Units to try in each direction near the solution."""
+"""Number of units to try in each direction near the solution."""
 _SHARES_OF_NOISE = (0.9, 0.8, 0.7, 0.5, 0.25)
 _SHARE_FOR_UNITS = 0.5
-"""Part of the time limit for single units."""
+"""Part of the time limit for the measurement of single units."""
 _GUESSED_GAINS = {Precision.W8A8: 2.0, Precision.W8A16: 1.25}
-"""Assumed speed of integers over 16-bit floats in a search on another device."""
+"""Assumed speedup of integers over 16-bit floats in a search on another device."""
 _FOR_HELD_OUT = 2
-"""Evaluations reserved for held-out samples, of at least five."""
+"""Evaluations reserved for held-out samples, if at least five are allowed."""
 _NOISE = 0.01
-"""Trusted difference of times."""
+"""Smallest relative difference of times that counts as real."""
 _BORDER_SECONDS, _BORDER_BANDWIDTH = 50e-6, 4e9
 
 
@@ -66,7 +66,7 @@ class Found:
     damage_alone: dict[tuple[int, int], float] = field(default_factory=dict)
     """(unit, alternative) -> noise with only this unit in the alternative."""
     damage_in_place: dict[int, float] = field(default_factory=dict)
-    """Unit -> noise that raising it would remove."""
+    """Unit -> noise that a floating precision for it would remove."""
     choices: Choices | None = None
     stopped: str = ""
 
@@ -76,13 +76,13 @@ class Found:
         return seconds if math.isfinite(seconds) else measured.seconds
 
     def damage_of(self, unit: int, alternative: int) -> float | None:
-        """Return a unit's noise alone, in an alternative or else in the fastest one."""
+        """Return the noise of quantizing one unit alone, in an alternative or otherwise in the fastest one measured."""
         if (unit, alternative) in self.damage_alone:
             return self.damage_alone[unit, alternative]
         return next((noise for (at, _), noise in self.damage_alone.items() if at == unit), None)
 
     def gains(self, unit: int, floating: int) -> bool:
-        """Return whether any alternative of a unit is faster than a floating one."""
+        """Return True if an alternative of a unit is faster than a floating one."""
         return self.choices is not None and bool(
             self.choices.seconds[unit].min() < self.choices.seconds[unit, floating] * (1 - _NOISE)
         )
@@ -100,7 +100,7 @@ class _OutOfLimitError(Exception):
 
 @dataclass(eq=False, kw_only=True)
 class Search:
-    """Search with counted evaluations and a deadline. Times are in turns with `host`."""
+    """Search with counted evaluations and a deadline. Sessions are timed in turns with `host`."""
 
     workshop: Workshop
     budget: Budget
@@ -132,7 +132,7 @@ class Search:
         )  # fmt: skip
 
     def measure(self, configuration: Configuration, what: str) -> Measured:
-        """Return the measurements of a configuration, taken once."""
+        """Return the measurements of a configuration, which is measured only once."""
         if configuration in self.measured:
             return self.measured[configuration]
         self._check_limits()
@@ -186,7 +186,7 @@ class Search:
         return seconds / host * self.measured[self.on_host].seconds
 
     def run(self) -> Found:
-        """Search until nothing is left to try, a limit is reached, or an interrupt."""
+        """Search until all candidates are tried, a limit is reached, or the user interrupts."""
         found = Found()
         try:
             uniform = self._measure_uniform()
@@ -309,7 +309,7 @@ class Search:
         return saved
 
     def _measured_by_kind(self, at: int, by_work: Mapping[str, float]) -> dict[str, float]:
-        """Measure the time that kinds save, by leaving each in floating point."""
+        """Measure the time that each kind of product saves, from configurations that leave it in floating point."""
         whole, floating = self.workshop.uniform(at), self.workshop.floating(at)
         saved = dict(by_work)
         for kind in by_work:
@@ -421,7 +421,7 @@ class Search:
         return self.measure(configuration, f"proposed: {quantized} of {len(configuration)} units quantized").allowed
 
     def _move(self, choices: Choices, in_place: dict[int, float]) -> None:
-        """Raise units of a faster configuration that is not allowed, and lower those of the best."""
+        """Raise the precision of units in a faster, disallowed configuration, then lower it in the best one."""
         allowed = self.allowed()
         limit = choices.total_seconds(np.array(allowed[0].configuration)) if allowed else math.inf
         rejected = [found for found in self.measured.values() if not found.allowed and math.isfinite(found.noise)]
@@ -432,7 +432,7 @@ class Search:
             self._lower_units(self.best(), choices)
 
     def _raise_units(self, start: Measured, choices: Choices, in_place: dict[int, float]) -> None:
-        """Raise the unit that removes the most noise in place, until the configuration is allowed."""
+        """Restore floating precision for the unit that removes the most noise, until the configuration is allowed."""
         current = start
         for _ in range(3):
             tried: list[Measured] = []

@@ -138,7 +138,7 @@ def _at(samples: Sequence[Sample], positions: Sequence[int]) -> list[Sample]:
 
 
 class _Final:
-    """Comparison of the fastest allowed configurations in turns, and on held-out samples."""
+    """Comparison of the fastest allowed configurations by times in turns, and on held-out samples."""
 
     def __init__(self, search: Search, found: Found, outside: Sequence[Sample]) -> None:
         self._search, self._found, self._outside = search, found, outside
@@ -233,7 +233,7 @@ class _Final:
         return best
 
     def _outside_score(self, configuration: Configuration | None) -> float | None:
-        """Return the score on held-out samples, for None of float32; None without samples or evaluations."""
+        """Return a configuration's (None: float32's) score on held-out samples; None without samples or evaluations."""
         if configuration in self._outside_scores:
             return self._outside_scores[configuration]
         if configuration is None and self._budget.metric is None:

@@ -218,7 +218,6 @@ class BalancedPlacement:
     stage: float
     """Load of `busiest`."""
     bound: float
-    """Lower bound of `stage` for every placement."""
 
 
 def place_by_throughput(

@@ -278,7 +278,6 @@ class TwoWay:
     """Minimum cut of atoms between two devices."""
 
     second: Flags
-    """Atoms on the second device."""
     bound: float
     """Lower bound of all placements without launches, in seconds."""
 

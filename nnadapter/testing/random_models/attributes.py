@@ -150,7 +150,6 @@ def _between(low: int, high: int) -> Choose:
 
 
 def _count(name: str, types: Types) -> int:
-    """Return the length of a list attribute that fits the rank of the first input."""
     rank = types[0].rank if types and types[0] is not None else 1
     spatial = max(rank - 2, 0)
     return {"pads": 2 * spatial, "strides": spatial, "dilations": spatial, "kernel_shape": spatial}.get(name, rank)

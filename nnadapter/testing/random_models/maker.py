@@ -311,7 +311,6 @@ class Maker:
         return operand
 
     def fresh_of(self, dtype: DataType, dimensions: tuple[int, ...], constant: float = 0.5) -> int:
-        """Add an operand of random contents, sometimes with layout NHWC."""
         layout = Layout.NHWC if len(dimensions) == 4 and self.chance(0.1) else Layout.NCHW
         return self.fresh(contents(self.random, dtype, dimensions), layout, constant)
 
@@ -324,7 +323,6 @@ class Maker:
         return self.fresh_of(self.dtype(allowed), self.dimensions(rank), 0.1) if operand is None else operand
 
     def image(self, schema: OperationSchema) -> int:
-        """Choose or add an operand of rank 4."""
         allowed = schema.inputs[0].dtypes
         if self.chance(0.8):
             return self.like_first(schema, 4, lambda type_: type_.rank == 4)

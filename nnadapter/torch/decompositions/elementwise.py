@@ -1,6 +1,7 @@
 """Decompositions of arithmetic: elementwise functions, rounding, float64 numbers, reductions, matrix products.
 
 ONNX attributes and the exporter round numbers to float32, so float64 has decompositions. ONNX has no maxima of bool.
+Logarithms and exponentials avoid cancellation, underflow and overflow.
 """
 
 from __future__ import annotations
@@ -49,25 +50,21 @@ def _of_reals(decomposition: Decomposition) -> Decomposition:
 
 @_of_reals
 def _expm1(values: Tensor) -> Tensor:
-    """Return exp(x) - 1 without cancellation near 0."""
     return torch.tanh(values / 2) * (torch.exp(values) + 1)
 
 
 @_of_reals
 def _log1p(values: Tensor) -> Tensor:
-    """Return log(1 + x), corrected for rounding."""
     above = values + 1
     corrected = torch.log(above) * (values / (above - 1))
     return torch.where((above == 1) | (values == math.inf), values, corrected)
 
 
 def _log_sigmoid(values: Tensor) -> Tensor:
-    """Return log(sigmoid(x)) without underflow."""
     return torch.where(values < 0, values, torch.zeros_like(values)) - torch.log1p(torch.exp(-values.abs()))
 
 
 def _logaddexp(first: Tensor, second: Tensor) -> Any:
-    """Return log(exp(a) + exp(b)) without overflow."""
     if first.is_complex() or not first.is_floating_point():
         return NotImplemented
     larger, difference = _ordered(first, second)
@@ -75,7 +72,6 @@ def _logaddexp(first: Tensor, second: Tensor) -> Any:
 
 
 def _logaddexp2(first: Tensor, second: Tensor) -> Any:
-    """Return log2(2**a + 2**b) without overflow."""
     if not first.is_floating_point():
         return NotImplemented
     larger, difference = _ordered(first, second)
@@ -95,7 +91,6 @@ def _is_negative(values: Tensor) -> Tensor:
 
 @in_float32
 def _atan2(ordinate: Tensor, abscissa: Tensor) -> Any:
-    """Return the angle, also on axes and at infinity."""
     if not ordinate.is_floating_point() or not abscissa.is_floating_point():
         return NotImplemented
     height, width = ordinate.abs(), abscissa.abs()
@@ -452,7 +447,6 @@ OF_EXTREMES = {
     },
     **{operator: _over_axes(operator) for operator in (aten.amax.default, aten.amin.default)},
 }  # fmt: skip
-"""Decompositions of maxima, minima and sorts, for bool or without axes."""
 
 
 def _without_sum(product: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., Any]:

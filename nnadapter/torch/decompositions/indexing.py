@@ -102,7 +102,6 @@ OF_SCATTERING: Mapping[torch._ops.OpOverload, Callable[..., Any]] = {
     aten.scatter_add.default: _scatter(aten.scatter_add.default),
     aten.scatter_reduce.two: _scatter_reduce,
 }
-"""Decompositions of scatters that the exporter gets wrong."""
 
 
 def _long(indices: Tensor | None) -> Tensor | None:
@@ -152,4 +151,3 @@ def is_whole(scale: float) -> bool:
 NEAREST = {
     operator: partial(_nearest, decomposition) for operator, decomposition in get_decompositions(_NEAREST).items()
 }
-"""Decompositions of nearest-neighbor resizing: `aten::upsample_nearest1d`, `2d` and `3d`."""

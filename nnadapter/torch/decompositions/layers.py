@@ -334,7 +334,6 @@ def _chosen(values: Tensor, p: float) -> Tensor:
 
 
 _DROPOUT, _TRAIN = 2, 3
-"""Positions in the `options` of `lstm`."""
 
 
 def lstm(sequences: Tensor, states: Sequence[Tensor], weights: Sequence[Tensor], *options: Any) -> Any:
