@@ -172,7 +172,6 @@ def _may_read(editor: ModelEditor, pattern: OperationPattern, operation: Operati
 
 
 def _may_produce(editor: ModelEditor, operand: int, types: frozenset[str], most_operations: int) -> bool:
-    """Return whether an operation of `types` produces the operand, and a match can contain all its readers."""
     producer = editor.producer(operand)
     if producer is None or editor.operation(producer).type not in types:
         return False

@@ -43,7 +43,6 @@ class Role:
     """One input position of an operation.
 
     Args:
-        dtypes: data types that the operation is defined for.
         variadic: the last role may take several operands.
         same_dtype_as: role with the same data type.
     """

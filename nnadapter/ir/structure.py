@@ -263,7 +263,6 @@ class SpecializableModel:
         self.kind: Hashable = (self.likeness, self._traced_numbers, object() if holds else None)
         """Key that is equal for models of one trace that differ only in names; unique if there are constants."""
         self._types: dict[int, int] = {}
-        """Operand -> index of its symbolic type in the group."""
         SpecializationGroup([self])
 
     group: SpecializationGroup

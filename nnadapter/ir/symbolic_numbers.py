@@ -282,7 +282,6 @@ class _Simplifier:
         return sums
 
     def _without_zeros(self, number: int) -> int:
-        """Return x for x + 0, repeatedly."""
         while number >= self._variables:
             function, *operands = self._steps[number - self._variables]
             if function is not operator.add:
@@ -632,7 +631,6 @@ class Interned:
         self._settling: list[Callable[[Sequence[Any]], Any]] = []
 
     def add(self, value: Any) -> int:
-        """Return the index of a value. Values equal under the guards share one."""
         position = self._positions.setdefault(_equality_key(value), len(self._values))
         if position == len(self._values):
             self._values.append(value)

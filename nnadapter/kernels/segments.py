@@ -59,7 +59,6 @@ class SegmentOperation:
     """Input names, without constants."""
     makes: tuple[str, ...]
     called: Called | None = None
-    """The kernel call, or None for the driver's operations."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -370,8 +369,8 @@ def called_nodes(
 ) -> frozenset[str]:
     """Return the names of nodes that kernels compute.
 
-    A kernel computes a node if its device and all devices before it do not support the node, or if it overrides its
-    device.
+    All devices before the kernel's device refuse such a node. The kernel's device refuses it too, or the kernel
+    overrides it.
     """
     single_nodes = ((atom, nodes[members[0]]) for atom, members in enumerate(graph.atoms) if len(members) == 1)
     return frozenset(

@@ -123,7 +123,7 @@ example (float[2, 3] x) => (float[2, 3] y) {
 def write_driver(name: str, folder: Path, language: str = "python", *, paddle: bool = False) -> tuple[Path, ...]:
     """Write a driver package called `name` into a new folder, atomically; return its files in order.
 
-    With `paddle`, Paddle's plug-in is also written, into `paddle`.
+    `language` is one of `LANGUAGES`. With `paddle`, Paddle's plug-in is also written, into `paddle`.
 
     Raises:
         InvalidOptionError: an argument is invalid, or the folder cannot be written.

@@ -1,4 +1,4 @@
-"""Model files: load with large weights left on disk, override initializers and dimensions, and save."""
+"""Model files: loading with large weights left on disk, overriding of initializers and dimensions, and saving."""
 
 from __future__ import annotations
 

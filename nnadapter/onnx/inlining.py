@@ -109,9 +109,9 @@ def expand_functions(
 ) -> tuple[onnx.ModelProto, tuple[str, ...]]:
     """Expand functions in the main graph; return the model (the same if there are none), and each node's original name.
 
-    A body is used only if its ops mean the same under the model's opsets. The first output of the expanded node
-    prefixes inner values, its name inner nodes; other nodes keep the names of `node_names`. `bodies`, by node name, are
-    always used.
+    A body is used only if its ops mean the same under the model's opsets. Inner values are prefixed with the expanded
+    node's first output, and inner nodes with its name; other nodes keep the names of `node_names`. `bodies`, by node
+    name, are always used.
     """
     library = _Library.of(model, operators, bodies)
     names = node_names(model) if nodes is None else tuple(node.name for node in nodes)
@@ -235,7 +235,6 @@ class _FunctionCall:
     names: dict[str, str] = field(default_factory=dict)
 
     def take_outputs(self, inside: Iterable[str], outside: Iterable[str]) -> list[onnx.NodeProto]:
-        """Name the body's outputs like the call's. Return Identity nodes for outputs that already have a name."""
         copies = []
         for inner, outer in zip(inside, outside, strict=False):
             if outer and inner in self.names:

@@ -65,7 +65,6 @@ def check_equations_in(source: str | os.PathLike[str] | bytes) -> None:
 
 
 def _places(nodes_by_function: dict[FunctionKey, list[onnx.NodeProto]]) -> set[_Place]:
-    """Return op and attribute of all equations: Einsum's, and function attributes that are passed on to an Einsum."""
     handed_on: dict[_Place, list[_Place]] = {}
     for function, inside in nodes_by_function.items():
         for place, attribute_name in _references(inside):

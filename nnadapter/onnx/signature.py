@@ -29,7 +29,6 @@ _TYPE_NAMES = {
     "float8_e4m3fn": "float8e4m3fn",
     "float8_e5m2": "float8e5m2",
 }
-"""ONNX Runtime's names, if not numpy's."""
 
 
 class FedTensor:

@@ -73,7 +73,7 @@ def mat_mul_integer_body(body: BodyBuilder) -> Sequence[str]:
 
 
 def _is_quantized(body: BodyBuilder) -> bool:
-    """Return whether the node is from quantize_dynamic, with a constant int8 matrix with zero point 0."""
+    """Return whether the node is a Linear from quantize_dynamic, with a constant int8 matrix and zero point 0."""
     if body.opset < _OLDEST_QUANTIZED or not _is_known(body) or (body.input(3) and body.contents(3).any()):
         return False
     is_one = not body.input(2) or body.rank(2) == 0 or (body.rank(2) == 1 and body.width(2) == 1)

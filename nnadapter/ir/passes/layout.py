@@ -76,10 +76,6 @@ class View:
 
 
 def _groups(source_shape: Axes, target_shape: Axes) -> list[tuple[list[int], list[int]]] | None:
-    """Split both shapes into shortest runs of axes with equal numbers of elements; None if impossible.
-
-    Axes of size 1 are omitted.
-    """
     if prod(source_shape) == 0 or prod(source_shape) != prod(target_shape):
         return None
     source_axes = [axis for axis, size in enumerate(source_shape) if size != 1]
@@ -475,7 +471,6 @@ class _Images:
         return self._channels_last(operand)
 
     def _emit(self, view: View, operand: int, layout: Layout) -> int:
-        """Return an operand in `layout` with a view's contents; add RESHAPE and TRANSPOSE only if necessary."""
         editor, source = self._editor, view.source
         type_, dimensions = editor.type_of(source), view.dimensions
         operations = view.operations

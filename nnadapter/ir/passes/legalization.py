@@ -1,4 +1,4 @@
-"""Legalization: replace operations and types that a device lacks."""
+"""Legalization: replacement of operations and types that a device lacks."""
 
 from __future__ import annotations
 

@@ -155,10 +155,6 @@ def _elementwise(shapes: Ranks, operation: Operation) -> Sequence[int] | None:
 
 
 def _as_first(shapes: Ranks, operands: Sequence[int], numbers: Sequence[bool]) -> Sequence[int]:
-    """Return operands with the dimensions of the first that has several elements.
-
-    One-element operands only need to broadcast to them.
-    """
     lead = next((operand for operand, number in zip(operands, numbers, strict=True) if not number), operands[0])
     shape = shapes.dimensions(shapes.any_shape(lead))
     shaped_operands = []
@@ -184,7 +180,6 @@ def _transpose(shapes: Ranks, operation: Operation) -> Sequence[int] | None:
 
 
 def _runs(perm: Axes, axes: Sequence[int]) -> list[list[int]]:
-    """Group `axes`, none of size 1, into runs that remain adjacent in `perm`, ordered as there."""
     place = {axis: position for position, axis in enumerate(axes)}
     runs: list[list[int]] = []
     for axis in perm:
@@ -198,7 +193,6 @@ def _runs(perm: Axes, axes: Sequence[int]) -> list[list[int]]:
 
 
 def _swapped(shapes: Ranks, operand: int, sizes: Sequence[int], target_order: Sequence[int]) -> int:
-    """Transpose by swaps of adjacent runs: [before, a, b, after] becomes [before, b, a, after]."""
     order = list(range(len(sizes)))
     for position in range(len(order)):
         start = order.index(target_order[position])
@@ -414,7 +408,6 @@ class Ranks:
         return self._low[operand] if operand in self._low else self.shaped(operand, self._usual(operand))
 
     def shaped(self, operand: int, shape: Axes) -> int:
-        """Return an operand with the same elements and dimensions `shape`."""
         source = self._low.get(operand, operand)
         if identity_key(self.dimensions(source)) == identity_key(shape):
             return source
@@ -467,10 +460,6 @@ class Ranks:
                 self.editor.substitute(output, result)
 
     def _reshape(self, index: int, source: int, output: int) -> None:
-        """Let readers of a RESHAPE to high rank use its low-rank source.
-
-        A RESHAPE from high rank is replaced by one from low rank.
-        """
         if not self._is_high(source):
             self._low[output] = source
             self._there.add(output)

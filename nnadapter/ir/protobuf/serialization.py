@@ -119,7 +119,6 @@ class Weights:
 
     @property
     def digest(self) -> str:
-        """Digest of all weights, part of the data file's name."""
         hasher = sha256()
         for block in self.blocks:
             hasher.update(block.digest)

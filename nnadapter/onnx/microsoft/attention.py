@@ -29,11 +29,11 @@ class Scores:
     causal: bool = False
     softcap: float = 0.0
     mask: str = ""
-    """Additive, broadcastable to `[B, N, S, T]`; empty if none."""
+    """Additive mask, broadcastable to `[B, N, S, T]`; empty if none."""
     sink: str = ""
     """Extra softmax logit, `[1, N, 1, 1]` or scalar; empty if none."""
     last_sees_all: bool = False
-    """Exempt the last query from causality, for opsets without Attention."""
+    """True to exempt the last query from causality, for opsets without Attention."""
     sizes: tuple[int | None, int | None, int | None] = (None, None, None)
     """S, T and P, for opsets without Attention."""
 

@@ -24,7 +24,6 @@ _EXPECTED = {
     "k_quant_type": "NONE",
     "v_quant_type": "NONE",
 }
-"""Attribute values that are required."""
 _REFUSED_INPUTS = {12: "k_scale", 13: "v_scale", 14: "q_norm_weight", 15: "k_norm_weight", 16: "query_seqlens"}
 _COUNTS = "float32"
 """Type of lengths: few devices compute in int64."""
@@ -419,7 +418,7 @@ def _repeated(body: BodyBuilder, position: int, heads: int, groups: int) -> str:
 def causal_conv_with_state_body(body: BodyBuilder) -> tuple[str, ...]:
     """Expand com.microsoft CausalConvWithState-1.
 
-    Refused: several axes or states, attributes without a CPU kernel.
+    Refused: several axes or states, and attributes that the CPU kernel does not support.
     """
     _refuse_forms(body)
     last, dilation = body.node.integer("channels_last"), body.node.integer("dilation")

@@ -309,7 +309,7 @@ class _Sizes(NamedTuple):
 
 
 def default_shapes(prepared: Prepared, requested_shapes: Shapes | None = None) -> Shapes:
-    """Return a shape for every tensor input, with `requested_shapes` kept.
+    """Return a shape for every tensor input, including `requested_shapes`.
 
     Raises:
         InvalidInputError: a requested shape contradicts the model, or no size fits.
@@ -463,7 +463,10 @@ _IN_ROOM = (
 _PROMPT = 64
 """New tokens of a prompt. Bounds of devices are small multiples of it, far below `_LONG`."""
 _MANY_ROWS, _LONG = 8, (256, 512, 1024)
-"""Past and new tokens, smallest first, since plans beyond a model's last position are useless."""
+"""Large batch, and numbers of past and new tokens.
+
+The smallest are first, since plans beyond a model's last position are useless.
+"""
 _MOST_COMBINED = 3
 _LARGEST, _MOST_ELEMENTS = 1024, 1 << 24
 """Limits while doubling sizes."""

@@ -37,10 +37,6 @@ def function_body(prepared: Prepared, position: int) -> onnx.FunctionProto | Non
 
 
 def _further_body(prepared: Prepared, node: OnnxNode) -> onnx.FunctionProto | None:
-    """Return the body, with ops in it expanded that have a standard body.
-
-    A device that refused the node lacks them.
-    """
     values, constants, opset = _node_facts(prepared, node)
     try:
         body = body_of(node, values, constants, opset)

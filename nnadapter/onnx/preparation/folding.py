@@ -467,7 +467,7 @@ class Folding:
             self._promised.update(filter(None, node.outputs))
 
     def can_evaluate(self, index: int) -> bool:
-        """Return whether a node can be folded from known or queued inputs, and is neither folded nor queued."""
+        """Return whether a node is foldable, has known or queued inputs, and is neither folded nor queued."""
         is_new = index not in self.evaluated and self._promised.isdisjoint(self._read.nodes[index].outputs)
         return is_new and self._reads_known(index) and may_fold(self._read, index, self._dequantizing)
 

@@ -86,7 +86,6 @@ class Specialized:
 
     model_nodes: Graph
     graph: Graph
-    """Graph of the remaining nodes, with origins."""
     nodes: tuple[OnnxNode, ...]
     positions: tuple[int, ...]
     constants: Mapping[str, Array]
@@ -143,7 +142,7 @@ def inline_constant_branches(prepared: Prepared) -> Prepared:
 
 
 def inline_decided_branches(prepared: Prepared, conditions: Mapping[int, bool]) -> Prepared:
-    """Replace the `If` nodes in `conditions` by branches, as origins of the new nodes. Raises InvalidModelError."""
+    """Replace the `If` nodes in `conditions` by branches, whose nodes get them as origins. Raises InvalidModelError."""
     inlined, stands_for = inline_branches(prepared.model, conditions)
     origin = {name: prepared.graph.nodes[position].origins[0] for name, position in stands_for}
     expanded, names = expand_functions(inlined, prepared.operators)

@@ -167,7 +167,7 @@ _Rank = Callable[[Sequence[Value | None]], int | None]
 def infer_ranks(
     inference: Inference, nodes: Sequence[OnnxNode], facts: InitialFacts, values: Mapping[str, Value]
 ) -> Mapping[str, Value]:
-    """Return the values without rank in `values`, by name, with ranks that follow from shape lengths."""
+    """Return the values that have no rank in `values`, by name, with ranks that follow from shape lengths."""
     rankless = {name for name, value in values.items() if value.shape is None}
     stated, inferred_values = dict(facts.stated), values
     while fresh := {info.name: info for info in _ranked_types(nodes, inferred_values, rankless)}:
@@ -237,7 +237,7 @@ class Forward:
         """Types for later inference over the entire graph."""
 
     def propagate(self) -> Folding:
-        """Visit all nodes. Return the folding of results that become known, or raise InvalidModelError."""
+        """Visit all nodes, and return the folding of results. Raises InvalidModelError."""
         for index in self._nodes:
             self._visit(index)
         self._folding.evaluate()
