@@ -2,7 +2,7 @@
 
     from nnadapter import paddle as paddle_infer   # was: import paddle.inference as paddle_infer
 
-Inside this package, `paddle` names this package. Only `nnadapter.paddle.worker` imports Paddle itself.
+Only `nnadapter.paddle.worker` imports Paddle itself.
 """
 
 from __future__ import annotations

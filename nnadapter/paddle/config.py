@@ -249,7 +249,7 @@ class Config:
         device_id: int = 0,
         precision_mode: PrecisionType = PrecisionType.Float32,
     ) -> None:
-        """Run on a GPU by ONNX Runtime; without one, creating a predictor raises."""
+        """Run on a GPU with ONNX Runtime. If there is none, creating a predictor raises an error."""
         self._gpu = device_id
 
     def disable_gpu(self) -> None:

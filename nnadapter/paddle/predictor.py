@@ -159,7 +159,6 @@ class Predictor:
         """Do nothing, because a run only borrows the memory of its intermediate values."""
 
     def try_shrink_memory(self) -> int:
-        """Do nothing, and return 0 freed bytes."""
         return 0
 
     def report(self) -> PartitionReport:

@@ -46,7 +46,6 @@ class _Walk:
         self._plan, self._costs, self._host = plan, costs, host
         self._saving = saving_steps(plan, {name for name, cost in costs.items() if cost.has_resident_values})
         self._lies: dict[str, set[str]] = {name: {host} for name in plan.graph.inputs}
-        """Value -> devices that hold it."""
         self._moves: dict[tuple[object, ...], _Moves] = {}
         self._used: dict[tuple[str, str], list[int]] = {}
         """(value, device) -> segments on that device that produce or read the value."""

@@ -114,7 +114,6 @@ def _places(plan: Plan, parts: DynamicParts, takes_ir: Set[str], homes: dict[str
 
 
 def _read(plan: Plan, atom: int, place: int, parts: DynamicParts, takes_ir: Set[str]) -> tuple[str, ...]:
-    """Return the names of values of which an atom needs the contents or the size."""
     nodes, step = plan.graph.atoms[atom], plan.steps[place]
     reads = tuple(name for node in nodes for name in plan.graph.nodes[node].reads)
     if step.device in takes_ir:
@@ -217,7 +216,7 @@ class DynamicPartitioning:
     specializable: Mapping[int, SpecializablePart] = field(default_factory=dict)
     why_fixed: str = ""
     unchecked: str = ""
-    """Description of the indices to check at every new shape; empty if there are none."""
+    """Description of the indices to check at every new shape, if any."""
 
     @cached_property
     def is_looked_through(self) -> bool:

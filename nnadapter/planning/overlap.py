@@ -2,8 +2,8 @@
 
 Steps run concurrently in threads of their devices, if that pays. The run's own thread serves one device. Each other
 device gets a thread, unless the next step needs the result. Simulated execution must beat serial execution by
-`_LEAST_SECONDS` and `_LEAST_SHARE`. Two devices that may compete for the host's processors, or have unknown costs, run
-serially.
+`_LEAST_SECONDS` and `_LEAST_SHARE`. If two devices may compete for the host's processors, or have unknown costs, steps
+run serially.
 """
 
 from __future__ import annotations

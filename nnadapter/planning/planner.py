@@ -71,7 +71,7 @@ def to_dequantize(judgment: Judgment, setting: Setting) -> frozenset[int]:
 
 
 HostRefusals = dict[str, Unsupported]
-"""Names of nodes that the host accepted but failed to load, with reasons; they apply at all shapes."""
+"""Name of a node that the host accepted but failed to load -> reason, at all shapes."""
 
 
 @dataclass(eq=False)
@@ -301,7 +301,6 @@ class Planner:
         return replace(judged, unexpanded_at_these_shapes=frozenset(undecided & names))
 
     def _cached_step(self, variant: Variant, shapes: Shapes) -> tuple[Variant, Judgment] | None:
-        """Repeat the last expansion at these shapes; return its variant and judgment, or None if it does not pay."""
         tried = self._tried(variant, variant.refused_at_all_shapes, shapes) if variant.refused_at_all_shapes else None
         if tried is None or len(tried[2].worthwhile) < len(variant.refused_at_all_shapes):
             return None

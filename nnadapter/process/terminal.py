@@ -57,7 +57,7 @@ def prints_to_stderr() -> Iterator[None]:
 GRACE_S = 5.0
 """Seconds for the main thread to end after the first signal; native code may never return."""
 _SAME_S = 0.1
-"""Seconds within which repeated signals count as one: `timeout` and terminals signal a process and its group."""
+"""Seconds within which signals count once: `timeout` and terminals signal a process and its group."""
 _TICK_S = 0.05
 _REPORTS = {"SIGINT": "interrupted", "SIGTERM": "terminated", "SIGHUP": "terminal closed"}
 STOP_SIGNALS = tuple(getattr(signal, name) for name in _REPORTS if hasattr(signal, name))

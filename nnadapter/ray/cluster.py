@@ -83,7 +83,7 @@ def needed(names: Iterable[str], share: float) -> dict[str, float]:
 
 
 def missing_devices(names: Iterable[str]) -> dict[str, str]:
-    """Return the devices that this machine lacks -> reason."""
+    """Return the devices that this machine lacks, with reasons."""
     return {name: reason for name in names if (reason := _why_missing(name))}
 
 

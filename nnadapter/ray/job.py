@@ -86,9 +86,7 @@ class BatchKey(NamedTuple):
     """Identity of a batch, the same when Ray repeats it."""
 
     execution: str
-    """Execution of the dataset: one per consumption."""
     task: str
-    """Ray's task, which processes some blocks."""
     ordinal: int
     """Index of the batch in the task; repeated tasks start from 0."""
 

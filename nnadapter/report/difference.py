@@ -113,7 +113,7 @@ class MovedNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefusalChange:
-    """Number of refusals for one reason in either report."""
+    """Number of refusals for one reason in each report."""
 
     device: str
     op_type: str
@@ -124,7 +124,7 @@ class RefusalChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """Number that both reports may have."""
+    """Number to compare between the reports."""
 
     name: str
     old_value: float | None

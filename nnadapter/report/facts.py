@@ -1,4 +1,4 @@
-"""Facts of a report as immutable values, and their JSON form. docs/reports.md describes the keys."""
+"""Facts of a report as immutable values, and their JSON form. docs/reference/report-keys.md lists the keys."""
 
 from __future__ import annotations
 

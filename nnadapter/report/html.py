@@ -30,7 +30,7 @@ class _Positions(dict[Any, int]):
 
 
 def page_data(report: ReportFacts, title: str, difference: DifferenceFacts | None) -> dict[str, Any]:
-    """Return the data of the page: columns of nodes, with indices into tables."""
+    """Return the data of the page, with indices into tables in the columns of nodes."""
     return {
         **_plan(report),
         "title": title,
@@ -245,7 +245,7 @@ def static_page(kind: str, title: str, subtitle: str, body: str) -> str:
 
 
 def tiles(figures: Sequence[tuple[str, str, str]]) -> str:
-    """Return figures as tiles: name, figure and explanation."""
+    """Return HTML tiles with name, figure and explanation."""
     cells = "".join(
         f'<div class="tile"><dt>{escape(name)}</dt><dd>{escape(figure)}'
         f'<span class="small">{escape(small)}</span></dd></div>'

@@ -138,7 +138,7 @@ def flops_off_the_cpu(report: ReportFacts) -> str:
 
 
 def incident_lines(report: ReportFacts) -> Iterator[str]:
-    """Yield a line on failures per device and class of error."""
+    """Yield a line on the failures of each device and class of error."""
     last = {(incident_facts.device, incident_facts.kind): incident_facts for incident_facts in report.incidents}
     for device, kinds in report.incident_counts.items():
         for kind, number in kinds.items():

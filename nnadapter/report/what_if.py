@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def model_sources(models: Any) -> list[tuple[str, Any]]:
-    """Return name and source of every model, each file once. Raises ModelFileError without any.
+    """Return name and source of every model, each file once. Raises ModelFileError if there is none.
 
     A folder means every `*.onnx` below it. Files are named relative to their common folder.
     """

@@ -462,7 +462,6 @@ class _Limiter:
         return SegmentsDroppedByLimits(segments=segments, effects=tuple(effects))
 
     def staying(self) -> Iterator[RuleEffect]:
-        """Yield the effect of each minimum that exempt segments do not reach."""
         for name, rule, below in self._below():
             if below:
                 note = f"{_counted(len(below))} below it kept, because no other device supports every node"
@@ -506,7 +505,6 @@ class _Limiter:
         return value is not None and value < least
 
     def _stuck(self, position: int) -> tuple[int, str] | None:
-        """Return an atom that only the segment's device supports, and the other devices' refusals, or None."""
         segment = self.candidates[position].segment
         other_verdicts = [
             device_verdicts for device, device_verdicts in self.verdicts.items() if device != segment.device

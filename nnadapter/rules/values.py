@@ -127,7 +127,7 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     min_nodes: Count | None = None
     min_flops: Amount | None = None
     whole_graph: bool = False
-    """Allow one segment on one device; otherwise everything runs on the CPU."""
+    """Require the entire graph in one segment on one device; otherwise it runs on the CPU."""
 
     def __post_init__(self) -> None:
         check_fields(self, RulesError)

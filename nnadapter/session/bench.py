@@ -52,7 +52,7 @@ class Peer:
     name: str
     version: str
     opened: Callable[[str | os.PathLike[str] | bytes], Callable[[Mapping[str, Any]], Sequence[Any]]]
-    """Function that loads a model and returns one that runs a feed and returns all outputs."""
+    """Function that loads a model and returns the function that runs it."""
 
 
 def peer_of(name: str) -> Peer:

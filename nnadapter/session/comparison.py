@@ -532,7 +532,6 @@ def compare(
 
 
 def _quantization_distances(compared: ComparedRun, reference: ModelSource) -> Iterator[LayerDistance]:
-    """Yield the distance of each layer of a quantized model with a value that `reference` computes too."""
     float_model, model = (inlined(load_model(source)) for source in (reference, compared.model))
     matched, feed = QuantizedLayers(float_model, model), compared.feed
     on_devices = partial(_values, devices=compared.requests, options=replace(compared.options, fallback="allow"))

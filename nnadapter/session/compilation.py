@@ -79,7 +79,6 @@ class Compilation(Handle):
     Source: NNAdapterCompilation_create, _finish, NNAdapterModel_getSupportedOperations.
 
     Args:
-        context: context to compile in.
         model: result of `ModelBuilder.finish`. It is verified now and compiled by `compile`.
 
     Raises:

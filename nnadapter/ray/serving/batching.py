@@ -16,7 +16,7 @@ from nnadapter.records import dataclass
 
 Feed = Mapping[str, Array]
 Run = Callable[[Sequence[str], Feed, int, float | None], tuple[Sequence[Array], str]]
-"""Runs a feed of rows within seconds; returns results and devices."""
+"""Function that runs a feed of rows within a number of seconds, and returns results and devices."""
 
 
 @dataclass(frozen=True, slots=True)
