@@ -91,7 +91,6 @@ def _greedy(state: _State) -> list[Turn]:
 
 
 def _search(start: _State, width: int, bound: int) -> tuple[tuple[str, ...] | None, bool]:
-    """Return the turns' labels if there are fewer than `bound`, otherwise None, and whether the search was complete."""
     states, exact = [start], True
     everything = (1 << len(start.placement)) - 1
     for _ in range(bound - 1):

@@ -117,7 +117,6 @@ def _of_onnx(
     providers: tuple[Sequence[Any] | None, Sequence[Mapping[str, Any]] | None],
     arguments: Mapping[str, Any],
 ) -> Opened:
-    """Choose the engine of an ONNX model: cached plans, ONNX Runtime alone, or a planner."""
     given = options_from(options)
     if given.precision == "auto":
         return _of_auto(
@@ -181,7 +180,6 @@ def _of_onnx(
 
 
 def _of_auto(open_at: Callable[[str], Opened], requests: Requests, options: Options) -> Opened:
-    """Return an engine that chooses between float32 and the devices' default precision in its first run."""
     from nnadapter.session.precision_choice import DecidingEngine, has_lower_default
 
     engine, names = open_at("device")
@@ -408,7 +406,7 @@ class InferenceSession:
         return not devices or {*devices, CPU} == {*self._devices, CPU}
 
     def get_session_options(self) -> onnxruntime.SessionOptions:
-        """Return the session options of the session, or default ones."""
+        """Return the session options, or default ones."""
         return self._engine.session_options()
 
     def io_binding(self) -> IOBinding:

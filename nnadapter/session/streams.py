@@ -176,7 +176,6 @@ class Stream(Iterator[list[Any]]):
             return None
 
     def _fill(self) -> None:
-        """Read feeds until the queue is full or the next result is ready."""
         while (feeds := self._feeds) is not None and len(self._pending) < 2 * self._depth:
             self._start(feeds)
             if (first := self._first()) is not None and first.is_done:

@@ -181,7 +181,6 @@ class CachedContext(Context):
         self._entries: WeakKeyDictionary[Program, Key] = WeakKeyDictionary()
         self._last: tuple[object, Canonical] | None = None
         self._was_spared = False
-        """True if the cache answered in place of the driver."""
 
     def outcome(self, program: Program) -> Outcome | None:
         return self._outcomes.get(program)

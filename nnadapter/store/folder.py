@@ -144,7 +144,6 @@ def warn_unwritten(reason: str) -> None:
 
 PROGRAMS = "programs"
 FORMAT = 1
-"""Version of the format of entries; entries of other versions are ignored."""
 _KEY, MADE = "cache.key", "cache.made"
 
 

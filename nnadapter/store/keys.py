@@ -130,7 +130,6 @@ _ENTRY_BYTES = re.compile(rb"(?<![\x80-\xff])([\x01-\x7f]|[\x80-\xff][\x01-\x3f]
 """Bytes before the entry: the end of its tag, and its length."""
 _USUAL = b"\x0a\x08"
 _seeking = new_lock()
-"""Lock from seek to read, for systems without `pread`."""
 Named = Callable[[bytes, int], Iterator[str]]
 _Piece = tuple[set[str], bytes]
 
@@ -282,7 +281,6 @@ def _named(data: bytes, overlap: int) -> Iterator[str]:
 
 
 def _name_behind(data: bytes, at: int, begins: bytes) -> str:
-    """Return the name after the word `location`; raise UnkeyedError if the entry is encoded unusually."""
     length = _LENGTH.match(data, at + len(_LOCATION))
     if begins == _USUAL and length is not None:
         (digits,) = length.groups()

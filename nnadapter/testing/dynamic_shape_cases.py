@@ -118,7 +118,6 @@ def _attributes(
 
 
 def _with_inferred_size(shape: Dimensions, dimensions: Dimensions) -> Dimensions:
-    """Replace the largest size of `shape` by the size that preserves the number of elements of `dimensions`."""
     sizes: Dimensions = size_hint(shape)
     if not sizes or 0 in sizes:
         return shape

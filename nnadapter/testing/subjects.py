@@ -131,7 +131,6 @@ class Subject:
         return Evidence(model=self.model, inputs=self.feeds, expected=self.expected)
 
     def judge(self, got: Sequence[Array], changed_inputs: Sequence[int] = ()) -> FailedOutcome | None:
-        """Compare results of a run; return the failure, or None."""
         evidence = replace(self.evidence, got=tuple(got))
         if changed_inputs:
             return FailedOutcome(
@@ -313,7 +312,6 @@ class Bench:
         return all(isinstance(verdict, Supported) for verdict in self.context.supported(model))
 
     def examine(self, subject: Subject) -> Outcome:
-        """Ask the device about a model, compile and run it, and compare the results."""
         refusal = self.refusal(subject)
         if refusal:
             return SkippedOutcome(refusal)

@@ -179,7 +179,6 @@ def compile_graph(
 def _exported(
     graph_module: fx.GraphModule, refused: dict[fx.Node, Unsupported], computed: Collection[fx.Node]
 ) -> list[tuple[Region, onnx.ModelProto]]:
-    """Export all regions, and partition again without operators that fail (`refused`), until every export succeeds."""
     exports: dict[tuple[fx.Node, ...], tuple[Region, onnx.ModelProto]] = {}
     while True:
         duplicate_views(graph_module, computed, readers(refused))
@@ -196,7 +195,6 @@ def _exported(
 
 
 def _blamed(region: Region, failure: ExportFailure) -> dict[fx.Node, Unsupported]:
-    """Return the nodes of the operator that the exporter names, or of operators found by bisection."""
     named = {node for node in region.nodes if str(node.target) == failure.target}
     if not named and len(region.working) > 1:
         reasons = {node: reason for half in halved(region) for node, reason in _failing(half).items()}
@@ -530,7 +528,6 @@ def _forms(graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> list[
 
 
 def _form_of(node: fx.Node, value: Resident) -> Any:
-    """Return a tensor without memory for tracing, with the dynamic sizes that Dynamo captured."""
     captured = node.meta.get("example_value")
     form = (captured if type(captured) is Resident else value).form.detach()
     return (
@@ -543,7 +540,6 @@ def _form_of(node: fx.Node, value: Resident) -> Any:
 def _resident_results(
     graph_module: fx.GraphModule, kind: str, resident_results: frozenset[int], overwritten_inputs: Sequence[int]
 ) -> frozenset[int]:
-    """Return indices of results to leave on the device: gradients, or all of an optimizer step."""
     results = results_in(graph_module)
     if kind == "backward":  # one gradient per input
         return resident_results if max(resident_results, default=0) < len(results) else frozenset()

@@ -35,15 +35,11 @@ def nnadapter(graph_module: Any, example_inputs: Any, **keywords: Any) -> Callab
 
 
 def to_device(module: Any, device: str) -> Any:
-    """Move the parameters and buffers of a module to a device, and return the module.
+    """Move the parameters and buffers of a module to a device, in place, and return the module.
 
     Like `module.to(...)` for PyTorch's own devices. Call it before creating the optimizer: gradients and optimizer
     state are then on the device too. Nothing changes on devices that compute in host memory, and for complex, sparse,
     non-contiguous and empty tensors.
-
-    Args:
-        module: a `torch.nn.Module`; modified in place.
-        device: as for `InferenceSession`.
 
     Raises:
         MissingExtraError: PyTorch is missing or too old.

@@ -24,11 +24,9 @@ _INSTEAD = "torch.compile(module, backend='nnadapter')"
 
 
 def model_of(module: Any, example_inputs: object = None) -> onnx.ModelProto:
-    """Export a module or an exported program as an ONNX model.
+    """Export a module, or an exported program, which may have dynamic shapes, as an ONNX model.
 
-    Args:
-        module: a module, or an exported program, which may have dynamic shapes.
-        example_inputs: arguments of the module: a tuple, a dictionary of keywords, or one tensor.
+    `example_inputs` are the arguments of a module: a tuple, a dictionary of keywords, or one tensor.
 
     Raises:
         InvalidOptionError: the inputs are missing.

@@ -45,8 +45,6 @@ def _sym_float(self: Any) -> Any:
 
 
 def _arithmetic(of_reals: Callable[..., Any], of_whole: Callable[..., Any] | None) -> Callable[..., Any]:
-    """Return an ONNX form that computes integers by `of_whole`, other numbers in float64 by `of_reals`."""
-
     def form(*numbers: Any) -> Any:
         are_whole = (type(number) is int or getattr(number, "dtype", None) == _INT64 for number in numbers)
         if of_whole is not None and all(are_whole):
@@ -312,7 +310,6 @@ def register_recurrence(registry: Any) -> None:
 
 
 def _is_plain(node: fx.Node) -> bool:
-    """Return True for an LSTM or GRU without varying lengths, dropout and projections."""
     if len(node.args) != _ARGUMENTS or node.kwargs or not isinstance(node.args[2], (tuple, list)):
         return False
     states = node.args[_STATE] if isinstance(node.args[_STATE], (tuple, list)) else [node.args[_STATE]]

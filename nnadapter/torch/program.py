@@ -389,7 +389,6 @@ class Program:
         return run(*inputs)
 
     def _divided(self) -> Callable[..., tuple[Any, ...]] | None:
-        """Return a function that runs both halves of the region, if it can be divided."""
         if len(self.region.working) < 2 or not self._failures.take():
             return None
         module, regions = halves(self.region)

@@ -316,7 +316,6 @@ class ResidentRunner:
         return values
 
     def _learn(self, feeds: Mapping[str, Any], transfers: Sequence[Transfer]) -> None:
-        """Exclude results that had to be copied to the device, and inputs with cached copies that are not on it."""
         brought = {transfer.value for transfer in transfers if transfer.target == self._device}
         places = [place for place, name in enumerate(self._outputs) if name in brought]
         unused = {
@@ -355,7 +354,6 @@ class ResidentRunner:
                 self._keep(place, tensors[place], value)
 
     def _keep(self, place: int, tensor: torch.Tensor, value: Copies) -> None:
-        """Cache a result that may be fed back; stop after `_CALLS_BEFORE_LEAVING` results that were not."""
         waiting = self._waiting.get(place, ())
         waiting = () if waiting and waiting[-1].was_fed else waiting
         if len(waiting) >= _CALLS_BEFORE_LEAVING:

@@ -122,7 +122,6 @@ def _useful(prices: Prices) -> Prices:
 
 
 def _baselines(prices: Prices) -> tuple[search.Named, ...]:
-    """Return two placements: all atoms on the host, if feasible, and each on the first other device that can run it."""
     takes = np.isfinite(prices.run)
     host = prices.host_row
     order = np.array(sorted(range(len(prices.devices)), key=lambda row: row == host))
@@ -331,7 +330,6 @@ def _bound(run: Seconds) -> float:
 
 
 def _fill_devices(prices: Prices, stages: _Stages) -> Iterator[Indices]:
-    """Yield placements that fill one device after the other, in several orders and up to several loads."""
     takes, atoms = np.isfinite(stages.run), np.arange(stages.run.shape[1])
     rows = [row for row in range(len(stages.rows)) if takes[row].any()]
     run = np.where(takes, stages.run, 0.0)
@@ -373,7 +371,6 @@ def _improved(loads: _Loads, rows: Indices, work: int) -> Indices:
 
 
 def _moves(graph: Graph, rows: Indices, busiest: Sequence[int], takes: Flags) -> Iterator[Indices]:
-    """Yield changed placements with less work on the busiest devices: moves of atoms, then exchanges."""
     busy_atoms = np.flatnonzero(np.isin(rows, busiest))
     at_border = _boundary_atoms(graph, rows)[busy_atoms]
     order = [*busy_atoms[at_border].tolist(), *busy_atoms[~at_border].tolist()]

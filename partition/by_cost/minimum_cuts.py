@@ -163,7 +163,6 @@ def _solve_chosen_windows(costs: PairwiseCosts, window: Indices, chosen: Flags, 
 
 
 def _joined(costs: PairwiseCosts, window: Indices, low: Flags, high: Flags, above: float) -> Flags:
-    """Return the values of all vertices; connected undecided vertices of a window get equal values."""
     count, still = len(window), low != high
     inner = (window[costs.first] == window[costs.second]) & still[costs.first] & still[costs.second]
     ends = costs.first[inner], costs.second[inner]
@@ -308,7 +307,6 @@ def two_way(
 def _network(
     topology: Topology, prices: Prices, pair: tuple[int, int], active: Flags, surcharge: Surcharge | None
 ) -> tuple[Network, Seconds]:
-    """Return the edges between atoms and values, and every atom's cost on either device [2, atoms]."""
     rows = list(pair)
     unary = np.where(active, prices.run[rows], 0.0)
     inner = (topology.producer >= 0) & active[topology.producer] if topology.atoms else topology.producer >= 0

@@ -163,7 +163,6 @@ class Prices:
     """
 
     def __post_init__(self) -> None:
-        """Raise GraphError for a duplicate name, wrong shape or type, NaN, negative number or infinite launch."""
         for kind, names in (("device", self.devices), ("value", self.values)):
             if len(set(names)) != len(names):
                 twice = next(name for at, name in enumerate(names) if name in names[:at])
@@ -373,7 +372,6 @@ def price_many(graph: Graph, prices: Prices, rows: Rows) -> Seconds:
 
 
 def _better_start(graph: Graph, prices: Prices, rows: Rows) -> tuple[Levels, Seconds]:
-    """Return the levels [atoms, placements] of the better start, and seconds of launches."""
     count = rows.shape[1]
     levels = _levels(graph, rows)
     empty = levels.min(axis=0) > 0
@@ -445,7 +443,6 @@ def _by_row(part: Seconds, values: Indices, on_second: Flags) -> Seconds:
 
 
 def _already_brought(crosses: Flags, on_second: Flags) -> Flags:
-    """Return True [values, readers, placements] if an earlier reader brought the value to the reader's device."""
     has_earlier = np.zeros_like(crosses)
     for row in (on_second, ~on_second):
         brought = np.cumsum(crosses & row, axis=1) - (crosses & row) > 0

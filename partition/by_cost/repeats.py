@@ -252,10 +252,6 @@ def _spans(graph_facts: _GraphFacts, run: Blocks, representative_count: int) -> 
 
 
 def _repeat_start_with_fewest_cuts(graph_facts: _GraphFacts, run: Blocks) -> int | None:
-    """Return the offset in a run at which repeats should begin to cut the fewest atoms.
-
-    None if reads always reach back over more than one repeat.
-    """
     graph, start, length = graph_facts.graph, run.starts[0], run.length
     end = start + length * len(run.starts)
     crossing = np.zeros(length + 1, np.int64)
@@ -278,7 +274,6 @@ def _repeat_start_with_fewest_cuts(graph_facts: _GraphFacts, run: Blocks) -> int
 
 
 def _mark(crossing: Indices, first: int, end: int, length: int, weight: int) -> None:
-    """Add `weight` to positions first, ..., end - 1 modulo the length, in a difference array."""
     if first == end:
         return
     low, high = first % length, (end - 1) % length + 1

@@ -124,7 +124,6 @@ def _improve(graph: Graph, costs: PlacementCosts, rows: Rows, movable: Indices, 
 
 
 def _moves(graph: Graph, rows: Rows, free: Flags) -> Iterator[Indices]:
-    """Yield sets of atoms on one device that may move together."""
     yield from np.flatnonzero(free)[:, None]
     producer, reader = topology_of(graph).read_producer, topology_of(graph).reader
     joined = (producer >= 0) & free[producer] & free[reader] & (rows[producer] == rows[reader])
@@ -291,7 +290,6 @@ def _with_shares(graph: Graph, prices: Prices, plans: Plans) -> Iterator[Named]:
 
 
 def _along_paths(graph: Graph, prices: Prices, plain: TwoWay, plans: Plans, rounds: int) -> Iterator[TwoWay]:
-    """Yield cuts along an increasing set of paths, until the bound stops rising."""
     topology = topology_of(graph)
     cut, bound, still = plain, 0.0, 0
     paths = []

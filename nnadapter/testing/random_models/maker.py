@@ -88,7 +88,6 @@ def evaluate(model: Model, feeds: Sequence[Array], perturb: Perturb = lambda val
 
 
 def _size(operation: Operation, result: Array) -> Array | None:
-    """Return the magnitude to which errors are relative, or None for the magnitude of the result itself."""
     axes = _MADE_TOGETHER.get(operation.type)
     if axes is None or not result.size:
         return None
@@ -152,7 +151,6 @@ def check(
 def _widen(
     model: Model, feeds: Sequence[Array], expected: Sequence[Array], spread: list[Array], perturb: Perturb
 ) -> bool:
-    """Increase `spread` to the deviations of a noisy run; return False if its result is undefined."""
     try:
         values = evaluate(model, feeds, perturb)
     except (IndexError, ValueError):

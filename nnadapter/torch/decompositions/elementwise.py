@@ -102,7 +102,6 @@ def _atan2(ordinate: Tensor, abscissa: Tensor) -> Any:
 
 
 def _angle(values: Tensor) -> Any:
-    """Return pi for negative numbers, otherwise 0 or NaN."""
     if values.is_complex() or not values.is_floating_point():
         return NotImplemented
     angle = torch.where(values < 0, torch.full((), math.pi, dtype=values.dtype), torch.zeros_like(values))
@@ -110,7 +109,6 @@ def _angle(values: Tensor) -> Any:
 
 
 def _logit(values: Tensor, eps: float | None = None) -> Any:
-    """Return log(x / (1 - x)), with x clamped by eps."""
     if eps is None or not values.is_floating_point():
         return NotImplemented
     low, high = (torch.full((), number, dtype=values.dtype) for number in (eps, 1 - eps))
@@ -322,7 +320,6 @@ def _truth_of_nothing(is_all: bool, values: Tensor, dim: Any = None, keepdim: bo
 def _vector_norm(
     values: Tensor, order: float = 2, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
 ) -> Any:
-    """Compute norms of 16-bit floats in float32, and norms without `dim` over all axes."""
     operator = aten.linalg_vector_norm.default
     if values.is_complex():
         return NotImplemented
@@ -372,7 +369,6 @@ def _statistics(
 
 
 def _running_product(values: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Any:
-    """Return running products in log2(length) steps."""
     if dtype is None:
         dtype = values.dtype if values.is_floating_point() or values.is_complex() else torch.int64
     if dtype.is_complex:
