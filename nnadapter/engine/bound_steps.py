@@ -1,7 +1,7 @@
 """Bound steps of a compiled plan: programs, slots, index checks, substitutes, and device-resident values.
 
-On a device with memory of its own, a step uses device memory only if that saves a copy, or the caller requested
-device-resident values. A driver that cannot do this, or runs out of memory, uses arrays.
+A step uses device memory only if that saves a copy or the caller requested device-resident values. If the driver
+cannot do this or runs out of memory, the step uses arrays.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ Compute = Callable[[Sequence[DeviceTensor]], Sequence[DeviceTensor] | None]
 
 @dataclass(eq=False, slots=True)
 class Residence:
-    """Information to run a step with its values in the memory of its device."""
+    """State of a step that can run with its inputs and outputs in device memory."""
 
     device: str
     saves: bool
-    """True if this avoids a copy even if the caller binds only host arrays."""
+    """True if device memory avoids a copy even if the caller binds only host arrays."""
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     slots: tuple[int, ...]
@@ -44,9 +44,9 @@ class Residence:
     last: frozenset[int] = frozenset()
     """Slots of model inputs that may be donated, because only this step reads them."""
     is_supported: bool = field(default=True)
-    """False after the driver reported that it cannot."""
+    """False after the driver refused to run the step in device memory."""
     can_enqueue: bool = field(default=True)
-    """False after the driver reported that it cannot on a stream."""
+    """False after the driver refused to enqueue the step on a stream."""
 
     def compute(
         self,
@@ -57,10 +57,10 @@ class Residence:
         *,
         is_work_of_stream: bool = False,
     ) -> Sequence[Copies] | None:
-        """Run a step in device memory by `compute`; return None if host arrays are better, or the driver cannot.
+        """Run a step in device memory by `compute`; return None if that saves no copy or the driver cannot.
 
-        `values` also receives copies made on the device. `stays` maps device-resident inputs and outputs to devices.
-        With `is_work_of_stream`, `compute` enqueues the step.
+        Device copies of inputs are stored in `values`. `stays` maps device-resident inputs and outputs to devices. With
+        `is_work_of_stream`, `compute` enqueues the step.
         """
         inputs = [values[slot] for slot in self.slots]
         if not self.is_supported or not (
@@ -107,7 +107,7 @@ def _copies(values: list[Any], slot: int) -> Copies:
 
 
 def deliver(copies: Copies, name: str, device: str, transfers: list[Transfer]) -> Copies:
-    """Return an output, copied to the requested device if that has memory of its own."""
+    """Copy an output to `device` if this device has memory of its own, and return the output."""
     if device and not copies.is_on(device) and has_memory(device) and can_lie_on_devices(copies):
         copies.on(device, name, transfers)
     return copies
@@ -130,7 +130,7 @@ def residences(
 ) -> dict[int, Residence]:
     """Return the `Residence` of each segment on a device in `owning`, the devices with memory of their own.
 
-    `reads` are the inputs of each segment's program; `expected` returns the output types of a step.
+    `reads` maps a segment to the inputs of its program; `expected` returns the output types of a step.
     """
     saving = saving_steps(plan, owning)
     readers = Counter(name for step in plan.steps for name in step.inputs)
@@ -151,7 +151,7 @@ def residences(
 
 
 OutDevices = Mapping[str, str]
-"""Device for each device-resident input and output, by name; an empty string keeps an output where it is."""
+"""Target device of each device-resident input and output, by name. With an empty string, an output is not moved."""
 ALL_ON_HOST: OutDevices = MappingProxyType({})
 
 
@@ -234,7 +234,7 @@ def _array_type(name: str | None) -> np.dtype[Any] | None:
 
 _WIDTH_BYTES = 8192
 _FEW_ROWS = 16
-"""numpy reduces short rows slowly, so they are reduced in blocks of bytes, then of rows."""
+"""Rows per block of the second pass. The first pass has blocks of bytes, since numpy reduces short rows slowly."""
 _Limit = Callable[[Sequence[Any]], int] | int | None
 
 
@@ -362,21 +362,22 @@ class BoundStep:
     """True for all devices but the CPU: inputs are passed read-only and contiguous, and outputs are checked."""
     planned: tuple[Planned, ...]
     make_substitute: Callable[[BaseException | None], Substitute]
-    """Makes the substitute after an error, or (None) for comparison; raises if there is none."""
+    """Returns the program to run after an error, or for None the program to compare results with. Raises if there is
+    none.
+    """
     report_failure: Callable[[BaseException, str], Incident]
-    """Records an error and the reaction to it by the fallback policy, which may raise."""
+    """Records an error and the reaction to it. Raises if the policy forbids fallback."""
     make_room: Callable[[], bool]
     names: tuple[str, ...]
     lock: Lock
     """Guards `substitute`, `reference` and `failures`; shared by all bindings of a step."""
     health: Health = WELL
     health_keys: tuple[str, ...] = ()
-    """Outputs and nodes of the step, by which plans for other shapes share the device's health."""
+    """Names of the step's outputs and nodes. Plans for other shapes share the health of steps with the same names."""
     copies_inputs: bool = False
-    """True if inputs are copied, because native code could write to them."""
+    """True if native code could write to inputs, so they are copied."""
     index_checks: tuple[BoundCheck, ...] = ()
     takes_sizes: bool = False
-    """True if the program has dynamic shapes, and gets symbolic sizes."""
     residence: Residence | None = None
     seconds: float = 0.0
     failures: tuple[str, ...] = ()

@@ -28,8 +28,8 @@ Selection = TypeVar("Selection")
 class Fork(Generic[Selection]):
     """Node of a decision tree: conditions of `If` nodes that are computed together from the inputs. Thread-safe.
 
-    `make` returns the next fork, or the final selection of branches, for the values of the conditions; it may be called
-    twice for the same values. `otherwise` returns the selection if the conditions cannot be computed.
+    `make` returns the next fork or the final selection for the conditions' values, possibly twice. `otherwise` returns
+    the selection if the conditions cannot be computed.
     """
 
     def __init__(
@@ -123,13 +123,13 @@ def write_fork(
 
 
 def fork_of(file: CompiledFile) -> Fork[Truths] | None:
-    """Return the first fork of a compiled file; None if its inputs select no branches."""
+    """Return the first fork of a compiled file; None if no inputs select branches."""
     forks = {tuple(row.truths): row for row in file.message.forks}
     return _fork(file, (), forks) if () in forks else None
 
 
 def choice_in_words(file: CompiledFile, truths: Sequence[bool]) -> str:
-    """Return a text with the value of each condition in a selection of branches."""
+    """Return the value of each condition in a selection of branches, as text."""
     forks, decisions = {tuple(row.truths): row for row in file.message.forks}, list[BranchDecision]()
     while len(decisions) < len(truths):
         row = forks[tuple(truths[: len(decisions)])]

@@ -1,8 +1,7 @@
 """Plans for models with `If` nodes that inputs decide: each selection of branches is planned as a separate model.
 
-A device without support for `If` may take nodes of a selected branch. A selection is planned when a run first selects
-it. The original model, with all branches, serves contradictory selections, those without gain, and those beyond the
-limit.
+A device without support for `If` may then take nodes of a branch. A selection is planned when a run first makes it.
+The original model, with all branches, serves selections that are contradictory, gain nothing, or exceed the limit.
 """
 
 from __future__ import annotations
@@ -41,12 +40,12 @@ from nnadapter.records import dataclass, field
 from partition.graph import Value
 
 MOST_CHOICES = 8
-"""Selections per session that have plans of their own."""
+"""Maximum number of selections per session with plans of their own."""
 MOST_AHEAD = 4
-"""Selections up to which all are planned ahead of runs."""
+"""Maximum number of selections that are all planned ahead of runs."""
 _MOST_LEFT = 256
 _MOST_VAIN = 4
-"""Sets of shapes without gain after which a selection is abandoned."""
+"""Number of shape sets without gain after which a selection is abandoned."""
 
 
 class NothingGainedError(NNAdapterError):
@@ -111,7 +110,7 @@ class BranchSelections:
         self._contradicted: list[Truths] = []
         self._forks, self._numbers = count(2), count(1)
         self.note = ""
-        """Report note that inputs select among too many variants, if so."""
+        """Note for the report if inputs select among too many variants, otherwise empty."""
         self._fork = self._fork_of(decision)
 
     def select(self, feed: Mapping[str, Any] | None) -> BranchSelection:
@@ -140,7 +139,7 @@ class BranchSelections:
         return self._own.plans.take_dynamic(use, shapes) if leased is None and is_left else leased
 
     def of(self, choice: Choice) -> ModelPlans:
-        """Return the plans of a selection, by default of the original model."""
+        """Return the plans of a selection, or of the original model if the selection has none."""
         return self._made.get(choice, self._own).plans
 
     @property
@@ -190,7 +189,7 @@ class BranchSelections:
         shapes: InputShapes,
         take: Callable[[], LeasedPlan[Compiled] | None],
     ) -> LeasedPlan[Compiled] | None:
-        """Return the plan from `take`; return None if the original model is to serve these shapes."""
+        """Return the plan from `take`; return None if the original model serves these shapes."""
         if selection is self._own or not selection.serves(shapes):
             return None
         try:
@@ -255,7 +254,7 @@ def partition_selected(
     values: Mapping[str, Any],
     plan: Callable[[Prepared], Partitioning],
 ) -> tuple[Partitioning, Notes]:
-    """Return the partitioning of a session with these inputs, which may select branches, and notes for the report.
+    """Return the partitioning for these inputs, which may select branches, and notes for the report.
 
     Conditions on missing inputs are assumed true. Raises InvalidInputError for unknown inputs or unfit contents.
     """
@@ -342,7 +341,7 @@ def _cast(array: Array, declared: Value) -> Array:
 
 
 def plan_of_file(file: CompiledFile, values: Mapping[str, Any]) -> Message:
-    """Return the first plan of a compiled file for these inputs; without values, the first plan.
+    """Return the first plan of a compiled file that serves these inputs.
 
     Raises InvalidInputError for unfit contents, missing inputs, or if there is no such plan.
     """

@@ -1,4 +1,4 @@
-"""Sessions that start from cached plans, and plan the model for inputs that these do not serve."""
+"""Sessions that start from cached plans, and plan the model for inputs that no cached plan serves."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ def is_cacheable(
 
 
 class _NotCachedError(errors.InvalidInputError):
-    """No cached plan serves these shapes."""
+    pass
 
 
 class _PlanFailedError(errors.NNAdapterError):
-    """A cached plan failed in a run."""
+    pass
 
 
 _RECOVERABLE = (
@@ -71,7 +71,7 @@ class CachedPlanSource(FilePlanSource):
     """Plan source of a cache entry. For inputs without a plan there, another source plans the model. Thread-safe.
 
     Args:
-        original_model_shapes: by selection of branches, the shapes that the original model serves instead.
+        original_model_shapes: shapes that the original model serves, by selection of branches.
         plan_model: returns a source that plans the model; its argument is the reason, for the report.
     """
 
@@ -105,7 +105,7 @@ class CachedPlanSource(FilePlanSource):
             super().close()
 
     def successor(self, error: Exception) -> ModelPlanSource:
-        """Return a source that plans the model, after a cached plan failed with `error`.
+        """Return a source that plans the model after a cached plan failed.
 
         If the CPU failed, raise `error`, since a new plan would fail, too.
         """
@@ -144,7 +144,7 @@ class CachedSession:
     place: Place
 
     def engine(self, upper: UpperLayers) -> tuple[PlanEngine, tuple[str, ...]] | str:
-        """Return an engine of the cached plans with its device names, or the reason for its lack."""
+        """Return an engine for the cached plans and its device names, or the reason why there is none."""
         open_file = self.place.open_file()
         if isinstance(open_file, str):
             return open_file
@@ -192,7 +192,7 @@ class CachedSession:
         return source
 
     def _refuse_mixture(self) -> None:
-        """Raise an error if the model, or a file that options name, has changed since the plans were cached."""
+        """Raise an error if the model, or a file named in the options, has changed since plans were cached."""
         current, cached = self._key_now(), self.place.key
         if current is None or any(current.parts[part] != cached.parts[part] for part in ("structure", "constants")):
             raise errors.ModelFileError(
@@ -248,7 +248,7 @@ class Lookup:
 
     hit: bool
     miss_reason: str = ""
-    """Reason, with the differing parts of the nearest entry's key."""
+    """Reason for a miss, with the parts that differ from the key of the nearest entry."""
     shapes: str = ""
 
 

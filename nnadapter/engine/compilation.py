@@ -37,7 +37,6 @@ from nnadapter.records import dataclass, field, replace
 from partition.plan import Step
 
 Failure = tuple[Step, BaseException]
-"""Step that failed to compile, and the driver's error."""
 
 
 @dataclass(eq=False)
@@ -48,7 +47,7 @@ class Compiler:
     make_room: Callable[[], bool] = evict_nothing
     """Closes an idle plan to free memory; returns False if there is none."""
     arenas: Arenas = field(init=False)
-    """Memory of intermediate values, shared by all plans and with isolated devices."""
+    """Memory of intermediate values for all plans; shared memory if a device is isolated."""
 
     def __post_init__(self) -> None:
         self.arenas = Arenas(shared=any(device.is_isolated for device in self.setting.devices))
@@ -65,7 +64,7 @@ class Compiler:
     def compile(self, planner: Planner, judgment: Judgment) -> Compiled:
         """Place nodes, cut segments and compile them; repeat without the failed nodes until all segments compile.
 
-        Raises NotDelegatedError if fallback is needed but forbidden, and CompilationError if the CPU refuses nodes too.
+        Raises NotDelegatedError if needed fallback is forbidden, and CompilationError if the CPU refuses nodes.
         """
         programs = SegmentPrograms()
         try:
@@ -105,7 +104,6 @@ class Compiler:
             raise
 
     def cpu_fallback(self, part: Part, outputs: tuple[str, ...]) -> CpuFallback:
-        """Compile `part`, the entire model, for the host."""
         calls = NamedCalls(self.setting.host.name)
         built = self._segments.compile(part, calls)
         return CpuFallback(calls.device, self._devices.pools(calls)(built.program), built.inputs, outputs)
@@ -134,7 +132,7 @@ class Compiler:
     def _compile_segments(
         self, partitioning: Partitioning, programs: SegmentPrograms, without: Collection[int] = ()
     ) -> list[Failure]:
-        """Compile the segments that `programs` lacks, except those in `without`, and add them; return the failures.
+        """Compile the segments that `programs` lacks, except `without`, and add them; return the failures.
 
         After a failure the host's segments are not compiled, since the graph will be cut again.
         """
@@ -159,7 +157,9 @@ class Compiler:
     def _compile_or_retry(
         self, partitioning: Partitioning, step: Step, admitted: AdmittedSegment | None, programs: SegmentPrograms
     ) -> SegmentProgram:
-        """Compile a segment; retry once after a transient error, and out of memory while idle plans can be closed."""
+        """Compile a segment. Retry once after a transient error, and after an OutOfMemoryError if an idle plan can be
+        closed.
+        """
         while True:
             try:
                 return self._compile_segment(partitioning, step, admitted, programs)
@@ -193,7 +193,6 @@ class Compiler:
         admissions: dict[Atoms, AdmittedSegment],
         notes: list[str],
     ) -> tuple[Judgment, Partitioning]:
-        """Plan again without the nodes that failed to compile, and add the failures to `notes`."""
         host, reported = self.setting.host, list[Failure]()
         try:
             for step, error in failures:
@@ -225,7 +224,9 @@ class Compiler:
     def _report_compile_failure(
         self, partitioning: Partitioning, step: Step, error: BaseException, instead: str
     ) -> str:
-        """Record a failed compilation and the reaction `instead`; return the message, or raise by the policy."""
+        """Record a failed compilation and the reaction `instead`; return the message, or raise if fallback is
+        forbidden.
+        """
         nodes = _nodes_of(partitioning, step)
         message = (
             f"device {step.device!r} took segment {step.segment} ({fallback.named(nodes)}) and failed to compile it: "
@@ -263,7 +264,7 @@ class Compiler:
     def _bind_template(
         self, partitioning: Partitioning, dynamic: DynamicPartitioning, programs: SegmentPrograms
     ) -> Compiled:
-        """Return a template; `programs` are those of the segments that serve all sizes."""
+        """Return a template of specialized plans; `programs` belong to the segments that serve all sizes."""
         plan = dynamic.partitioning.plan
         shared = {
             step.segment: programs[atoms_of(plan, step)]
@@ -309,7 +310,10 @@ class Compiler:
     def _make_substitute(
         self, partitioning: Partitioning, slots: Mapping[str, int], step: Step, error: BaseException | None
     ) -> Substitute:
-        """Compile the nodes of a step for the host, or for the last resort if the host refuses them."""
+        """Compile the nodes of a step for the host, or for the last resort if the host refuses them.
+
+        `error` is the failure of the step, or None if results are only compared.
+        """
         nodes = _nodes_of(partitioning, step)
         if error is None:
             message = f"segment {step.segment} of device {step.device!r} cannot be compared with the CPU"
@@ -338,7 +342,7 @@ class Compiler:
     def _make_cpu_fallback(self, partitioning: Partitioning, error: NNAdapterError) -> CpuFallback:
         """Return the CPU fallback after an error in a run.
 
-        Raises an error if the policy forbids it, and `error` itself if the host cannot load the model.
+        Raises an error if the policy forbids fallback, and `error` if the host cannot load the model.
         """
         forbidden = self.setting.constraints.fallback_at("run") == "forbid"
         if forbidden and isinstance(error, OtherShapeError):
@@ -383,9 +387,9 @@ def _nodes_at_fault(partitioning: Partitioning, step: Step, error: BaseException
 
 
 def _delegated_segments(partitioning: Partitioning, remaining: Step) -> dict[Atoms, Unsupported]:
-    """Return refusals of all accelerated segments, so that ONNX Runtime, which cannot load `remaining`, gets the model.
+    """Return a refusal of every accelerated segment, so that ONNX Runtime gets the entire model.
 
-    It may load a contradictory model but not its parts, since their types are known.
+    ONNX Runtime may load a contradictory model, but not the segment `remaining`, since its types are known.
     """
     detail = f"ONNX Runtime cannot load segment {remaining.segment}, which would remain for it"
     refusal = Unsupported(Reason.COMPILE_FAILED, detail)

@@ -31,7 +31,7 @@ BLOCKS = 3
 _SLOWER = 1.25
 _FASTER = 0.75
 _LEAST_SECONDS = 20e-6
-"""Smallest difference that counts, since the overhead of calls varies."""
+"""Smallest difference of run times that counts, since the overhead of calls varies."""
 
 _CLOCK_SECONDS = 1e-6
 
@@ -96,7 +96,7 @@ class RunnablePlan:
     """Shapes that a dynamic plan serves; None for a static plan."""
     programs: SpecializedPrograms[Any] | None = None
     is_template: bool = False
-    """True if it never runs itself, only its specialized plans."""
+    """True if this plan never runs itself, but only plans specialized from it."""
 
     @property
     def has_dynamic_shapes(self) -> bool:
@@ -104,7 +104,6 @@ class RunnablePlan:
 
     @property
     def step_seconds(self) -> dict[int, float]:
-        """Seconds of the last run of each segment that has run."""
         return {bound.step.segment: bound.seconds for bound in self.plan.steps if bound.seconds}
 
     @property
@@ -146,12 +145,12 @@ class Compiled(RunnablePlan):
     partitioning: Partitioning
     compile_seconds: Mapping[int, float]
     cloned_from: Mapping[int, int] = field(default_factory=dict)
-    """Segments with a cloned program -> segments of the originals."""
+    """Segment with a cloned program -> segment of the original."""
     timed: tuple[TimedPlacement, ...] = ()
-    """Measured placements: the chosen one, then fastest first."""
+    """Measured placements: the chosen one first, then the others by increasing time."""
     chosen: str = ""
     dynamic: DynamicPartitioning | None = None
-    """Dynamic partitioning; `partitioning` is then the static one at the first shapes."""
+    """Dynamic partitioning. If set, `partitioning` is the static one at the first shapes."""
 
     @property
     def run_partitioning(self) -> Partitioning:
@@ -181,9 +180,9 @@ class Checks(Protocol):
         """Return True if the results of a plan were compared or need no comparison."""
 
     def check_run(self, plan: RunnablePlan, provenance: Provenance, values: Sequence[Any]) -> tuple[Incident, ...]:
-        """Compare every step of a run with the CPU; return the incidents of wrong steps, after withdrawing their nodes.
+        """Compare every step of a run with the CPU, withdraw the nodes of wrong steps, and return incidents for them.
 
-        `values` are those of the run by slot. A run with incidents is to be repeated. Raises AccuracyError if the
+        `values` are the run's values by slot. The caller repeats a run with incidents. Raises AccuracyError if the
         policy
         forbids fallback.
         """

@@ -251,7 +251,7 @@ def _is_small_tensor(value: Message) -> bool:
 
 
 def _of_plan(plan: Message, inputs: Sequence[Message], devices: set[str], outputs: Sequence[str]) -> Iterator[str]:
-    """Check that values are defined once and before use, and that inputs and constants have their types."""
+    """Check that values are defined once and before use, and that inputs and constants have the declared types."""
     values = {row.name: row for row in plan.values}
     if len(plan.shapes) != len(inputs):
         yield "a plan has other inputs than the model"
@@ -352,7 +352,7 @@ class CompiledFile:
     """Opened compiled model; programs and weights are read on demand."""
 
     def __init__(self, source: str | os.PathLike[str] | bytes | Container) -> None:
-        """Open a path, contents, or a container; CompiledModelError if it is damaged or of a newer version."""
+        """Open a compiled model. Raises CompiledModelError if it is damaged or of a newer version."""
         self.container = _opened(source)
         numbers = [number for number, part in enumerate(self.container.parts) if part.kind == messages.MODEL]
         if len(numbers) != 1:
@@ -362,7 +362,7 @@ class CompiledFile:
         if problem:
             raise self.container.damaged(problem)
         self.original_model: Message | None = self._original_model_plan()
-        """Original model as a plan for all shapes with one step on the CPU; None if the file does not contain it."""
+        """Original model as a plan for all shapes with one step on the CPU; None if the file lacks it."""
 
     @property
     def signature(self) -> Signature:

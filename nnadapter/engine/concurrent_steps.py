@@ -1,11 +1,12 @@
 """Runs with several steps in flight at once, on device streams or in device threads.
 
 A run has exclusive use of a `Flight` until all work is done. While an enqueued step is *pending* (not confirmed by a
-wait), no value is released, so memory in use by a device is never freed. After an interrupt the values stay with the
-flight; the next run that acquires it waits first.
+wait), no value is released, so memory in use by a device is never freed. After an interrupt the flight keeps the
+values;
+the next run that acquires it waits first.
 
-If a wait raises, events show which step failed. It runs on its substitute; later pending steps of the device run again,
-since they read its missing outputs.
+If a wait raises, events show which step failed. This step runs on its substitute. Later pending steps of the device run
+again, since they read missing outputs.
 
 Threaded steps use memory that the run releases at its end, so a run never ends before them. Locks and queues are
 implemented in C, so no interrupt breaks them.
@@ -67,7 +68,7 @@ class Job:
         return self.result
 
     def wait_out(self) -> None:
-        """Wait until the step is done, even if interrupts occur meanwhile; if it has not begun, prevent it."""
+        """Wait until the step is done, even after interrupts; if it has not begun, prevent it."""
         while self.under_way.locked():
             try:
                 if self._claimed_by("waiter") == "waiter":
@@ -95,7 +96,7 @@ class Lane:
         self._thread.start()
 
     def job(self, run_step: RunStep) -> Job:
-        """Return a job that runs a step with the caller's context variables. Store it, then call `submit`."""
+        """Return a job that runs a step with the caller's context variables. Store the job, then call `submit`."""
         context = copy_context()
         return Job(self._device, lambda: context.run(run_step))
 
@@ -136,7 +137,7 @@ class Flight:
         self.pending: list[Pending] = []
         self.values: list[Any] = []
         self.made: list[Sequence[DeviceTensor]] = []
-        """Outputs that a device may still write, which stay alive even if the run lost them in an interrupt."""
+        """Outputs that a device may still write. They stay alive here even if an interrupt ends the run."""
         self.lanes: dict[str, Lane] = {}
         self._pools = [bound.pool for bound in steps]
         try:
@@ -179,7 +180,9 @@ class Flights:
         )
         self._flights = ObjectPool(lambda: Flight(enqueued, devices))
         self._inherited: list[Flight] = []
-        """Flights inherited by a forked process: never used or closed, which would wait for their threads."""
+        """Flights of the parent process after a fork. Using or closing them would wait for threads that were not
+        forked.
+        """
         register_after_fork(self)
 
     def run(self, steps: Sequence[BoundStep], run: RunState) -> list[StepRun]:
@@ -254,7 +257,7 @@ class _Run:
         self._runs[bound.step.segment] = run_step(bound, self._run)
 
     def _is_enqueued(self, bound: BoundStep) -> bool:
-        """Enqueue a step; otherwise wait for pending steps and return False, so that the caller runs it."""
+        """Enqueue a step. If that is impossible, wait for pending steps and return False, so that the caller runs it."""
         transfers = self._run.transfers
         assert bound.residence is not None and transfers is not None, "only such steps are enqueued"
         segment = bound.step.segment

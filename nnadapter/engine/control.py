@@ -5,8 +5,8 @@ it waits for the next one, so there is no deadlock.
 
 One thread per session watches deadlines; runs never wake it. A deadline's clock stops while a run waits for its turn.
 
-A run that completes returns its results, even if late. Run options may be shared by many runs, so each run to be
-stopped has a copy, and a thread copies the caller's `terminate` flag to it.
+A run that completes returns its results, even if late. Since many runs may share run options, each run that can be
+stopped has a copy, to which a thread copies the caller's `terminate` flag.
 """
 
 from __future__ import annotations
@@ -130,7 +130,6 @@ class Deadlines:
         self._ends.pop(on_deadline, None)
 
     def close(self) -> None:
-        """End the watching thread. Idempotent."""
         _end_watch(self._asleep)
 
     def after_fork(self) -> None:
@@ -194,8 +193,9 @@ _LEAST_LEFT = 0.001
 class RunControl:
     """Control of one run: stop, deadline, and turns on devices.
 
-    `stop` takes no lock, so any thread and finalizers may call it. With `has_holder`, a caller may call it. Runs of a
-    `Stream` share `turns`, in which they have a `number`.
+    `stop` takes no lock, so any thread and finalizers may call it. `has_holder` is True if a caller may do so. Runs of
+    a
+    `Stream` share `turns`, in the order of their `number`.
     """
 
     def __init__(self, turns: Turns | None = None, number: int = 0, *, has_holder: bool = False) -> None:
@@ -203,7 +203,7 @@ class RunControl:
         self._turns, self._number = turns, number
         self._device: str | None = None
         self.copies_options = False
-        """True if steps on the CPU get a copy of the run options, without adapters."""
+        """True if steps on the CPU get a copy of the run options, which lacks adapters."""
         self._stopped = False
         self._has_holder = has_holder
         self._caller_options: onnxruntime.RunOptions | None = None
@@ -216,7 +216,7 @@ class RunControl:
         """Seconds to the deadline while waiting for a turn."""
 
     def stop(self) -> None:
-        """Stop the run before its next step, or during a step if the device supports it; ignored after the run."""
+        """Stop the run before its next step, or during a step if the device supports it."""
         self._stopped = True
         self._terminate()
 
@@ -313,7 +313,7 @@ class RunControl:
         return CancelledError(text, device=device, segment=segment)
 
     def _on_deadline(self) -> float | None:
-        """Stop the run at its deadline and return None; return a later time if it waited for its turn."""
+        """Stop the run at its deadline and return None, or return a later deadline if the run waited for its turn."""
         current_time, seconds_left, end = time.monotonic(), self._seconds_left, self._end
         if seconds_left is not None:
             return current_time + max(seconds_left, _LEAST_LEFT)

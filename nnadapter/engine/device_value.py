@@ -32,7 +32,8 @@ class DeviceValue:
     """Tensor on a device, for `InferenceSession.io_binding` and `run_with_ort_values`.
 
     Outputs of runs are never overwritten. A device with memory of its own holds the value, which is copied to the host
-    on demand; otherwise it is in host memory. It is freed by `close`, by a `with` block, or with its last reference.
+    on
+    demand. Other values are in host memory. A value is freed by `close`, by a `with` block, or with its last reference.
     """
 
     __slots__ = ("_contents", "_device")
@@ -69,7 +70,7 @@ class DeviceValue:
         """Return a value with a copy of another library's tensor (torch, numpy).
 
         Raises:
-            InvalidInputError: no DLPack support, or in memory that neither the device nor the host can read.
+            InvalidInputError: the tensor has no DLPack support, or neither the device nor the host can read its memory.
         """
         if isinstance(tensor, DeviceValue):
             return cls.from_numpy(tensor.numpy(), device)

@@ -32,9 +32,8 @@ class FixedSizesError(NNAdapterError):
 class DynamicPlan:
     """Dynamic plan that may be evicted from its cache and made again.
 
-    `shapes` may change when it is made again, since drivers may guard other sizes. Segments of a template are compiled
-    for
-    each set of sizes. `branch` are the condition values that select branches.
+    `shapes` may change then, since drivers may guard other sizes. Segments of a template are compiled for each set of
+    sizes. `branch` has the condition values that select branches.
     """
 
     def __init__(self, key: Hashable, shapes: ShapeSet | None, *, is_template: bool, branch: tuple[bool, ...] = ()):
@@ -47,7 +46,7 @@ class DynamicPlans(ABC, Generic[PlanT]):
     def __init__(self, plans: PlanCache[PlanT], limit: int, cache_name: str) -> None:
         self._plans = plans
         self._templates: PlanCache[PlanT] = PlanCache(limit, sys.maxsize)
-        """Not limited in bytes, since specialized plans account for the programs that they share."""
+        """Templates, without a limit in bytes, since specialized plans account for the shared programs."""
         self._entries: tuple[DynamicPlan, ...] = ()
         self._refused: Cache[object, bool] = Cache(cache_name, _MOST_REFUSED)
 
@@ -60,7 +59,7 @@ class DynamicPlans(ABC, Generic[PlanT]):
         return entry.shapes
 
     def take_existing(self, use: object, shapes: Shapes, branch: tuple[bool, ...] = ()) -> LeasedPlan[PlanT] | None:
-        """Return the first plan that serves these shapes, made again if it was evicted; None if there is none."""
+        """Return the first plan that serves these shapes, made again after an eviction; None if there is none."""
         for entry in self._entries:
             if entry.branch != branch:
                 continue
@@ -90,7 +89,7 @@ class DynamicPlans(ABC, Generic[PlanT]):
         self._entries = (entry, *(other for other in self._entries if other is not entry))
 
     def end_use(self, use: object) -> None:
-        """End a use (see `PlanCache`) that got no plan."""
+        """End a use that got no plan; see `PlanCache`."""
         for plans in (self._plans, self._templates):
             plans.users.pop(use, None)
             plans.close_unused()

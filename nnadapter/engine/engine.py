@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 class _Serving:
-    """Plan source of an engine, and the state of its runs. A new source gets a new object, so no run mixes two."""
+    """Plan source of an engine, and the state of its runs. A new source gets a new object, so no run mixes two sources."""
 
     __slots__ = ("last_shapes", "latest", "source")
 
@@ -52,8 +52,6 @@ class _Serving:
 
 
 class _Request(NamedTuple):
-    """Checked feed and outputs of a run."""
-
     values: Mapping[str, Any]
     shapes: InputShapes
     output_names: Sequence[str]
@@ -242,7 +240,7 @@ class PlanEngine:
             warn_of_unread_entries(entries, self.source.devices)
 
     def _run_at_other_sizes(self, serving: _Serving, latest: Repeat, feed: Any) -> RunResult | None:
-        """Run by the plan of the last run, or return None if it does not serve the shapes of this feed."""
+        """Run by the plan of the last run; return None if it does not serve these shapes."""
         source = serving.source
         other = latest.at_other_sizes(feed, source.input_names)
         if other is None:
@@ -306,7 +304,9 @@ class PlanEngine:
             serving.source.write_new_plans()
 
     def observed(self) -> Observed | KeptReport:
-        """Return the facts for a report on the last run's plan, or on one for default shapes."""
+        """Return the facts for a report on the plan of the last run, or before the first run on a plan for default
+        shapes.
+        """
         serving = self._serving
         return serving.source.observed(serving.last_shapes)
 
@@ -335,11 +335,11 @@ class PlanEngine:
         return "" if self._recorder is None else self._recorder.finish()
 
     def profiling_started(self) -> int:
-        """Return when profiling began in nanoseconds, otherwise 0."""
+        """Return the start time of profiling in nanoseconds; 0 if profiling is off."""
         return 0 if self._recorder is None else self._recorder.started
 
     def close(self) -> None:
-        """Free all plans and devices, those in use when their run ends. Idempotent."""
+        """Free all plans and devices. Those in use are freed when their run ends. Idempotent."""
         with self._replacing:
             self._is_closed = True
         try:
@@ -404,9 +404,9 @@ class Repeat:
     """Fast path for repeated runs: a feed with the dtypes and shapes of the previous one needs no lookup.
 
     Args:
-        sizes: symbolic sizes passed to the plan; None if it takes none.
-        serves: test of whether the plan serves other shapes; None if only the plan source knows.
-        fits: test that a feed selects the same branches; None if feeds select none.
+        sizes: symbolic sizes for the plan; None if it takes none.
+        serves: test if the plan serves other shapes; None if only the plan source knows.
+        fits: test if a feed selects the same branches; None if feeds select none.
     """
 
     __slots__ = (
@@ -488,7 +488,7 @@ class Repeat:
             TENSORS.free_orphans()
 
     def at_other_sizes(self, feed: Any, names: Sequence[str]) -> tuple[Repeat, tuple[tuple[int, ...], ...]] | None:
-        """Return a copy for the shapes of this feed, and these shapes; None if the feed needs another plan."""
+        """Return a copy for the shapes of this feed, with these shapes; None if the feed needs another plan."""
         expected = self._expected
         if self._serves is None or type(feed) is not dict or not len(feed) == len(expected) == len(names):
             return None

@@ -23,7 +23,7 @@ _NOTHING = Holding(0, {})
 
 
 class ExecutionPool:
-    """Executions of one program, reused. Calls obey the threading that the device declares."""
+    """Reusable executions of one program. Calls obey the threading that the device declares."""
 
     __slots__ = (
         "_call",
@@ -119,7 +119,7 @@ class ExecutionPool:
         control: RunControl | None,
         sizes: Sequence[Any] | None,
     ) -> Sequence[DeviceTensor] | None:
-        """Enqueue the program on a stream, in a reserved execution; return None if it cannot."""
+        """Enqueue the program on a stream, in a reserved execution; return None if the execution cannot."""
         within = UNLIMITED if control is None else control.for_driver()
         out: Sequence[DeviceTensor] | None = self._call(
             _call_method, execution, sizes, "enqueue", inputs, stream, within
@@ -188,7 +188,7 @@ class WrappedProgram(Program):
 
 
 class SameProgram(WrappedProgram):
-    """Program shared with an equal step, which closes it; each step has executions of its own."""
+    """Program of an equal step. Only that step closes it, but each step has executions of its own."""
 
     @property
     def memory_bytes(self) -> int:
@@ -199,7 +199,7 @@ class SameProgram(WrappedProgram):
 
 
 def driver_program(program: Program) -> Program:
-    """Return the driver's program inside a traced or shared one."""
+    """Return the driver's program that traced or shared programs wrap."""
     while isinstance(program, WrappedProgram):
         program = program.inner
     return program

@@ -1,8 +1,8 @@
 """Executor of a compiled plan: runs the steps in order, by numbered value slots, and replaces steps that fail.
 
-A failed step runs on the CPU with the same inputs, unless the fallback policy forbids it. A `TransientError` is first
-retried on the device once; an `OutOfMemoryError` as long as idle plans can be closed. Inputs survive a failure: Python
-drivers get read-only arrays; native drivers, and devices in trouble, get copies.
+A failed step runs on the CPU with the same inputs, unless the policy forbids fallback. After a `TransientError` it is
+first retried on the device once; after an `OutOfMemoryError`, as long as idle plans can be closed. Inputs survive a
+failure: Python drivers get read-only arrays; native drivers and devices in trouble get copies.
 """
 
 from __future__ import annotations
@@ -299,8 +299,10 @@ class CompiledPlan:
         """Bind the steps to slots.
 
         `make_cpu_fallback` is None if the plan is the CPU fallback itself. `guarded_shapes` is for programs that take
-        symbolic sizes. `buffers` is None if the steps allocate all intermediate values. `held_between` returns the
-        intermediate memory of the session, which no single plan frees.
+        symbolic
+        sizes. `buffers` is None if steps allocate all intermediate values. `held_between` returns the intermediate
+        memory of
+        the session, which no single plan frees.
         """
         self._held_between = held_between
         self._buffers = buffers
@@ -359,7 +361,7 @@ class CompiledPlan:
 
         `feeds` are checked arrays or `Copies`. `out_devices` maps outputs to return as `Copies` to devices; None if
         there are
-        none and no feed is `Copies`. `failed` is the error of the only step, if it was already tried.
+        no such outputs or feeds. `failed` is the error of the only step, if it was already tried.
         """
         if self.note and self._cpu_fallback is not None:
             return self._cpu_fallback.run(feeds, names, self.note, out_devices, control)
@@ -436,7 +438,7 @@ class CompiledPlan:
         *,
         keeps_values: bool = False,
     ) -> tuple[list[Any], Provenance, list[Any]]:
-        """Run the steps; return outputs, provenance, and by slot the values that were not released."""
+        """Run the steps; return outputs, provenance, and the values that were not released, by slot."""
         if self._guarded_shapes is not None and sizes is not None:
             feeds = {**feeds, **self._guarded_shapes.shape_derived_values_at(sizes)}
         values = self._values_of(feeds)

@@ -30,7 +30,7 @@ class Incident:
     """`load`, `compile`, `run` or `accuracy`; see `Options.fallback`."""
     device: str
     segment: int | None
-    """Index in the plan; None if the segment was never planned."""
+    """Index of the segment in the plan; None if it was never part of a plan."""
     nodes: tuple[str, ...]
     kind: str
     message: str
@@ -157,7 +157,7 @@ Cause = tuple[str, Reason | None]
 
 
 def refuse_fallback(partitioning: Partitioning) -> None:
-    """Raise NotDelegatedError if fallback is forbidden, but a device that the user did not name would run nodes."""
+    """Raise NotDelegatedError if fallback is forbidden, but nodes would run on a device that the user did not name."""
     plan, setting = partitioning.plan, partitioning.setting
     unnamed = {device.name for device in setting.devices if not device.named}
     spare = [step for step in plan.steps if step.device in unnamed]

@@ -1,7 +1,6 @@
 """Checks of input values that decide the size of a result, such as repeats of Tile, before memory is allocated for it.
 
-Such a count is traced back to an input through operators that only move it. A repeated tensor is assumed to have at
-least one element.
+Counts are traced back to inputs through operators that only move them. A repeated tensor is assumed to be non-empty.
 """
 
 from __future__ import annotations
@@ -42,7 +41,9 @@ class CountedNode(Protocol):
 
 
 class CountRule(NamedTuple):
-    """Positions of an operator's counts, a function from these to the least elements of its result, and the limit."""
+    """Rule of an operator: input positions of its counts, the minimum elements of its result as a function, and the
+    limit.
+    """
 
     positions: tuple[int, ...]
     elements: Callable[..., float]
@@ -95,7 +96,7 @@ RULES: Mapping[str, tuple[CountRule, ...]] = {
 
 @dataclass(frozen=True)
 class CountCheck:
-    """Check of one node: counts that it reads from model inputs, and the elements that they cause."""
+    """Check of one node: the counts that it reads from model inputs, and the number of elements that result."""
 
     reader: str
     inputs: tuple[str, ...]

@@ -1,6 +1,6 @@
 """Loader of a compiled file: opens its devices, and deserializes its programs or compiles its segments.
 
-In the graph of such a plan each segment is one node, since the file does not contain the model's nodes.
+In the graph of its plans each segment is one node, since the file does not contain the model's nodes.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class FileDevice:
     context: Context
     has_memory: bool
     is_streaming: bool
-    """True if steps are enqueued on a stream where that saves a wait."""
+    """True if steps are enqueued on a stream when that saves a wait."""
     has_raw_inputs: bool
     """True if native code of the driver gets the addresses of inputs."""
     is_isolated: bool
@@ -77,7 +77,7 @@ class FileDevice:
 
 @dataclass(frozen=True, eq=False)
 class FileDevices:
-    """Opened devices of a compiled file except the CPU, and the reason for each device that is absent."""
+    """Opened devices of a compiled file except the CPU, and the reason for each absent device."""
 
     opened: Mapping[str, FileDevice] = field(default_factory=dict)
     absent: Mapping[str, str] = field(default_factory=dict)
@@ -106,14 +106,14 @@ def open_devices(
     trace: Trace,
     isolate: Isolate = False,
 ) -> FileDevices:
-    """Open the devices that a file was compiled for, as its `records` describe.
+    """Open the devices that `records` of a file describe.
 
-    `requests` are the requested devices; None for all of the file, with the options at compile time. With `fallback`
-    `allow`, the CPU replaces missing devices; with `warn` too, devices that fail to open.
+    `requests` are the requested devices; None requests all devices of the file, with the options at compile time. With
+    `fallback` `allow`, the CPU replaces missing devices. With `allow` or `warn`, it replaces devices that fail to open.
 
     Raises:
         DeviceNotFoundError, DeviceUnavailableError: a device is missing.
-        InvalidOptionError: a requested device is not in the file, or invalid options.
+        InvalidOptionError: a requested device is not in the file, or its options are invalid.
     """
     requested = None if requests is None else named_requests(requests)
     recorded = {record.name for record in records}
@@ -196,7 +196,7 @@ def reason_against(device: FileDevice, blob: memoryview, about: tuple[int, Seque
     """Return the reason why a device cannot run a stored program; empty if it can.
 
     `blob` is the serialized program, `about` the segment and its node names. If the driver does not check programs, its
-    version and the hardware must be those at compile time.
+    version and the hardware must be the same as at compile time.
     """
     compatibility = named_call(device.name, "check_blob", *about)(ask_compatibility, device.context, blob)
     if isinstance(compatibility, Unsupported):
@@ -207,7 +207,7 @@ def reason_against(device: FileDevice, blob: memoryview, about: tuple[int, Seque
 
 
 NO_STORED_PROGRAM = "no program of it is stored"
-"""End of a report note that a segment without a stored program was compiled, which is no failure."""
+"""End of the report note on a segment that was compiled because no program is stored. This is no failure."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -259,7 +259,7 @@ class Loader:
         self.incidents = Incidents(self.fallback, self.trace)
 
     def close(self) -> None:
-        """Free memory, and shrink ONNX Runtime's arena."""
+        """Free the memory of intermediate values, and shrink ONNX Runtime's arena."""
         self.arenas.close()
         if self._uses_host:
             from nnadapter.drivers.onnxruntime.sessions import shrink_arena
@@ -307,7 +307,7 @@ class Loader:
         loaded: dict[int, LoadedProgram],
         notes: list[str],
     ) -> None:
-        """Load the programs of the steps at `positions` into `loaded`; deviations from the file go to `notes`."""
+        """Load the programs of the steps at `positions` into `loaded`, and add deviations from the file to `notes`."""
         for number in positions:
             loaded[number] = self._load_step(number, record, shape_set, loaded, notes)
 
@@ -367,7 +367,7 @@ class Loader:
     def deserialize(
         self, device: FileDevice, part: int, about: tuple[int, Sequence[str]], notes: list[str]
     ) -> Program | None:
-        """Deserialize a stored program; None if it is incompatible or fails, with the reason in `notes`."""
+        """Deserialize a stored program; None, with a reason in `notes`, if it is incompatible or fails."""
         blob = self.file.container.contents(part, messages.PROGRAM)
         reason = reason_against(device, blob, about)
         if not reason:
@@ -383,7 +383,7 @@ class Loader:
     def compile(
         self, device: FileDevice, model: Any, similar: Program | None, is_sole: bool, about: tuple[int, Sequence[str]]
     ) -> Program:
-        """Clone the program `similar` with the constants of `model` if the device can; otherwise compile `model`."""
+        """Clone the program `similar` with the constants of `model` if the device can; otherwise compile."""
         context, calls = device.context, NamedCalls(device.name, *about)
         if similar is not None:
             with making(self.trace, device.name, "clone_with_constants", *about):
@@ -509,6 +509,6 @@ def _plan_of(file: CompiledFile, record: Message, devices: Sequence[str]) -> Pla
 
 
 def _read_by(step: Message) -> list[str]:
-    """Return the inputs that a step reads at run time, without shape-derived values."""
+    """Return the inputs that a step reads at run time, except shape-derived values."""
     derived_names = frozenset(step.given.names)
     return [name for name in step.segment.inputs if name not in derived_names]

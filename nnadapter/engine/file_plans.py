@@ -42,7 +42,7 @@ def load_template(loader: Loader, record: Message) -> FilePlan:
 
 
 def _specializable(loader: Loader, record: Message, trace: SymbolicTrace) -> Mapping[int, SpecializablePart]:
-    """Return the segments to specialize, by position, except on absent devices: the CPU takes all sizes."""
+    """Return the segments to specialize, by position. Absent devices are excluded, since the CPU takes all sizes."""
     parts = {}
     for number, step in enumerate(record.steps):
         if step.HasField("given") and step.device in loader.devices.opened:

@@ -93,7 +93,7 @@ class FilePlanSource(PlanSource[FilePlan]):
             self._is_ready(input_shapes, None)
 
     def _is_ready(self, shapes: InputShapes, truths: Truths | None) -> bool:
-        """Load a plan; return False if the file has none. `truths` is None for the plan with all branches."""
+        """Load a plan; return False if the file has none."""
         with self.use() as use:
             return (self.take(use, shapes) if truths is None else self._lease(use, shapes, truths)) is not None
 
@@ -139,7 +139,7 @@ class FilePlanSource(PlanSource[FilePlan]):
         return (*self.plans.take(use, "whole", lambda: self._loader.load(original_model)), None)
 
     def _may_be_any(self, truths: Truths, shapes: InputShapes) -> bool:
-        """Return True if the plan with all branches may serve a selection without a plan."""
+        """Return True if the plan with all branches may serve a selection that has no plan."""
         return True
 
     def _lease(self, use: object, shapes: InputShapes, truths: Truths) -> LeasedPlan[FilePlan] | None:
@@ -197,7 +197,7 @@ def _fork_of(file: CompiledFile) -> Fork[Truths] | None:
 
 
 def _refuse_placing(options: Options) -> None:
-    """Raise InvalidOptionError for options that matter only when a file is compiled, and for `background`."""
+    """Raise InvalidOptionError for `background` and for options that matter only when a file is compiled."""
     usual = Options()
     for name in ("policy", "precision", "rules", "plan"):
         if getattr(options, name) != getattr(usual, name):

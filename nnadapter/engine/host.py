@@ -263,7 +263,7 @@ class HostEngine:
         return {**feed, **{name: texts_of(name, arrays[name]) for name, kind in kinds.items() if kind in ("S", "V")}}
 
     def _by_memory(self, names: Sequence[str] | None, feed: Mapping[str, Any], options: Any, error: Exception) -> Any:
-        """Repeat a failed run by memory addresses, if ONNX Runtime's Python interface lacks a dtype."""
+        """Repeat a failed run with values passed by address, if ONNX Runtime's Python interface lacks a dtype."""
         foreign = isinstance(feed, Mapping) and (
             any(map(values.is_foreign, feed.values())) or values.goes_by_memory(self.session)
         )
@@ -275,7 +275,9 @@ class HostEngine:
             return self._unoptimized(names, feed, options, second)
 
     def _unoptimized(self, names: Sequence[str] | None, feed: Mapping[str, Any], options: Any, error: Exception) -> Any:
-        """Repeat a failed run with fewer optimizations; raise InvalidInputError for an invalid feed, or `error`."""
+        """Repeat a failed run with fewer optimizations. Raise InvalidInputError for an invalid feed, or `error` if that
+        fails too.
+        """
         with failures.translated("ONNX Runtime failed to run the model", "check the inputs"):
             signature = self._signature()
             signature.check_outputs(names)
@@ -381,7 +383,7 @@ class _Loader:
     def load_lower(
         self, run: Callable[[onnxruntime.InferenceSession], _Result], error: Exception
     ) -> tuple[onnxruntime.InferenceSession, _Result]:
-        """Load the model with fewer optimizations; return session and result of `run`, or raise `error`."""
+        """Load the model with fewer optimizations; return the session and the result of `run`, or raise `error`."""
         failure = "failed to run the model"
         return self._lower(self._path_or_bytes(), lambda session: (session, run(session)), failure, error)
 

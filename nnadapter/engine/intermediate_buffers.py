@@ -1,8 +1,7 @@
 """Memory of intermediate values: one block per run, which values with disjoint lifetimes share.
 
 Fresh memory for a large result often costs more than computing it. A step reuses a region only if it depends on all
-steps that used it before, so independent steps may overlap. A driver may return a view of its input; one in the block
-is copied.
+earlier users, so independent steps may overlap. If a driver returns a view of an input in the block, it is copied.
 """
 
 from __future__ import annotations
@@ -154,14 +153,13 @@ def _best(free: Sequence[int], regions: Sequence[int], nbytes: int) -> int:
 
 
 def held_between(arenas: Arenas) -> Mapping[Hashable, int]:
-    """Return the bytes of intermediate memory that all plans of a session share, keyed by its identity."""
+    """Return the bytes of intermediate memory that all plans of a session share, by the memory's identity."""
     return {("between steps", id(arenas)): arenas.used_bytes}
 
 
 def _places(check: OutputCheck) -> list[Place]:
-    """Return the shape and dtype of each output, without an offset.
-
-    Empty if one has an unknown or zero size or holds objects.
+    """Return the place of each output, without an offset; empty if an output has an unknown or zero size or holds
+    objects.
     """
     places = []
     for spec in check:

@@ -4,12 +4,12 @@ Noise on a shared machine only adds time, so a low quantile of a candidate's tur
 unless another is faster beyond noise.
 
 1. All candidates take turns until the winner is clear (`costs/calibrator.py`).
-2. The winner and the fastest other one repeat this. If both contests agree and the machine was otherwise idle, the
-choice is stored on disk.
+2. The winner and the fastest other candidate repeat this. If both contests agree and the machine was otherwise idle,
+   the choice is stored on disk.
 3. Later runs are checked against the measured time (`compiled.py`). On contradiction the next run measures again.
 
-If shapes vary, the winner gets a dynamic plan, for sizes near those measured. If that loses the gain, each set of
-shapes has a contest of its own.
+If shapes vary, the winner gets a dynamic plan for sizes near the measured ones. If that loses the gain, each set of
+shapes has its own contest.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class PastChoices:
 
 
 Samples = Sequence[Sequence[float]]
-"""Seconds of the turns of every candidate; some drop out early."""
+"""Seconds of the turns of every candidate; excluded candidates have fewer."""
 
 MARGIN = 0.02
 """Share by which a candidate must be faster than a simpler one."""
@@ -146,9 +146,8 @@ class Outcome:
 def is_slower(turns: Sequence[float], other_turns: Sequence[float], by: float = 0.0) -> bool:
     """Return True if a candidate is slower than another by more than the share `by`, beyond noise.
 
-    It must be slower in all of 5 turns, all but one of 7, all but two of 11: 2 to 6 % by chance. In fewer than 5 turns,
-    it
-    must be slower in all by a wide margin.
+    It must be slower in all of 5 turns, all but one of 7, or all but two of 11; chance causes this in 2 to 6 % of
+    cases. In fewer than 5 turns, it must be slower in all by a wide margin.
     """
     pairs = list(zip(turns, other_turns, strict=False))
     if len(pairs) < _FEWEST:
@@ -181,8 +180,8 @@ def contest(
 ) -> tuple[Outcome, list[list[float]]]:
     """Time candidates in turns until the winner is clear or more turns do not help.
 
-    Returns outcome and seconds per turn. Each round runs all in random order with a constant seed. `simplest` are
-    indices of candidates, the simplest first.
+    Returns the outcome and the seconds of all turns. Each round runs all candidates in random order with a constant
+    seed. `simplest` are indices of candidates, the simplest first.
     """
     samples: list[list[float]] = [[] for _ in candidates]
     contenders, chance, started = list(range(len(candidates))), Random(0), clock()
@@ -200,7 +199,7 @@ def contest(
 def twice(
     turns: Sequence[Callable[[], float]], simplest: Sequence[int], clock: Callable[[], float]
 ) -> tuple[Outcome, str]:
-    """Return the outcome of two contests, and the reason to doubt it, if any.
+    """Hold two contests; return the outcome, and the reason to doubt it, if any.
 
     The winner and the fastest other candidate hold the second contest. All turns count.
     """
@@ -226,13 +225,13 @@ def _fastest(samples: Samples) -> int:
 
 
 MOST_AGAIN = 2
-"""Times that a session measures again for one set of input shapes."""
+"""Maximum number of times that a session measures again for one set of input shapes."""
 _MOST_CANDIDATES = 6
 _TURNS_OPEN = 3
 _LOST = 1.1
-"""A dynamic plan slower than another placement by this factor is rejected."""
+"""Factor by which a dynamic plan must be slower than another placement to be rejected."""
 _FAR = 3.0
-"""If all others are slower by this factor, a busy machine does not put the choice in doubt."""
+"""Factor by which all others must be slower, so that a busy machine does not put the choice in doubt."""
 
 
 class Measurer:
@@ -249,9 +248,9 @@ class Measurer:
         self._broken: dict[str, list[str]] = {}
 
     def choose(self, planner: Planner, judgment: Judgment, feed: Mapping[str, Any], *, made_up: bool) -> Compiled:
-        """Return the compiled plan of the fastest placement for a judged model: stored, or measured now.
+        """Return the compiled plan of the fastest placement for a judged model, which is stored or measured now.
 
-        `feed` are the inputs of the measured runs; `made_up` if they are random.
+        `feed` are the inputs of the measured runs; `made_up` is True if they are random.
         """
         broken = self._broken.get(self._memory.key(judgment), [])
         past, note = (None, "") if broken else self._memory.recall(judgment)
@@ -270,8 +269,7 @@ class Measurer:
         """Return `compiled`, the dynamic plan of the measured plan `fastest`, with its measurements for the report.
 
         Its runs are not checked against the measured time, which holds for other sizes. Raises FixedSizesError if it
-        fails, or
-        is slower than the next best candidate.
+        fails, or is slower than the next best candidate.
         """
         dynamic = compiled.dynamic
         if len(fastest.timed) > 1 and dynamic is not None and not dynamic.specializable:
@@ -350,7 +348,8 @@ class Measurer:
         trials: list[tuple[Candidate, Compiled]],
         pools: int,
     ) -> None:
-        """Append to `trials` every candidate that compiles and runs without fallback; if all need it, one of them.
+        """Append to `trials` every candidate that compiles and runs without fallback, or one candidate if all need
+        fallback.
 
         Each candidate gets the thread pools that it would have alone. `pools`: see `_run_turns`.
         """
@@ -385,7 +384,7 @@ class Measurer:
             raise failure
 
     def _candidates(self, judgment: Judgment) -> list[Candidate]:
-        """Return the placements to measure: baselines, then the cheapest.
+        """Return the placements to measure, the baselines first.
 
         Devices that the user did not name are used only if needed.
         """
@@ -408,8 +407,6 @@ def _rank(candidate: Candidate) -> int:
 
 
 def _simplest(plans: Sequence[Compiled]) -> list[int]:
-    """Return the indices of plans, fewest steps first; ties go to plans without accelerators."""
-
     def rank(number: int) -> tuple[int, bool]:
         steps = plans[number].plan.steps
         return len(steps), any(bound.is_checked for bound in steps)

@@ -248,7 +248,7 @@ class Segments:
         self._numbers = {part.sha256.hex(): number for number, part in enumerate(container.parts)}
 
     def model(self, message: Message, trace: SymbolicTrace | None = None) -> Any:
-        """Return a segment in the form that a driver compiles; `trace` is that of its plan."""
+        """Return a segment in the form that a driver compiles; `trace` belongs to its plan."""
         if message.form == ModelForm.ONNX.value:
             contents, constants = self.onnx(message)
             from nnadapter.onnx.canonical import joined
@@ -309,7 +309,7 @@ def _tensor(name: str, array: Array) -> SeparateTensor:
 
 
 def loadable_part(message: Message, segments: Segments, session_options: object) -> Loadable:
-    """Return a segment as ONNX Runtime loads it, with separate weights unless the caller has session options.
+    """Return a segment for ONNX Runtime, with separate weights unless the caller has session options.
 
     With session options, ONNX Runtime would retain the weights for other sessions.
     """
@@ -323,9 +323,9 @@ def loadable_part(message: Message, segments: Segments, session_options: object)
 def traced_numbers(
     message: Message, count: int, trace: SymbolicTrace, container: Container
 ) -> dict[int, SymbolicNumber]:
-    """Return symbolic numbers by position among the `count` numbers of the object in a message.
+    """Return the symbolic numbers of a message by their positions among the `count` numbers of its object.
 
-    Raises CompiledModelError for missing positions or numbers.
+    Raises CompiledModelError for positions or numbers that do not exist.
     """
     from nnadapter.ir.symbolic_numbers import SymbolicNumber
 

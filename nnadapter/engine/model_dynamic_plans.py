@@ -1,7 +1,6 @@
 """Dynamic plans of one model: when to make one, at which shapes, and which shapes it serves.
 
-A new plan is made for shapes that no existing plan serves, unless recent plans served only the shapes that they were
-made for.
+A new plan is made for shapes that no plan serves, unless recent plans served only the shapes that they were made for.
 """
 
 from __future__ import annotations
@@ -50,7 +49,9 @@ class ModelDynamicPlan(DynamicPlan):
         self._checked: Cache[object, bool] = Cache("shapes whose indices were checked", _MOST_CHECKED)
 
     def complete(self, compiled: Compiled) -> Compiled:
-        """Return `compiled` with the shapes that it serves, reusing bounds probed for an evicted predecessor."""
+        """Return `compiled` with the shapes that it serves; bounds that were probed for an evicted predecessor are
+        reused.
+        """
         dynamic = compiled.dynamic
         assert dynamic is not None, "the plan has dynamic shapes"
         if dynamic.is_looked_through and self.probed is None:
@@ -79,7 +80,7 @@ class ModelDynamicPlans(DynamicPlans[Compiled]):
     Args:
         compile_at: compiles a dynamic plan at some shapes; raises FixedSizesError if that is impossible.
         planned_at: returns shapes of static plans, whose verdicts a dynamic plan at these shapes reuses.
-        number: distinguishes the plans from those of the session's other models.
+        number: distinguishes the plans from other models' plans.
     """
 
     _entries: tuple[ModelDynamicPlan, ...]
@@ -107,9 +108,8 @@ class ModelDynamicPlans(DynamicPlans[Compiled]):
         """True if all devices take ONNX. Plans are then made without empty tensors, which only IR guards cover."""
         self._made_count = self._requested_count = 0
         self._unshared_count = 0
-        """Consecutive plans that served only the shapes that they were made for."""
         self._reasons: list[str] = []
-        """Reasons why the existing plans did not serve the shapes of a further plan."""
+        """Reasons why further plans were made: conditions that the shapes violated."""
         self._refusal = ""
         self._is_impossible = False
         self._making, self._ordering = new_lock(), new_lock()
@@ -120,7 +120,7 @@ class ModelDynamicPlans(DynamicPlans[Compiled]):
 
     @property
     def cached(self) -> tuple[Compiled, ...]:
-        """Plans and templates that a file can hold, in order of creation."""
+        """Plans and templates that a file can contain, in order of creation."""
         cached = [*self._plans.cached, *self._templates.cached]
         # a file has no model to check indices that are computed from shapes
         savable = [plan for plan in cached if plan.shapes is not None and plan.shapes.holds_indices is None]
@@ -129,11 +129,14 @@ class ModelDynamicPlans(DynamicPlans[Compiled]):
 
     @cached_property
     def growing(self) -> Mapping[str, int]:
-        """Inputs that grow from run to run, with their axis; such a model is sure to run at other shapes."""
+        """Input that grows from run to run -> its axis. Such a model will run at other shapes."""
         return growing_inputs(self._prepared())
 
     def describe(self, exempt: str) -> str:
-        """Return a report text on the shapes that the plans serve, except `exempt`, or on why there is none."""
+        """Return a report text on the plans, or on the reason why there are none.
+
+        `exempt` is a text on shapes with static plans.
+        """
         if self._refusal:
             return f"{PLAN_FOR_EACH}: {self._refusal}"
         if not self._entries:
@@ -163,9 +166,9 @@ class ModelDynamicPlans(DynamicPlans[Compiled]):
         return self._take_new(use, shapes_by_name)
 
     def shape_test(self, compiled: Compiled, declares: Callable[[Shapes], bool]) -> ShapeTest | None:
-        """Return a test of the shapes that a plan serves; None if it is static, a template, or dropped.
+        """Return a test of the shapes that a plan serves.
 
-        Also None if it has no bounds, but empty tensors need them.
+        None if it is static, a template, or dropped, or if it has no bounds but empty tensors need them.
         """
         shapes, is_known = compiled.shapes, any(entry.dynamic is compiled.dynamic for entry in self._entries)
         if shapes is None or compiled.is_template or not is_known or (self._needs_elements and shapes.limits is None):
@@ -248,7 +251,7 @@ class ModelDynamicPlans(DynamicPlans[Compiled]):
     def _is_paused(self) -> bool:
         """True if no plan is tried because recent plans served no other shapes.
 
-        Earlier shapes may have been unusual, so the 8th, the 16th and so on are tried again.
+        Earlier shapes may have been unusual, so requests number 8, 16, 32 and so on are tried.
         """
         return self._unshared_count >= _MOST_UNSHARED and bool(self._requested_count & (self._requested_count - 1))
 
@@ -296,7 +299,7 @@ class ModelDynamicPlans(DynamicPlans[Compiled]):
 
 
 def _are_similar(some: Shapes, other: Shapes) -> bool:
-    """Return True if a plan for some shapes probably serves others."""
+    """Return True if a plan for the shapes `some` probably serves `other` too."""
     return all(
         [min(size, 2) for size in shape] == [min(size, 2) for size in other[name]] for name, shape in some.items()
     )

@@ -56,7 +56,6 @@ class SessionPlans:
     inputs: tuple[str, ...]
     defaults: Mapping[str, Array]
     limit: int
-    """Maximum number of plans."""
     allows_dynamic: bool
     """False if every set of shapes gets a static plan."""
 
@@ -65,7 +64,7 @@ class ModelPlans:
     """Static and dynamic plans of one model. Thread-safe.
 
     Args:
-        number: distinguishes its plans from those of the session's other models.
+        number: distinguishes its plans from other models' plans.
         check_partitioning: raises if a plan must not be used; called before and after compilation.
     """
 
@@ -232,7 +231,7 @@ class ModelPlans:
             return work(self._planner_with_branches(planner))
 
     def _planner_with_branches(self, failed: Planner) -> Planner:
-        """Return the planner of the model with its branches, the same for threads that fail together."""
+        """Return the planner of the model with its branches. Threads that fail at the same time share it."""
         with self._switching:
             if self.planner is failed:
                 assert failed.prepared.original is not None, "there is a model with its branches"

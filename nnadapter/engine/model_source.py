@@ -147,7 +147,9 @@ class ModelPlanSource(PlanSource[Compiled]):
             self._own.partition_at(shapes)
 
     def note_contradiction(self, lease: Lease[Compiled]) -> None:
-        """Drop a plan whose runs contradict its measured times, and these, so that the next run measures again."""
+        """Drop a plan whose runs contradict its measured times, and drop these times, so that the next run measures
+        again.
+        """
         compiled = lease.plan
         if self._measurer is not None and compiled is not None and compiled.watch is not None:
             self._measurer.contradicted(compiled, compiled.watch)
@@ -285,7 +287,9 @@ class ModelPlanSource(PlanSource[Compiled]):
         return self._compiled_for(self._complete(default_shapes(self.prepared)))
 
     def _complete(self, shapes: Shapes) -> InputShapes:
-        """Return the shapes of all inputs in order, completed by declared shapes; raise InvalidInputError if unfit."""
+        """Return the shapes of all inputs in order, completed by declared shapes; raise InvalidInputError for unfit
+        shapes.
+        """
         for name, shape in shapes.items():
             check_shape(name, shape, self.signature.by_name)
         complete = {

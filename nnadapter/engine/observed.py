@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 PLAN_KEPT = "the plan was cached by an earlier session"
 NO_PLAN_KEPT = "no usable plan was cached"
 KEEPING_NOTES = (PLAN_KEPT, NO_PLAN_KEPT)
-"""Beginnings of report notes on where a plan comes from; they are no failures."""
+"""Beginnings of report notes on the origin of a plan, which are no failures."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Observed:
-    """Partitioning with everything for the report that compiling and running it revealed."""
+    """Partitioning with findings from its compilation and runs, for a report."""
 
     partitioning: Partitioning
     seconds: Mapping[int, float] = field(default_factory=dict)
@@ -45,7 +45,7 @@ class Observed:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class KeptReport:
-    """Report stored in a compiled file or cache entry, plus findings from runs of its plan."""
+    """Report stored in a compiled file or cache entry, with findings from runs of its plan."""
 
     contents: bytes
     seconds: Mapping[int, float] = field(default_factory=dict)
@@ -56,7 +56,7 @@ class KeptReport:
     transfers: tuple[Transfer, ...] | None = None
     isolated: tuple[str, ...] | None = None
     cached: Mapping[int, bool] | None = None
-    """True per segment if its program came from the cache; None for other plans."""
+    """Segment -> True if its program came from the cache; None if the plan is not cached."""
     incidents: Incidents | None = None
 
 

@@ -38,7 +38,7 @@ _MOST_LEFT = 64
 
 
 def write_plans(place: Place, plans: Plans, source: ModelPlanSource, make_report: ReportMaker) -> str:
-    """Write plans to a cache entry, with those already there; return the reason if that fails."""
+    """Write plans to a cache entry, in addition to existing ones; return the reason if that fails."""
     previous, started = place.open_file(), time.perf_counter()
 
     def fill(writer: ContainerWriter) -> None:
@@ -91,7 +91,7 @@ def _carry(previous: CompiledFile, message: Message, writer: LinkingWriter) -> N
 
 
 def _with_room(previous: Message, written: set[Truths]) -> list[Message]:
-    """Return the forks of the previous entry to add, those that lead to a plan first."""
+    """Return the previous entry's forks that fit within the limit; forks that lead to a plan come first."""
     led_to = [tuple(plan.truths) for plan in previous.plans]
 
     def leads_nowhere(fork: Message) -> bool:
@@ -154,8 +154,7 @@ class PlanCacheWriter:
     """Writer of the new plans of a plan source to the session's cache. Thread-safe.
 
     `is_unchanged` returns whether model and options still have the key of the entry. `reason` is why the session uses
-    no
-    cached plan. With `verifies`, only plans with checked results are written.
+    no cached plan. With `verifies`, only plans with checked results are written.
     """
 
     def __init__(

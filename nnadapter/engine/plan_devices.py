@@ -1,8 +1,8 @@
 """Devices of a plan: execution pools with or without a trace, and pauses after repeated failures.
 
-After some consecutive failures a step is paused; after as many over all its steps, or when it is lost, the device is.
-After the pause one run tries it. If it fails, the pause doubles. Pauses are seconds, not runs, since recovery (reset,
-cooling, freed memory) takes time.
+A step is paused after several consecutive failures. A device is paused after as many over all its steps, or when it is
+lost. After the pause one run tries it; a failure doubles the pause. Pauses are seconds, not runs, since recovery
+(reset, cooling, freed memory) takes time.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _MOST_STEPS = 256
 _DEVICE = ()
 
 StepKey = tuple[str, ...]
-"""Outputs and nodes of a step: the same for other shapes, but not for other branches."""
+"""Outputs and nodes of a step, which are the same for other shapes, but not for other branches."""
 
 
 @dataclass(slots=True)
@@ -85,7 +85,7 @@ class Health:
         self._troubles: dict[StepKey, _Trouble] = {}
         self._lock = new_lock()
         self.is_troubled = False
-        """True after a failure without a later success. Runs on a healthy device check only this."""
+        """True after a failure without a later success. While it is False, runs check nothing else."""
 
     def may_try(self, step: StepKey) -> bool:
         """Return True if a step may run on the device; after a pause, one caller at a time gets True."""
@@ -117,7 +117,7 @@ class Health:
             self.is_troubled = bool(self._troubles)
 
     def text(self, step: StepKey = _DEVICE) -> str:
-        """Return a text on the pause of the device or of a step, if any."""
+        """Return a text on the pause of the device or of a step; empty without a pause."""
         with self._lock:
             trouble = self._troubles.get(_DEVICE)
             is_whole_device = trouble is not None and trouble.pause > 0

@@ -1,7 +1,7 @@
 """Cache entries with the plans of a session.
 
-The last part of an entry, `links`, lists all parts in JSON: own parts by number, others by the name of their entry,
-with length and SHA-256.
+The last part of an entry, `links`, lists all parts in JSON: own parts by number, and linked parts by the name of their
+entry, with length and SHA-256.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class LinkingWriter(ContainerWriter):
 
 
 class LinkedContainer(Container):
-    """Reader of a plan entry; `find` returns the entry of a name, or the reason for its lack."""
+    """Reader of a plan entry. `find` returns the entry with a name, or the reason why there is none."""
 
     def __init__(self, entry: Entry, find: Callable[[str], Entry | str]) -> None:
         self._own, self.name, self._find = entry.container, entry.container.name, find
@@ -104,7 +104,7 @@ class LinkedContainer(Container):
 
 
 FACTS = "facts"
-"""Kind of the part with device names and original model shapes, only in the cache."""
+"""Kind of the part with device names and original model shapes, which only cache entries have."""
 MOST_PLANS = 8
 """Maximum number of plans in an entry; the newest are stored."""
 
@@ -116,7 +116,7 @@ class Place(NamedTuple):
     key: Key
 
     def open_file(self) -> CompiledFile | str:
-        """Return the cached plans, or the reason for their lack; warn of a defective entry."""
+        """Return the cached plans, or the reason why there are none; warn of a defective entry."""
         entry = self.folder.find(self.key)
         if isinstance(entry, Entry):
             try:

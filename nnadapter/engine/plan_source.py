@@ -1,4 +1,4 @@
-"""Plan source: makes or loads the compiled plans of one model."""
+"""Source of the compiled plans of one model."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 InputShapes = tuple[tuple[int, ...] | None, ...]
 """Shape of each input; None for a value without a shape."""
 OriginalModelShapes = Mapping[tuple[bool, ...], frozenset[InputShapes] | None]
-"""Input shapes that run with all branches (None: all shapes), by condition values of the selection."""
+"""Input shapes that run with all branches, by condition values of the selection; None stands for all shapes."""
 RunResult = tuple[list[Any], Provenance]
 BranchTest = Callable[[Mapping[str, Any]], bool]
 BackgroundRun = Callable[[Mapping[str, Any], Sequence[str], "RunControl | None", "OutDevices | None"], RunResult | None]
@@ -38,9 +38,9 @@ class PlanSource(ABC, Generic[PlanT]):
     """Source of the compiled plans of one model. Thread-safe.
 
     Args:
-        input_names: all names that can be fed, in order.
+        input_names: all inputs and optional inputs, in order.
         defaults: contents of optional inputs.
-        devices: names of devices to which outputs can be bound.
+        devices: devices to which outputs can be bound.
     """
 
     recoverable: tuple[type[Exception], ...] = ()
@@ -73,11 +73,11 @@ class PlanSource(ABC, Generic[PlanT]):
 
     @abstractmethod
     def observed(self, last_shapes: InputShapes | None) -> Observed | KeptReport:
-        """Return the facts for a report on the plan for `last_shapes`, the shapes of the last run; None before it."""
+        """Return the facts for a report on the plan for the shapes of the last run, or None before it."""
 
     @abstractmethod
     def close(self) -> None:
-        """Free all plans, then all devices; those in use are freed when their use ends."""
+        """Free all plans, then all devices; each is freed after its last use."""
 
     def fits(self, feed: Mapping[str, Any]) -> BranchTest | None:
         """Return a test that another feed selects the same branches; None if inputs select none."""
@@ -92,13 +92,13 @@ class PlanSource(ABC, Generic[PlanT]):
         return True
 
     def note_served(self, compiled: PlanT) -> None:
-        """Note that a dynamic plan served other shapes than its first."""
+        """Note that a dynamic plan served shapes other than its first ones."""
 
     def note_contradiction(self, lease: Lease[PlanT]) -> None:
         self.plans.drop(lease)
 
     def background_run(self, shapes: InputShapes, feed: Mapping[str, Any]) -> BackgroundRun | None:
-        """Return a function that runs the model on the CPU while a thread makes the plan; otherwise None."""
+        """Return a function that runs the model on the CPU while a thread makes the plan; None if the run should wait."""
         return None
 
     def write_new_plans(self) -> None:

@@ -1,8 +1,8 @@
 """Cache of the compiled plans of a session, bounded in number and in bytes.
 
-Memory shared by plans counts once; that of the plan used last does not count, since dropping plans never frees it.
+Memory shared by plans counts once. Memory of the plan used last does not count, since dropping plans never frees it.
 Plans used once are evicted first, least recently used first: shapes that grow at each run never recur, and must not
-evict those that do. A plan made again soon after its eviction counts as used twice. The plan used last is never
+evict recurring ones. A plan made again soon after its eviction counts as used twice. The plan used last is never
 evicted. Source: 2Q (Johnson and Shasha, VLDB 1994).
 """
 
@@ -101,11 +101,10 @@ class PlanMemory:
 PLAN_FOR_EACH = "a plan for every set of input shapes"
 """Report text for models without dynamic plans, followed by the reason."""
 _EVICTED_KEYS_PER_PLAN = 4
-"""Number of evicted keys to remember per plan of the limit."""
 
 
 _IN_USE = -1
-"""Marks plans to ask again, since their memory may change during a use."""
+"""Marks a plan to query again, since its memory may change during a use."""
 
 
 class CacheablePlan(Closable, Protocol):
@@ -172,7 +171,7 @@ class PlanCache(Generic[PlanT]):
         self._limit_bytes = limit_bytes
         self._leases: OrderedDict[Hashable, Lease[PlanT]] = OrderedDict()
         self._unfinished: dict[Lease[PlanT], Hashable] = {}
-        """Keys of plans that are being made or failed."""
+        """Leases of plans that are being made or that failed, with their keys."""
         self._memory = PlanMemory()
         self._lock = new_lock()
         self.users: dict[object, Lease[PlanT]] = {}
@@ -181,7 +180,7 @@ class PlanCache(Generic[PlanT]):
         self._made_count = self._reuse_count = self._dropped_count = 0
         self._close_last: Sequence[Closable] | None = None
         self._is_tidy = True
-        """No plan needs to be closed or forgotten when a use ends."""
+        """True if no plan needs to be closed or forgotten when a use ends."""
 
     @property
     def counts(self) -> PlanCounts:
@@ -211,9 +210,8 @@ class PlanCache(Generic[PlanT]):
     def take(self, use: object, key: Hashable, make: Callable[[], PlanT]) -> tuple[Lease[PlanT], PlanT]:
         """Return the lease and the plan of `key`, made if it is not cached.
 
-        Raises ClosedError if the cache is closed, and NotMadeError if an `ExistingOnly` use finds no plan; such a use
-        is not
-        counted.
+        Raises ClosedError if the cache is closed, and NotMadeError if an `ExistingOnly` use finds no plan. Such a use
+        is not counted.
         """
         is_existing_only = type(use) is ExistingOnly
         with self._lock:
@@ -245,7 +243,7 @@ class PlanCache(Generic[PlanT]):
         return True
 
     def drop_unless_used_again(self, key: Hashable) -> bool:
-        """Drop the plan of `key` and return True, if it was used only once."""
+        """Drop the plan of `key` if it was used only once; return True if it was dropped."""
         with self._lock:
             lease = self._leases.get(key)
             used_once = lease is not None and lease.plan is not None and not lease.reuse_count

@@ -149,7 +149,7 @@ class Repair:
     ) -> Judgment:
         """Return the judgment without the nodes or the segment that the device of `step` failed to compile.
 
-        A segment that is too large is refused in `admissions`, the cached answers of devices, and so cut in two.
+        A segment that is too large is refused in `admissions`, the cached answers of devices, so that it is cut in two.
         """
         key, reason = atoms_of(partitioning.plan, step), describe(error)
         device, atoms = self._setting.by_name[step.device], key[1]

@@ -173,7 +173,7 @@ def _write_plan(message: Message, compiled: Compiled, source: ModelPlanSource, t
 def _observed(compiled: Compiled, source: ModelPlanSource) -> Observed:
     """Return the observations for the stored report of a plan.
 
-    They include the reason for static shapes, which sessions of the file cannot find out.
+    They include the reason for static shapes, which sessions of the file cannot determine.
     """
     observed = observed_of(compiled, source.counts)
     has_open = any(plan.has_dynamic_shapes for plan in source.plans_kept)
@@ -227,7 +227,6 @@ def _write_step(
 
 
 def _write_program(message: Message, bound: BoundStep, nodes: Sequence[str], target: Target) -> bool:
-    """Serialize a program into the field `program`; return False if the driver cannot."""
     part = target.linked_program(bound)
     if part is None:
         blob = _serialize(bound, nodes)

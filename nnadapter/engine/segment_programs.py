@@ -33,18 +33,18 @@ class SegmentProgram(NamedTuple):
     sharing_key: Hashable = None
     """Equal for segments of a device that differ only in names and constants; None if they share nothing."""
     takes_sizes: bool = False
-    """True if runs pass it the symbolic sizes."""
+    """True if every run passes the symbolic sizes to the program."""
     cloned_from: Hashable = None
-    """Key of the segment with the program that was cloned; None if this one was compiled."""
+    """Key of the segment with the original of a cloned program; None if this one was compiled."""
 
 
 def atoms_of(plan: Plan, step: Step) -> Atoms:
-    """Return a segment's device and atoms, which identify it in plans with other cuts."""
+    """Return a segment's device and atoms, which identify it even if the plan is cut in other places."""
     return step.device, tuple(sorted({plan.graph.atom_of[node] for node in step.nodes}))
 
 
 class SegmentPrograms:
-    """Programs of segments by `atoms_of`. Those of segments that leave the plan stay open until `keep_only`."""
+    """Programs of segments by `atoms_of`. If a segment leaves the plan, its program stays open until `keep_only`."""
 
     def __init__(self) -> None:
         self._programs: dict[Hashable, SegmentProgram] = {}
@@ -69,7 +69,7 @@ class SegmentPrograms:
         return [self._programs[atoms_of(plan, step)] for step in plan.steps]
 
     def clones(self, plan: Plan) -> dict[int, int]:
-        """Return the segments with a cloned program, mapped to those that they were cloned from."""
+        """Return a dict of segments with cloned programs to the segments of the originals."""
         segments: dict[Hashable, int] = {atoms_of(plan, step): step.segment for step in plan.steps}
         sources = {number: self._programs[key].cloned_from for key, number in segments.items()}
         return {number: segments[source] for number, source in sources.items() if source in segments}
@@ -93,7 +93,7 @@ class SegmentCompiler:
     ) -> SegmentProgram:
         """Compile an admitted segment on the device of `calls`.
 
-        The result holds `sharing_key`. `is_sole` means that the segment is the entire plan.
+        `sharing_key` is stored in the result. `is_sole` is True if the segment is the entire plan.
         """
         started = time.perf_counter()
         context = self._setting.by_name[calls.device].context
@@ -107,7 +107,7 @@ class SegmentCompiler:
     def clone_or_compile(
         self, part: Part, calls: NamedCalls, programs: SegmentPrograms, *, is_sole: bool
     ) -> SegmentProgram:
-        """Clone the program of a segment in `programs` that differs only in names and constants, or compile."""
+        """Clone the program of a segment that differs only in names and constants, or compile."""
         TENSORS.free_orphans()
         if is_sole or not isinstance(part.model, Model) or part.model.has_dynamic_shapes:
             return self.compile(part, calls, is_sole=is_sole)

@@ -22,7 +22,8 @@ _MOST_PROBED = 256
 class ProbedBounds:
     """Bounds on the sizes that a plan serves, widened when the probe `holds` succeeds outside of them. Thread-safe.
 
-    `agreeing` makes the sizes of inputs consistent: the smallest ones may not fit together (mask of 1, cache of 0).
+    `agreeing` makes the sizes of inputs consistent, since the smallest ones may contradict each other (mask of 1, cache
+    of 0).
     """
 
     def __init__(self, bounds: Bounds, holds: Callable[[Shapes], bool], agreeing: Callable[[Shapes], Shapes]) -> None:
@@ -80,7 +81,7 @@ class ShapeSet:
         return self.guards is not None and bool(self.guards.contents.names)
 
     def match(self, shapes: Shapes) -> tuple[bool, Sequence[Any] | None]:
-        """Return whether the plan serves these shapes, and their symbolic sizes; a probe may widen bounds."""
+        """Return whether the plan serves these shapes, and their symbolic sizes. A probe may widen bounds."""
         return self._match(shapes, self.limits)
 
     def test(self, declares: Callable[[Shapes], bool]) -> ShapeTest:

@@ -53,14 +53,14 @@ class _NoRoomError(SpecializationRefusedError):
 
 
 _Plan = ref[Any]
-"""Weak reference to a plan, or to the `SpecializedPrograms` itself."""
+"""Weak reference to a plan, or to `SpecializedPrograms` itself."""
 
 
 class _Holder(NamedTuple):
     """Plan that holds programs, as a weak reference, with the keys of these programs."""
 
     plan: _Plan
-    """The dict key itself: a dead weakref equals only itself."""
+    """The same object as the key in the dict, since a dead weakref equals only itself."""
     keys: tuple[_Key, ...]
 
 
@@ -68,7 +68,7 @@ _NO_HOLDER = _Holder(ref(SpecializationRefusedError), ())
 
 
 class _Release(NamedTuple):
-    """Plan to remove from the holders, if any, and new holder counts of programs, until both are applied."""
+    """Unfinished update: the plan to remove from the holders, if any, and the new holder counts of programs."""
 
     plan: _Plan | None
     holders: Mapping[_Key, int]
@@ -137,11 +137,10 @@ class SpecializedPrograms(Generic[SpecializedPlan]):
         self._lock = new_lock()
 
     def at(self, sizes: Sequence[Any], make_room: Callable[[], bool]) -> SpecializedPlan:
-        """Return the plan for some sizes; programs that other plans have are reused.
+        """Return the plan for some sizes; it reuses programs of other plans.
 
-        `make_room` may close plans of this template if memory runs out. Raises SpecializationRefusedError if a device
-        refuses
-        a segment.
+        If memory runs out, `make_room` may close plans of this template. Raises SpecializationRefusedError if a device
+        refuses a segment.
         """
         while True:
             try:
@@ -186,9 +185,9 @@ class SpecializedPrograms(Generic[SpecializedPlan]):
     def run_sizes(
         self, guards: GuardedShapes | None, sizes: Sequence[Any] | None, shapes: Shapes
     ) -> Sequence[Any] | None:
-        """Return the symbolic sizes that programs get in a run; None if none takes them.
+        """Return the symbolic sizes that a run passes to programs; None if no program takes them.
 
-        Programs may have other guards than the matched ones, which number the sizes differently.
+        Programs may have guards other than the matched ones, with another numbering of sizes.
         """
         if self._run_guards is None or self._run_guards is guards:
             return sizes if self._run_guards is not None else None

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 Note = Callable[[int, int, BaseException | None], None]
-"""Receives begin and end of work on the device, by the trace's clock, and its error or None."""
+"""Receives begin and end of work on the device, by the trace's clock, and the error or None."""
 _Job = tuple[Event, Event, Note]
 
 
@@ -50,7 +50,7 @@ class Watcher:
         weakref.finalize(stream, self._jobs.put, None)
 
     def put(self, begin: Event, end: Event, note: Note) -> None:
-        """Queue the events before and after some work; then `note` is called, and both are closed."""
+        """Queue the events before and after some work. After the work, `note` is called and both events are closed."""
         self._jobs.put((begin, end, note))
 
     def finish(self) -> None:
@@ -76,7 +76,7 @@ class Watchers:
     ) -> Sequence[Any] | None:
         """Call `enqueue`, which puts work into a stream, and watch the work; return its outputs.
 
-        `noting` makes from the outputs the function to call when the work is done.
+        `noting` returns the function to call when the work with these outputs is done.
         """
         begin, end = device.create_event(), device.create_event()
         stream.record(begin)
@@ -96,7 +96,7 @@ class Watchers:
 
 
 _watchers: weakref.WeakKeyDictionary[Stream, Watcher] = weakref.WeakKeyDictionary()
-"""Shared by programs, so that the events of a stream are in order."""
+"""Watcher of each stream. All programs share it, so that the events of a stream are in order."""
 
 
 def _watcher_of(stream: Stream, clock: Callable[[], int]) -> Watcher:
