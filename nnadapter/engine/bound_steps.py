@@ -1,7 +1,7 @@
-"""Bound steps of a compiled plan: programs, slots, index checks, substitutes, and device-resident values.
+"""Bound steps of a compiled plan, with index checks, substitutes, and device-resident values.
 
-A step uses device memory only if that saves a copy or the caller requested device-resident values. If the driver
-cannot do this or runs out of memory, the step uses arrays.
+A step uses device memory only if that saves a copy or the caller requested device-resident values. If the driver cannot
+do this or runs out of memory, the step uses arrays.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def _copies(values: list[Any], slot: int) -> Copies:
 
 
 def deliver(copies: Copies, name: str, device: str, transfers: list[Transfer]) -> Copies:
-    """Copy an output to `device` if this device has memory of its own, and return the output."""
+    """Copy an output to `device` if the device has memory of its own, and return the output."""
     if device and not copies.is_on(device) and has_memory(device) and can_lie_on_devices(copies):
         copies.on(device, name, transfers)
     return copies
@@ -128,9 +128,9 @@ def residences(
     reads: Mapping[int, tuple[str, ...]],
     expected: Callable[[Sequence[str]], OutputCheck],
 ) -> dict[int, Residence]:
-    """Return the `Residence` of each segment on a device in `owning`, the devices with memory of their own.
+    """Return the `Residence` of each segment on the devices `owning`, which have memory of their own.
 
-    `reads` maps a segment to the inputs of its program; `expected` returns the output types of a step.
+    `reads` maps segments to the inputs of their programs; `expected` returns the output types of a step.
     """
     saving = saving_steps(plan, owning)
     readers = Counter(name for step in plan.steps for name in step.inputs)
@@ -151,7 +151,7 @@ def residences(
 
 
 OutDevices = Mapping[str, str]
-"""Target device of each device-resident input and output, by name. With an empty string, an output is not moved."""
+"""Target device of each device-resident input and output, by name; an empty string prevents a move."""
 ALL_ON_HOST: OutDevices = MappingProxyType({})
 
 
@@ -185,7 +185,6 @@ class Planned(NamedTuple):
     shape: tuple[int, ...]
 
     def check(self, values: Sequence[Any]) -> None:
-        """Raise OtherShapeError if shape inference was wrong about the value."""
         value = values[self.slot]
         if value.shape != self.shape:
             raise OtherShapeError(
@@ -350,7 +349,7 @@ class Substitute(NamedTuple):
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class BoundStep:
-    """Step of a plan with its program, and with value names resolved to slots."""
+    """Step of a plan with its program and value slots."""
 
     step: Step
     pool: ExecutionPool

@@ -1,4 +1,4 @@
-"""Conditions of `If` nodes that inputs decide, computed by ONNX Runtime and cached by the inputs' contents."""
+"""Conditions of `If` nodes that inputs decide, computed by ONNX Runtime and cached by contents of the inputs."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ Selection = TypeVar("Selection")
 
 
 class Fork(Generic[Selection]):
-    """Node of a decision tree: conditions of `If` nodes that are computed together from the inputs. Thread-safe.
+    """Node of a decision tree: conditions of `If` nodes that are computed together from inputs. Thread-safe.
 
     `make` returns the next fork or the final selection for the conditions' values, possibly twice. `otherwise` returns
-    the selection if the conditions cannot be computed.
+    the selection if conditions cannot be computed.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ def _native(value: Any) -> Any:
 def write_fork(
     message: Message, truths: Truths, conditions: Conditions, texts: Sequence[str], writer: ContainerWriter
 ) -> None:
-    """Fill a Fork message; `truths` are the values of the conditions decided before this fork."""
+    """Fill a Fork message; `truths` are the values of the conditions decided before."""
     message.truths.extend(truths)
     message.inputs.extend(conditions.inputs)
     message.shapes.extend(conditions.shapes)
@@ -123,7 +123,7 @@ def write_fork(
 
 
 def fork_of(file: CompiledFile) -> Fork[Truths] | None:
-    """Return the first fork of a compiled file; None if no inputs select branches."""
+    """Return the first fork of a compiled file, if inputs select branches."""
     forks = {tuple(row.truths): row for row in file.message.forks}
     return _fork(file, (), forks) if () in forks else None
 

@@ -1,7 +1,7 @@
 """Plans for models with `If` nodes that inputs decide: each selection of branches is planned as a separate model.
 
-A device without support for `If` may then take nodes of a branch. A selection is planned when a run first makes it.
-The original model, with all branches, serves selections that are contradictory, gain nothing, or exceed the limit.
+Thus a device without support for `If` may take nodes of a branch. A selection is planned when a run first makes it. The
+original model, with all branches, serves selections that are contradictory, gain nothing, or exceed the limit.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def refuse_without_gain(partitioning: Partitioning) -> None:
 
 @dataclass(eq=False)
 class BranchSelection:
-    """Selection of branches with the plans of the model that has only these."""
+    """Selection of branches with the plans of its model."""
 
     plans: ModelPlans
     original_model_shapes: Cache[InputShapes, bool] = field(
@@ -110,7 +110,7 @@ class BranchSelections:
         self._contradicted: list[Truths] = []
         self._forks, self._numbers = count(2), count(1)
         self.note = ""
-        """Note for the report if inputs select among too many variants, otherwise empty."""
+        """Note for the report if inputs select among too many variants."""
         self._fork = self._fork_of(decision)
 
     def select(self, feed: Mapping[str, Any] | None) -> BranchSelection:
@@ -285,7 +285,7 @@ def _arrays_without_memory(shapes: Shapes) -> dict[str, Array]:
 
 
 def select_branches(prepared: Prepared, shapes: Shapes, feed: Mapping[str, Array]) -> tuple[Prepared, bool]:
-    """Return the model with only the branches that inputs select, and whether a condition had to be assumed.
+    """Return the model with only the branches that inputs select, and whether a condition was assumed.
 
     Conditions on missing inputs are assumed true. Raises InvalidInputError if one cannot be computed.
     """
@@ -310,7 +310,7 @@ def _truths(conditions: Conditions, feed: Mapping[str, Array]) -> Truths:
 
 
 def array_for(name: str, value: Any, inputs: Mapping[str, Value]) -> Array:
-    """Return an input's contents as an array of its dtype and shape; a single number fills all elements.
+    """Convert an input to an array of its dtype and shape; a single number fills all elements.
 
     Raises InvalidInputError for unknown inputs and unfit contents.
     """
@@ -343,7 +343,7 @@ def _cast(array: Array, declared: Value) -> Array:
 def plan_of_file(file: CompiledFile, values: Mapping[str, Any]) -> Message:
     """Return the first plan of a compiled file that serves these inputs.
 
-    Raises InvalidInputError for unfit contents, missing inputs, or if there is no such plan.
+    Raises InvalidInputError for unfit contents, missing inputs, or if no plan serves them.
     """
     plans, declared = file.message.plans, file.signature.by_name
     feed: dict[str, Array] = {name: array_for(name, value, declared) for name, value in values.items()}

@@ -41,7 +41,7 @@ def is_cacheable(
 ) -> bool:
     """Return True if plans can be cached: an accelerator comes first, and the cache key is computable.
 
-    ONNX Runtime's session options exclude caching, since they cannot be read back.
+    ONNX Runtime's session options prevent caching, since they cannot be read back.
     """
     is_told = session_options is None and options.trace is None and not POLICIES[options.policy].times
     if options.shadow is not None:
@@ -68,11 +68,11 @@ _RECOVERABLE = (
 
 
 class CachedPlanSource(FilePlanSource):
-    """Plan source of a cache entry. For inputs without a plan there, another source plans the model. Thread-safe.
+    """Plan source of a cache entry. Another source plans the model for inputs without a cached plan. Thread-safe.
 
     Args:
         original_model_shapes: shapes that the original model serves, by selection of branches.
-        plan_model: returns a source that plans the model; its argument is the reason, for the report.
+        plan_model: returns a source that plans the model, for the given reason.
     """
 
     recoverable = _RECOVERABLE
@@ -107,7 +107,7 @@ class CachedPlanSource(FilePlanSource):
     def successor(self, error: Exception) -> ModelPlanSource:
         """Return a source that plans the model after a cached plan failed.
 
-        If the CPU failed, raise `error`, since a new plan would fail, too.
+        If the CPU failed, raise `error`, since a new plan would fail too.
         """
         if isinstance(error, errors.ExecutionError) and error.device in selection.HOSTS:
             raise error
@@ -135,7 +135,7 @@ class UpperLayers(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CachedSession:
-    """Model, devices and options of a session, with the place of its plans in the cache."""
+    """Model, devices, options and cached plans of a session."""
 
     source: Source
     devices: tuple[selection.Selected, ...]
@@ -156,7 +156,7 @@ class CachedSession:
             return f"the cached plan cannot be used: {errors.describe(error)}"
 
     def source_maker(self, reason: str, make_report: ReportMaker) -> Callable[..., ModelPlanSource]:
-        """Return a constructor of plan sources that write to the cache; `reason` is why no cached plan is used."""
+        """Return a constructor of plan sources that write to the cache; `reason` explains the absence of a cached plan."""
         from nnadapter.engine.model_source import ModelPlanSource
         from nnadapter.engine.plan_cache_writer import PlanCacheWriter
 

@@ -1,7 +1,7 @@
 """Compiler of a session: compiles the segments of a partitioning and binds them to a plan.
 
 If a device fails to compile a segment, `repair.py` finds the nodes at fault, the planner places them elsewhere, and the
-new segments are compiled. The compiler also makes the programs that run instead of a step or of the entire plan.
+new segments are compiled. The compiler also makes substitutes for a step or the entire plan.
 """
 
 from __future__ import annotations
@@ -45,7 +45,6 @@ class Compiler:
 
     setting: Setting
     make_room: Callable[[], bool] = evict_nothing
-    """Closes an idle plan to free memory; returns False if there is none."""
     arenas: Arenas = field(init=False)
     """Memory of intermediate values for all plans; shared memory if a device is isolated."""
 
@@ -62,7 +61,7 @@ class Compiler:
         return self._devices.pause_texts
 
     def compile(self, planner: Planner, judgment: Judgment) -> Compiled:
-        """Place nodes, cut segments and compile them; repeat without the failed nodes until all segments compile.
+        """Place nodes, cut segments and compile them, without failed nodes until all segments compile.
 
         Raises NotDelegatedError if needed fallback is forbidden, and CompilationError if the CPU refuses nodes.
         """
@@ -74,7 +73,7 @@ class Compiler:
             raise
 
     def compile_dynamic(self, partitioning: Partitioning, dynamic: DynamicPartitioning) -> Compiled:
-        """Compile a dynamic partitioning; `partitioning` is the static one that it was made from, for the report.
+        """Compile a dynamic partitioning; `partitioning` is its static original, for the report.
 
         Segments in `dynamic.specializable` are not compiled, since their devices take only static shapes.
         """
@@ -132,7 +131,7 @@ class Compiler:
     def _compile_segments(
         self, partitioning: Partitioning, programs: SegmentPrograms, without: Collection[int] = ()
     ) -> list[Failure]:
-        """Compile the segments that `programs` lacks, except `without`, and add them; return the failures.
+        """Add the segments that `programs` lacks, except `without`, compiled; return the failures.
 
         After a failure the host's segments are not compiled, since the graph will be cut again.
         """
@@ -224,9 +223,6 @@ class Compiler:
     def _report_compile_failure(
         self, partitioning: Partitioning, step: Step, error: BaseException, instead: str
     ) -> str:
-        """Record a failed compilation and the reaction `instead`; return the message, or raise if fallback is
-        forbidden.
-        """
         nodes = _nodes_of(partitioning, step)
         message = (
             f"device {step.device!r} took segment {step.segment} ({fallback.named(nodes)}) and failed to compile it: "
@@ -312,7 +308,7 @@ class Compiler:
     ) -> Substitute:
         """Compile the nodes of a step for the host, or for the last resort if the host refuses them.
 
-        `error` is the failure of the step, or None if results are only compared.
+        `error` is the failure of the step; None if results are only compared.
         """
         nodes = _nodes_of(partitioning, step)
         if error is None:
@@ -342,7 +338,7 @@ class Compiler:
     def _make_cpu_fallback(self, partitioning: Partitioning, error: NNAdapterError) -> CpuFallback:
         """Return the CPU fallback after an error in a run.
 
-        Raises an error if the policy forbids fallback, and `error` if the host cannot load the model.
+        Raises an error if the policy forbids it, and `error` if the host cannot load the model.
         """
         forbidden = self.setting.constraints.fallback_at("run") == "forbid"
         if forbidden and isinstance(error, OtherShapeError):
@@ -389,7 +385,7 @@ def _nodes_at_fault(partitioning: Partitioning, step: Step, error: BaseException
 def _delegated_segments(partitioning: Partitioning, remaining: Step) -> dict[Atoms, Unsupported]:
     """Return a refusal of every accelerated segment, so that ONNX Runtime gets the entire model.
 
-    ONNX Runtime may load a contradictory model, but not the segment `remaining`, since its types are known.
+    It may load a contradictory model, but not the segment `remaining`, whose types are known.
     """
     detail = f"ONNX Runtime cannot load segment {remaining.segment}, which would remain for it"
     refusal = Unsupported(Reason.COMPILE_FAILED, detail)
@@ -415,7 +411,6 @@ def _host_of(partitioning: Partitioning, step: Step) -> SessionDevice:
 
 
 def _new_places(old: Partitioning, step: Step, new: Partitioning) -> str:
-    """Return a report text on the devices to which the nodes of a step move."""
     names = set(_nodes_of(old, step))
     counts: dict[str, int] = {}
     segments = 0

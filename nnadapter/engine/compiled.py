@@ -1,7 +1,7 @@
 """Compiled plans, and the check of a measured plan against its promised run time.
 
-A choice measured on a busy machine may be wrong: later runs are clearly slower than another candidate, or clearly
-faster than measured. Single runs are noisy, so several consecutive blocks of runs must agree.
+A choice measured on a busy machine may be wrong: later runs are clearly slower than another candidate, or faster than
+measured. Single runs are noisy, so several consecutive blocks of runs must agree.
 """
 
 from __future__ import annotations
@@ -108,7 +108,6 @@ class RunnablePlan:
 
     @property
     def step_failures(self) -> dict[int, tuple[str, ...]]:
-        """Errors of each segment that another device ran instead."""
         return {bound.step.segment: bound.failures for bound in self.plan.steps if bound.failures}
 
     @property
@@ -174,17 +173,16 @@ class Checks(Protocol):
     """Lock that the first run of a plan holds until its results are checked."""
 
     def is_due(self) -> bool:
-        """Count a run; return True if its steps are to be compared with the CPU."""
+        """Count a run; return True if its steps must be compared with the CPU."""
 
     def is_checked(self, plan: RunnablePlan) -> bool:
         """Return True if the results of a plan were compared or need no comparison."""
 
     def check_run(self, plan: RunnablePlan, provenance: Provenance, values: Sequence[Any]) -> tuple[Incident, ...]:
-        """Compare every step of a run with the CPU, withdraw the nodes of wrong steps, and return incidents for them.
+        """Compare every step of a run with the CPU, withdraw nodes of wrong steps, and return incidents for them.
 
         `values` are the run's values by slot. The caller repeats a run with incidents. Raises AccuracyError if the
-        policy
-        forbids fallback.
+        policy forbids fallback.
         """
 
     @property

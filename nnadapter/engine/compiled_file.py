@@ -220,7 +220,7 @@ def _plans(model: Message, rows: Mapping[str, Message]) -> Iterator[str]:
 
 
 def _choices(model: Message, rows: Mapping[str, Message]) -> Iterator[str]:
-    """Check that branch conditions have small inputs, and that each plan belongs to a selection of branches."""
+    """Check that branch conditions have small inputs, and that plans belong to selections of branches."""
     if len(model.forks) > MOST_FORKS:
         yield f"it has {len(model.forks)} choices of branches (Fork), expected at most {MOST_FORKS}"
         return
@@ -251,7 +251,7 @@ def _is_small_tensor(value: Message) -> bool:
 
 
 def _of_plan(plan: Message, inputs: Sequence[Message], devices: set[str], outputs: Sequence[str]) -> Iterator[str]:
-    """Check that values are defined once and before use, and that inputs and constants have the declared types."""
+    """Check that values are defined once and before use, and that inputs and constants have their declared types."""
     values = {row.name: row for row in plan.values}
     if len(plan.shapes) != len(inputs):
         yield "a plan has other inputs than the model"
@@ -316,7 +316,7 @@ def _check_unique(names: Iterable[str], subject: str) -> Iterator[str]:
 def _check_part(container: Container, number: int, kind: str) -> Iterator[str]:
     """Check that a part exists and has this kind.
 
-    An empty kind accepts any, since parts with equal contents are stored once.
+    An empty kind accepts any, since equal contents are stored once.
     """
     if number >= len(container.parts):
         yield f"it refers to part {number}, but there are {len(container.parts)} parts"
@@ -362,7 +362,7 @@ class CompiledFile:
         if problem:
             raise self.container.damaged(problem)
         self.original_model: Message | None = self._original_model_plan()
-        """Original model as a plan for all shapes with one step on the CPU; None if the file lacks it."""
+        """Original model as a plan for all shapes with one step on the CPU, if the file contains it."""
 
     @property
     def signature(self) -> Signature:
@@ -375,7 +375,7 @@ class CompiledFile:
         return {name: messages.read_sizes(row) for name, row in zip(self.message.order, plan.shapes, strict=True)}
 
     def report(self, plan: Message) -> bytes:
-        """Return the stored report of a plan as JSON; for the original model, that of the first plan."""
+        """Return the stored report of a plan as JSON; the original model has the first plan's."""
         described = self.message.plans[0] if plan is self.original_model else plan
         return bytes(self.container.contents(described.report, messages.REPORT))
 

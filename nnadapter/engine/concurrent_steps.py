@@ -2,8 +2,7 @@
 
 A run has exclusive use of a `Flight` until all work is done. While an enqueued step is *pending* (not confirmed by a
 wait), no value is released, so memory in use by a device is never freed. After an interrupt the flight keeps the
-values;
-the next run that acquires it waits first.
+values, and its next run waits first.
 
 If a wait raises, events show which step failed. This step runs on its substitute. Later pending steps of the device run
 again, since they read missing outputs.
@@ -68,7 +67,7 @@ class Job:
         return self.result
 
     def wait_out(self) -> None:
-        """Wait until the step is done, even after interrupts; if it has not begun, prevent it."""
+        """Wait until the step is done, even after interrupts; prevent it if it has not begun."""
         while self.under_way.locked():
             try:
                 if self._claimed_by("waiter") == "waiter":
@@ -81,7 +80,7 @@ class Job:
     def _claimed_by(self, who: str) -> str:
         """Claim the step for `lane`, which runs it, or `waiter`, which cancels it; return the first claimant.
 
-        `setdefault` is atomic, so the call may be repeated after an interrupt.
+        `setdefault` is atomic, so a repetition after an interrupt is harmless.
         """
         return self._claim.setdefault("by", who)
 
@@ -128,7 +127,7 @@ class Pending:
 
 
 class Flight:
-    """Streams, events, executions and threads of one run with overlapping steps; later runs reuse them."""
+    """Streams, events, executions and threads of one run with overlapping steps; reused by later runs."""
 
     def __init__(self, steps: Sequence[BoundStep], devices: Iterable[str]) -> None:
         self.streams: dict[str, Stream] = {}
@@ -364,7 +363,6 @@ class _Run:
         self._runs[bound.step.segment] = StepRun(bound.step.segment, bound.step.device, entry.seconds, "")
 
     def _run_again(self, device: str, error: BaseException) -> None:
-        """Run the first failed step of a device on its substitute, and later pending steps again."""
         entries = [pending for pending in self._flight.pending if pending.bound.step.device == device]
         failed, error = _first_failure(entries, error)
         with suppress(*FAILURES):

@@ -5,8 +5,8 @@ it waits for the next one, so there is no deadlock.
 
 One thread per session watches deadlines; runs never wake it. A deadline's clock stops while a run waits for its turn.
 
-A run that completes returns its results, even if late. Since many runs may share run options, each run that can be
-stopped has a copy, to which a thread copies the caller's `terminate` flag.
+A run that completes returns its results, even if late. Many runs may share run options, so a run that can be stopped
+has a copy, to which a thread copies the caller's `terminate` flag.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Turns:
 ENTRY = "nnadapter.deadline_s"
 """Run configuration entry with a run's deadline in seconds."""
 OnDeadline = Callable[[], float | None]
-"""Called at a run's deadline; returns a later time by `time.monotonic` if the run has more time."""
+"""Called at a run's deadline; returns a new deadline by `time.monotonic` if the run has more time."""
 
 
 def deadline_of(options: onnxruntime.RunOptions | None) -> float | None:
@@ -106,7 +106,7 @@ def deadline_of(options: onnxruntime.RunOptions | None) -> float | None:
 
 
 class Deadlines:
-    """Deadlines of the runs of one session, all of the same duration. Thread-safe."""
+    """Deadlines of the runs of one session, with the same duration. Thread-safe."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -120,7 +120,7 @@ class Deadlines:
         register_after_fork(self)
 
     def watch(self, on_deadline: OnDeadline) -> float:
-        """Register a run; return its deadline by `time.monotonic`, when the watching thread calls `on_deadline`."""
+        """Register a run; return its deadline by `time.monotonic`, when `on_deadline` is called."""
         end = self._ends[on_deadline] = time.monotonic() + self.seconds
         if not self._is_awake:
             self._wake()
@@ -146,7 +146,7 @@ class Deadlines:
                 watching.start()
 
     def _stop_late_runs(self) -> float | None:
-        """Stop runs past their deadline; return seconds to the next deadline, or None to end the thread."""
+        """Stop late runs; return seconds to the next deadline, or None to end the thread."""
         if not self._has_runs():
             return None
         current_time = time.monotonic()
@@ -172,7 +172,6 @@ class Deadlines:
 
 
 def _watch_deadlines(deadlines_ref: ReferenceType[Deadlines], asleep: Lock) -> None:
-    """Watch the deadlines of a session, with only a weak reference to them while waiting."""
     while (deadlines := deadlines_ref()) is not None and (seconds := deadlines._stop_late_runs()) is not None:
         del deadlines
         if asleep.acquire(timeout=min(seconds, TIMEOUT_MAX)):
@@ -194,8 +193,7 @@ class RunControl:
     """Control of one run: stop, deadline, and turns on devices.
 
     `stop` takes no lock, so any thread and finalizers may call it. `has_holder` is True if a caller may do so. Runs of
-    a
-    `Stream` share `turns`, in the order of their `number`.
+    a `Stream` share `turns`, in the order of `number`.
     """
 
     def __init__(self, turns: Turns | None = None, number: int = 0, *, has_holder: bool = False) -> None:
@@ -221,7 +219,7 @@ class RunControl:
         self._terminate()
 
     def begin(self, options: onnxruntime.RunOptions | None, deadlines: Deadlines | None) -> onnxruntime.RunOptions:
-        """Begin the run and start its deadline; return the run options that steps on the CPU use.
+        """Begin the run and start its deadline; return the run options for steps on the CPU.
 
         These are the caller's options if nothing else can stop the run, otherwise a copy.
         """
@@ -313,7 +311,7 @@ class RunControl:
         return CancelledError(text, device=device, segment=segment)
 
     def _on_deadline(self) -> float | None:
-        """Stop the run at its deadline and return None, or return a later deadline if the run waited for its turn."""
+        """Stop the run at its deadline, or return a later deadline if it waited for its turn."""
         current_time, seconds_left, end = time.monotonic(), self._seconds_left, self._end
         if seconds_left is not None:
             return current_time + max(seconds_left, _LEAST_LEFT)
@@ -334,7 +332,7 @@ class RunControl:
 
 
 def _follow(callers: onnxruntime.RunOptions, own_options: onnxruntime.RunOptions, following: Lock) -> None:
-    """Copy the caller's `terminate` flag to a run's own options until the run is over."""
+    """Copy the caller's `terminate` flag to a run's own options during the run."""
     while not following.acquire(timeout=_LOOK_SECONDS):
         if callers.terminate:
             own_options.terminate = True

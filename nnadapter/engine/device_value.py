@@ -32,8 +32,8 @@ class DeviceValue:
     """Tensor on a device, for `InferenceSession.io_binding` and `run_with_ort_values`.
 
     Outputs of runs are never overwritten. A device with memory of its own holds the value, which is copied to the host
-    on
-    demand. Other values are in host memory. A value is freed by `close`, by a `with` block, or with its last reference.
+    on demand. Other values are in host memory. A value is freed by `close`, by a `with` block, or with its last
+    reference.
     """
 
     __slots__ = ("_contents", "_device")
@@ -96,7 +96,7 @@ class DeviceValue:
     def ortvalue_from_shape_and_type(
         cls, shape: Sequence[int], element_type: Any, device_type: str = CPU, device_id: int = 0
     ) -> Self:
-        """Return a value of zeros as the target of an output; a run replaces its contents."""
+        """Return a value of zeros as the target of an output."""
         dtype = np.dtype(DTYPE_OF_ELEMENT_TYPE.get(element_type, element_type))
         return cls.from_numpy(np.zeros(tuple(shape), dtype), device_named(device_type, device_id))
 

@@ -59,7 +59,7 @@ class DynamicPlans(ABC, Generic[PlanT]):
         return entry.shapes
 
     def take_existing(self, use: object, shapes: Shapes, branch: tuple[bool, ...] = ()) -> LeasedPlan[PlanT] | None:
-        """Return the first plan that serves these shapes, made again after an eviction; None if there is none."""
+        """Return the first plan that serves these shapes, made again after an eviction; None without one."""
         for entry in self._entries:
             if entry.branch != branch:
                 continue

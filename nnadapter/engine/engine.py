@@ -304,9 +304,7 @@ class PlanEngine:
             serving.source.write_new_plans()
 
     def observed(self) -> Observed | KeptReport:
-        """Return the facts for a report on the plan of the last run, or before the first run on a plan for default
-        shapes.
-        """
+        """Return the facts for a report on the last run's plan, or before a run on a plan for default shapes."""
         serving = self._serving
         return serving.source.observed(serving.last_shapes)
 
@@ -339,7 +337,7 @@ class PlanEngine:
         return 0 if self._recorder is None else self._recorder.started
 
     def close(self) -> None:
-        """Free all plans and devices. Those in use are freed when their run ends. Idempotent."""
+        """Free all plans and devices; plans in use are freed when their run ends. Idempotent."""
         with self._replacing:
             self._is_closed = True
         try:
@@ -365,7 +363,7 @@ def _shape_of(value: Any) -> tuple[int, ...] | None:
 class SingleStep:
     """Fast path for a plan with one step; runs `CompiledPlan.run` if anything is unusual.
 
-    `order` maps each of `outputs` to its index among the results of the step.
+    `order` maps each of `outputs` to its index among the step's results.
     """
 
     __slots__ = ("_bound", "_hand", "_health", "_names", "_order", "_outputs", "_plan")
@@ -454,7 +452,7 @@ class Repeat:
         return self._fits is not None
 
     def run(self, feed: Any) -> RunResult | None:
-        """Run the plan; return None without running if the feed is invalid, or needs another plan."""
+        """Run the plan; return None if the feed is invalid or needs another plan."""
         if type(feed) is not dict or len(feed) != len(self._expected):
             return None
         for name, dtype, shape in self._expected:
@@ -468,7 +466,7 @@ class Repeat:
         return self.run_like(feed)
 
     def run_like(self, feed: Mapping[str, Any]) -> RunResult | None:
-        """Run the plan with a checked feed; return None without running if the plan was dropped."""
+        """Run the plan with a checked feed; return None if the plan was dropped."""
         direct = self._direct
         if direct is not None:
             return self._run_directly(direct[0], direct[1], feed)

@@ -1,4 +1,4 @@
-"""Pool of the executions of a compiled program, and programs that wrap other programs."""
+"""Pool of the executions of a compiled program, and wrappers of programs."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class ExecutionPool:
 
     @property
     def holding(self) -> Holding:
-        """Memory of the program and its executions, or the last known value if the driver fails."""
+        """Memory of the program and its executions; the last known value if the driver fails."""
         try:
             holding: Holding = self._calls["memory_bytes"](_memory_of, self.program, len(self._executions.all))
         except FAILURES:
@@ -63,7 +63,7 @@ class ExecutionPool:
 
     @property
     def shared(self) -> Execution | None:
-        """Execution that all threads use at once if the device is reentrant; None before the first run."""
+        """Execution that all threads use at once on a reentrant device; None before the first run."""
         return self._shared
 
     def compute(
@@ -119,7 +119,7 @@ class ExecutionPool:
         control: RunControl | None,
         sizes: Sequence[Any] | None,
     ) -> Sequence[DeviceTensor] | None:
-        """Enqueue the program on a stream, in a reserved execution; return None if the execution cannot."""
+        """Enqueue the program on a stream, in a reserved execution; return None if it cannot be enqueued."""
         within = UNLIMITED if control is None else control.for_driver()
         out: Sequence[DeviceTensor] | None = self._call(
             _call_method, execution, sizes, "enqueue", inputs, stream, within
@@ -188,7 +188,7 @@ class WrappedProgram(Program):
 
 
 class SameProgram(WrappedProgram):
-    """Program of an equal step. Only that step closes it, but each step has executions of its own."""
+    """Program of an equal step, which alone closes it; each step has executions of its own."""
 
     @property
     def memory_bytes(self) -> int:

@@ -42,7 +42,6 @@ class RunState(NamedTuple):
     """State of one run, shared by its steps."""
 
     values: list[Any]
-    """Values by slot."""
     transfers: list[Transfer] | None = None
     """Receives the transfers; None if all values are arrays."""
     out_devices: OutDevices = ALL_ON_HOST
@@ -67,7 +66,7 @@ _MOST_FAILURES = 5
 
 
 def ask_before(control: RunControl, bound: BoundStep, *, shared: bool) -> None:
-    """Wait for the turn of the next step; raise CancelledError if the run is to stop."""
+    """Wait for the turn of the next step; raise CancelledError if the run must stop."""
     device, segment = bound.step.device, bound.step.segment
     control.before(device, shared=shared)
     if control.is_over:
@@ -136,7 +135,6 @@ def after_failure(bound: BoundStep, error: BaseException, run: RunState, started
 
 
 def _run_paused(bound: BoundStep, run: RunState, started: float) -> StepRun:
-    """Run the substitute of a step whose device is paused."""
     failure = bound.health.text(bound.health_keys) or f"device {bound.step.device!r} was paused"
     substitute = _substitute_of(bound, errors.ExecutionError(failure, device=bound.step.device, phase="run"))
     results = _compute_on_substitute(substitute, bound, failure, run)
@@ -229,7 +227,7 @@ def _compute_on_substitute(substitute: Substitute, bound: BoundStep, failure: st
 
 @dataclass(frozen=True, slots=True)
 class CpuFallback:
-    """CPU fallback for the entire model, used if a plan cannot continue or is not compiled yet."""
+    """CPU fallback for the entire model, if a plan cannot continue or is not compiled yet."""
 
     device: str
     pool: ExecutionPool
@@ -299,10 +297,8 @@ class CompiledPlan:
         """Bind the steps to slots.
 
         `make_cpu_fallback` is None if the plan is the CPU fallback itself. `guarded_shapes` is for programs that take
-        symbolic
-        sizes. `buffers` is None if steps allocate all intermediate values. `held_between` returns the intermediate
-        memory of
-        the session, which no single plan frees.
+        symbolic sizes. `buffers` is None if steps allocate all intermediate values. `held_between` returns the
+        session's intermediate memory, which no single plan frees.
         """
         self._held_between = held_between
         self._buffers = buffers
@@ -326,9 +322,9 @@ class CompiledPlan:
             self._blank[slot] = array
 
     def sole_step(self, outputs: Sequence[str]) -> tuple[BoundStep, tuple[str, ...], tuple[int, ...]] | None:
-        """Return the only step, the names of its inputs, and the index of each output in its results.
+        """Return the only step, its input names, and the index of each output in its results.
 
-        None if the plan needs more than one call of a program.
+        None if the plan needs several calls of programs.
         """
         if len(self.steps) != 1 or not set(outputs) <= set(self.steps[0].step.outputs):
             return None
@@ -360,8 +356,7 @@ class CompiledPlan:
         """Run every step, and return the outputs `names`.
 
         `feeds` are checked arrays or `Copies`. `out_devices` maps outputs to return as `Copies` to devices; None if
-        there are
-        no such outputs or feeds. `failed` is the error of the only step, if it was already tried.
+        there are no such outputs or feeds. `failed` is the error of the only step, if it was already tried.
         """
         if self.note and self._cpu_fallback is not None:
             return self._cpu_fallback.run(feeds, names, self.note, out_devices, control)

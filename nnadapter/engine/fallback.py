@@ -30,7 +30,7 @@ class Incident:
     """`load`, `compile`, `run` or `accuracy`; see `Options.fallback`."""
     device: str
     segment: int | None
-    """Index of the segment in the plan; None if it was never part of a plan."""
+    """Index of the segment in the plan; None if it was never in a plan."""
     nodes: tuple[str, ...]
     kind: str
     message: str
@@ -97,7 +97,8 @@ def fall_back(
 ) -> Incident:
     """Record a failure of a device and return the incident; raise or warn as the fallback policy requires.
 
-    `message` is the failure, `instead` the reaction. Each cause (stage, device and type of error) is warned of once.
+    `message` is the failure, `instead` the reaction. Only the first failure of each cause (stage, device and type of
+    error) causes a warning.
     """
     incidents.trace.mark(step.device, FALLBACK, "fall back", segment=step.segment, reason=message, then=instead)
     policy = incidents.policy(stage)
@@ -126,7 +127,7 @@ def fall_back(
 
 
 def named(nodes: Sequence[str]) -> str:
-    """Return the names of at most three nodes and the number of others as text."""
+    """Return at most three nodes' names, and the number of others, as text."""
     shown = ", ".join(map(repr, nodes[:3]))
     return f"{shown} and {len(nodes) - 3} more" if len(nodes) > 3 else shown
 
@@ -139,7 +140,7 @@ def run_failure(step: Step, nodes: Sequence[str], reason: str) -> str:
 def report_run_failure(
     step: Step, nodes: Sequence[str], incidents: Incidents, error: BaseException, instead: str
 ) -> Incident:
-    """Record that a device failed to run a step; raise, warn or do nothing as the policy requires."""
+    """Record that a device failed to run a step; raise or warn as the policy requires."""
     return fall_back("run", step, nodes, run_failure(step, nodes, errors.describe(error)), instead, error, incidents)
 
 
@@ -183,7 +184,7 @@ def refuse_fallback(partitioning: Partitioning) -> None:
 
 
 def note_unanswered(partitioning: Partitioning, incidents: Incidents) -> None:
-    """Record an incident for each accelerator with a driver that failed to say which nodes it supports."""
+    """Record an incident for each accelerator whose driver failed to give verdicts."""
     plan = partitioning.plan
     for device in partitioning.setting.accelerators & plan.verdicts.keys():
         failed = {
@@ -218,7 +219,7 @@ def _why_left(plan: Plan, device: str, node: int) -> str:
 
 
 def warn_of_idle(partitioning: Partitioning, warned: set[Cause]) -> None:
-    """Warn of devices that the user named but that run no node, if the policy is `warn`.
+    """Warn of named devices that run no node, if the policy is `warn`.
 
     Devices are skipped if earlier devices took all their nodes. `warned` receives the causes.
     """

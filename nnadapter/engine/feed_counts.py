@@ -1,4 +1,4 @@
-"""Checks of input values that decide the size of a result, such as repeats of Tile, before memory is allocated for it.
+"""Checks of input values that decide the size of a result, such as repeats of Tile, before memory is allocated.
 
 Counts are traced back to inputs through operators that only move them. A repeated tensor is assumed to be non-empty.
 """
@@ -96,7 +96,7 @@ RULES: Mapping[str, tuple[CountRule, ...]] = {
 
 @dataclass(frozen=True)
 class CountCheck:
-    """Check of one node: the counts that it reads from model inputs, and the number of elements that result."""
+    """Check of one node: counts that it reads from model inputs, and the resulting number of elements."""
 
     reader: str
     inputs: tuple[str, ...]

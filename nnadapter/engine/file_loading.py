@@ -1,6 +1,6 @@
 """Loader of a compiled file: opens its devices, and deserializes its programs or compiles its segments.
 
-In the graph of its plans each segment is one node, since the file does not contain the model's nodes.
+In the graph of its plans each segment is one node, since the file lacks the model's nodes.
 """
 
 from __future__ import annotations
@@ -63,7 +63,6 @@ class FileDevice:
 
     @cached_property
     def is_unchanged(self) -> bool:
-        """True if driver version and hardware are as at compile time."""
         info = device_info(self.name)
         return (info.version or info.distribution, info.sub_type) == self.recorded
 
@@ -108,8 +107,8 @@ def open_devices(
 ) -> FileDevices:
     """Open the devices that `records` of a file describe.
 
-    `requests` are the requested devices; None requests all devices of the file, with the options at compile time. With
-    `fallback` `allow`, the CPU replaces missing devices. With `allow` or `warn`, it replaces devices that fail to open.
+    `requests` are the requested devices; None requests all, with the options at compile time. With `fallback` `allow`,
+    the CPU replaces missing devices. With `allow` or `warn`, it replaces devices that fail to open.
 
     Raises:
         DeviceNotFoundError, DeviceUnavailableError: a device is missing.
@@ -196,7 +195,7 @@ def reason_against(device: FileDevice, blob: memoryview, about: tuple[int, Seque
     """Return the reason why a device cannot run a stored program; empty if it can.
 
     `blob` is the serialized program, `about` the segment and its node names. If the driver does not check programs, its
-    version and the hardware must be the same as at compile time.
+    version and the hardware must be unchanged since compile time.
     """
     compatibility = named_call(device.name, "check_blob", *about)(ask_compatibility, device.context, blob)
     if isinstance(compatibility, Unsupported):
@@ -207,7 +206,7 @@ def reason_against(device: FileDevice, blob: memoryview, about: tuple[int, Seque
 
 
 NO_STORED_PROGRAM = "no program of it is stored"
-"""End of the report note on a segment that was compiled because no program is stored. This is no failure."""
+"""End of the report note on a segment without a stored program, which was compiled. This is no failure."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -274,7 +273,7 @@ class Loader:
         """Load a plan with its programs; `record` is its Plan message.
 
         Raises:
-            CompiledModelError: the file is damaged, or has nothing that runs here.
+            CompiledModelError: the file is damaged, or nothing in it runs here.
             CompilationError: a segment cannot be compiled again.
         """
         notes: list[str] = []
@@ -307,7 +306,7 @@ class Loader:
         loaded: dict[int, LoadedProgram],
         notes: list[str],
     ) -> None:
-        """Load the programs of the steps at `positions` into `loaded`, and add deviations from the file to `notes`."""
+        """Load the programs of the steps at `positions` into `loaded`; add deviations from the file to `notes`."""
         for number in positions:
             loaded[number] = self._load_step(number, record, shape_set, loaded, notes)
 
@@ -383,7 +382,7 @@ class Loader:
     def compile(
         self, device: FileDevice, model: Any, similar: Program | None, is_sole: bool, about: tuple[int, Sequence[str]]
     ) -> Program:
-        """Clone the program `similar` with the constants of `model` if the device can; otherwise compile."""
+        """Clone the program `similar` with the constants of `model` if possible; otherwise compile."""
         context, calls = device.context, NamedCalls(device.name, *about)
         if similar is not None:
             with making(self.trace, device.name, "clone_with_constants", *about):
@@ -474,7 +473,7 @@ class Loader:
 
 
 def _overlap_of(plan: Plan, reads: Reads, streaming: Set[str], record: Message) -> Overlap:
-    """Return which steps of a plan may overlap; only steps that the file records may run in threads."""
+    """Return which steps may overlap; only steps that the file records may run in threads."""
     enqueued = enqueued_of(plan, streaming)
     is_unchanged = all(
         step.device == recorded_step.device for step, recorded_step in zip(plan.steps, record.steps, strict=True)

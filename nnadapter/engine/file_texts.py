@@ -35,7 +35,7 @@ def served_shapes_text(file: CompiledFile, shape_sets: Sequence[ShapeSet]) -> st
 def served_shapes_texts(file: CompiledFile, shape_sets: Sequence[ShapeSet]) -> Sequence[str]:
     """Return a text for each set of shapes that a plan of a file serves; a name stands for any size.
 
-    `shape_sets` are those of the file's dynamic plans, in order.
+    `shape_sets` belong to the file's dynamic plans, in order.
     """
     static_plans = [plan for plan in file.message.plans if not plan.HasField("open")]
     classes = [plan for plan in file.message.plans if plan.HasField("open")]

@@ -1,4 +1,4 @@
-"""Engine of a model on ONNX Runtime alone: the unmodified model, with bit-equal results.
+"""Engine that runs an unmodified model on ONNX Runtime alone, with bit-equal results.
 
 Optimizers that break a model are disabled. Imports that a plain run does not need are lazy.
 """
@@ -177,7 +177,7 @@ class HostEngine:
         pass
 
     def observed(self) -> Observed:
-        """Return the facts for a report; this loads the model again and plans it for the CPU."""
+        """Return the facts for a report; this loads and plans the model again, for the CPU."""
         from nnadapter.engine.observed import Observed
         from nnadapter.onnx.files import load_model
         from nnadapter.onnx.preparation.default_sizes import default_shapes
@@ -276,7 +276,7 @@ class HostEngine:
 
     def _unoptimized(self, names: Sequence[str] | None, feed: Mapping[str, Any], options: Any, error: Exception) -> Any:
         """Repeat a failed run with fewer optimizations. Raise InvalidInputError for an invalid feed, or `error` if that
-        fails too.
+        fails.
         """
         with failures.translated("ONNX Runtime failed to run the model", "check the inputs"):
             signature = self._signature()
@@ -308,7 +308,7 @@ class HostEngine:
 
 
 def host_alone(source: str | os.PathLike[str] | bytes, arguments: Mapping[str, Any]) -> HostEngine | None:
-    """Return an engine for a session without accelerators; None if ONNX Runtime cannot load the model."""
+    """Return an engine for a session without accelerators, if ONNX Runtime can load the model."""
     print_crashes()
     try:
         return HostEngine(source, _setting, None, {}, arguments)

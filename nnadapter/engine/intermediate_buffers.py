@@ -36,7 +36,7 @@ class Place(NamedTuple):
     dimensions: tuple[int, ...]
     dtype: np.dtype[Any]
     offset: int | None
-    """Offset in the memory block of the run; None for new memory, since the caller receives the output."""
+    """Offset in the run's memory block; None for new memory, since the caller receives the output."""
 
     def within(self, block: Array) -> Array | None:
         if self.offset is None:
@@ -119,7 +119,7 @@ def plan_intermediate_buffers(
 def share_regions(
     steps: Sequence[tuple[Collection[str], Sequence[str]]], sizes: Mapping[str, int]
 ) -> tuple[dict[str, int], list[int]]:
-    """Return the memory region of every value in `sizes` (bytes by value), and the bytes of every region.
+    """Return the memory region of every value in `sizes` (in bytes), and the bytes of every region.
 
     A value gets the smallest free region that is large enough; otherwise the largest free one grows.
     """
@@ -153,14 +153,12 @@ def _best(free: Sequence[int], regions: Sequence[int], nbytes: int) -> int:
 
 
 def held_between(arenas: Arenas) -> Mapping[Hashable, int]:
-    """Return the bytes of intermediate memory that all plans of a session share, by the memory's identity."""
+    """Return the bytes of intermediate memory that a session's plans share, by the memory's identity."""
     return {("between steps", id(arenas)): arenas.used_bytes}
 
 
 def _places(check: OutputCheck) -> list[Place]:
-    """Return the place of each output, without an offset; empty if an output has an unknown or zero size or holds
-    objects.
-    """
+    """Return places without offsets; empty if an output has an unknown or zero size or holds objects."""
     places = []
     for spec in check:
         sizes = () if spec is None else tuple(size for size in spec[0] if size)

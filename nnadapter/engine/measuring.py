@@ -64,7 +64,7 @@ class PastChoices:
         self._setting, self._session_options = setting, session_options
 
     def recall(self, judgment: Judgment) -> tuple[Recalled | None, str]:
-        """Return the stored choice for a judged model, and a note on why a stored file is not used."""
+        """Return the stored choice for a judged model, and a note if a stored file is not used."""
         past, note = calibration.recall(self.key(judgment))
         if past is None:
             return None, note
@@ -146,8 +146,8 @@ class Outcome:
 def is_slower(turns: Sequence[float], other_turns: Sequence[float], by: float = 0.0) -> bool:
     """Return True if a candidate is slower than another by more than the share `by`, beyond noise.
 
-    It must be slower in all of 5 turns, all but one of 7, or all but two of 11; chance causes this in 2 to 6 % of
-    cases. In fewer than 5 turns, it must be slower in all by a wide margin.
+    It must be slower in all of 5 turns, all but one of 7, or all but two of 11, which happens by chance in 2 to 6 % of
+    cases. In fewer turns, it must be slower in all by a wide margin.
     """
     pairs = list(zip(turns, other_turns, strict=False))
     if len(pairs) < _FEWEST:
@@ -180,8 +180,8 @@ def contest(
 ) -> tuple[Outcome, list[list[float]]]:
     """Time candidates in turns until the winner is clear or more turns do not help.
 
-    Returns the outcome and the seconds of all turns. Each round runs all candidates in random order with a constant
-    seed. `simplest` are indices of candidates, the simplest first.
+    Returns the outcome and the seconds of all turns. Each round runs all candidates in random order, with a constant
+    seed. `simplest` has the indices of candidates, the simplest first.
     """
     samples: list[list[float]] = [[] for _ in candidates]
     contenders, chance, started = list(range(len(candidates))), Random(0), clock()
@@ -225,7 +225,7 @@ def _fastest(samples: Samples) -> int:
 
 
 MOST_AGAIN = 2
-"""Maximum number of times that a session measures again for one set of input shapes."""
+"""Maximum number of repeated measurements for one set of input shapes."""
 _MOST_CANDIDATES = 6
 _TURNS_OPEN = 3
 _LOST = 1.1
@@ -248,7 +248,7 @@ class Measurer:
         self._broken: dict[str, list[str]] = {}
 
     def choose(self, planner: Planner, judgment: Judgment, feed: Mapping[str, Any], *, made_up: bool) -> Compiled:
-        """Return the compiled plan of the fastest placement for a judged model, which is stored or measured now.
+        """Return the compiled plan of the fastest placement for a judged model, stored or newly measured.
 
         `feed` are the inputs of the measured runs; `made_up` is True if they are random.
         """
@@ -322,7 +322,7 @@ class Measurer:
         return trials[outcome.winner][1], timed, doubt
 
     def _run_turns(self, plans: Sequence[Compiled], feed: Mapping[str, Any], pools: int) -> tuple[Outcome, str]:
-        """Time compiled candidates; return the outcome, and the reason if the choice is not to be stored.
+        """Time compiled candidates; return the outcome, and the reason against storing the choice, if any.
 
         `pools` is the number of thread pools of other sessions.
         """
@@ -348,8 +348,7 @@ class Measurer:
         trials: list[tuple[Candidate, Compiled]],
         pools: int,
     ) -> None:
-        """Append to `trials` every candidate that compiles and runs without fallback, or one candidate if all need
-        fallback.
+        """Append to `trials` every candidate that compiles and runs without fallback, or one if all need fallback.
 
         Each candidate gets the thread pools that it would have alone. `pools`: see `_run_turns`.
         """

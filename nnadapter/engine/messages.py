@@ -123,7 +123,7 @@ def read_sizes(message: Message) -> tuple[int, ...]:
 
 
 def write_array(message: Message, name: str, array: Array, writer: ContainerWriter) -> None:
-    """Write an array as a part of the container, and fill its Contents message.
+    """Write an array as a container part, and fill its Contents message.
 
     Raises CompiledModelError unless it holds numbers.
     """
@@ -135,7 +135,7 @@ def write_array(message: Message, name: str, array: Array, writer: ContainerWrit
 
 
 def write_tensor(message: Message, tensor: SeparateTensor, writer: ContainerWriter) -> None:
-    """Write a constant of an ONNX model as a part of the container, and fill its Contents message."""
+    """Write a constant of an ONNX model as a container part, and fill its Contents message."""
     message.name, message.data_type = tensor.name, tensor.dtype
     message.dimensions.extend(tensor.dimensions)
     message.part = writer.add(CONSTANT, tensor.contents.data)
@@ -259,7 +259,7 @@ class Segments:
         raise self.container.damaged(f"a segment has form {message.form!r}, expected 'ir' or 'onnx'")
 
     def onnx(self, message: Message) -> tuple[bytes, dict[str, Array]]:
-        """Return a segment in ONNX without constants, and the constants by name, as views of the file."""
+        """Return a segment in ONNX without constants, and constants by name, as views of the file."""
         if message.form != ModelForm.ONNX.value:
             raise self.container.damaged(f"a segment has form {message.form!r}, expected 'onnx'")
         constants = {row.name: read_array(row, self.container) for row in message.constants}
@@ -323,7 +323,7 @@ def loadable_part(message: Message, segments: Segments, session_options: object)
 def traced_numbers(
     message: Message, count: int, trace: SymbolicTrace, container: Container
 ) -> dict[int, SymbolicNumber]:
-    """Return the symbolic numbers of a message by their positions among the `count` numbers of its object.
+    """Return the symbolic numbers of a message by position among the `count` numbers of its object.
 
     Raises CompiledModelError for positions or numbers that do not exist.
     """

@@ -1,6 +1,6 @@
 """Dynamic plans of one model: when to make one, at which shapes, and which shapes it serves.
 
-A new plan is made for shapes that no plan serves, unless recent plans served only the shapes that they were made for.
+A new plan is made for shapes that no plan serves, unless recent plans served only their first shapes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from nnadapter.traces.trace import SESSION, WAIT
 _MOST_CHECKED = 256
 _MOST_REASONS = 3
 _MOST_UNSHARED = 4
-"""Consecutive plans that served no other shapes, after which new ones are rare."""
+"""Consecutive plans that served only their first shapes, after which new ones are rare."""
 
 
 class ModelDynamicPlan(DynamicPlan):
@@ -49,9 +49,7 @@ class ModelDynamicPlan(DynamicPlan):
         self._checked: Cache[object, bool] = Cache("shapes whose indices were checked", _MOST_CHECKED)
 
     def complete(self, compiled: Compiled) -> Compiled:
-        """Return `compiled` with the shapes that it serves; bounds that were probed for an evicted predecessor are
-        reused.
-        """
+        """Return `compiled` with the shapes that it serves, with bounds that an evicted predecessor probed."""
         dynamic = compiled.dynamic
         assert dynamic is not None, "the plan has dynamic shapes"
         if dynamic.is_looked_through and self.probed is None:
@@ -78,8 +76,8 @@ class ModelDynamicPlans(DynamicPlans[Compiled]):
     """Dynamic plans of a model. Thread-safe. The least recently used plan is dropped first.
 
     Args:
-        compile_at: compiles a dynamic plan at some shapes; raises FixedSizesError if that is impossible.
-        planned_at: returns shapes of static plans, whose verdicts a dynamic plan at these shapes reuses.
+        compile_at: compiles a dynamic plan at some shapes, or raises FixedSizesError.
+        planned_at: returns shapes of static plans; a dynamic plan at these shapes reuses their verdicts.
         number: distinguishes the plans from other models' plans.
     """
 
@@ -103,9 +101,9 @@ class ModelDynamicPlans(DynamicPlans[Compiled]):
         self._trace, self._is_cost_dependent = setting.trace, setting.constraints.policy.weighs
         takes_ir = {device.takes_ir for device in setting.devices if device.accelerates}
         self._needs_elements = False in takes_ir
-        """True if a device takes ONNX. Empty tensors then need plans of their own, except an empty key/value cache."""
+        """True if a device takes ONNX. Then empty tensors need their own plans, except an empty key/value cache."""
         self._is_made_with_elements = takes_ir == {False}
-        """True if all devices take ONNX. Plans are then made without empty tensors, which only IR guards cover."""
+        """True if all devices take ONNX. Then plans are made without empty tensors, which only IR guards cover."""
         self._made_count = self._requested_count = 0
         self._unshared_count = 0
         self._reasons: list[str] = []
@@ -168,7 +166,7 @@ class ModelDynamicPlans(DynamicPlans[Compiled]):
     def shape_test(self, compiled: Compiled, declares: Callable[[Shapes], bool]) -> ShapeTest | None:
         """Return a test of the shapes that a plan serves.
 
-        None if it is static, a template, or dropped, or if it has no bounds but empty tensors need them.
+        None if it is static, a template, or dropped, or lacks bounds that empty tensors need.
         """
         shapes, is_known = compiled.shapes, any(entry.dynamic is compiled.dynamic for entry in self._entries)
         if shapes is None or compiled.is_template or not is_known or (self._needs_elements and shapes.limits is None):
@@ -256,7 +254,7 @@ class ModelDynamicPlans(DynamicPlans[Compiled]):
         return self._unshared_count >= _MOST_UNSHARED and bool(self._requested_count & (self._requested_count - 1))
 
     def _make_for(self, shapes: Shapes) -> tuple[ModelDynamicPlan, Compiled]:
-        """Make the next plan; the first one reuses the verdicts of a static plan if it serves these shapes."""
+        """Make the next plan; the first one reuses verdicts of a static plan that it can serve."""
         for made_at in [] if self._entries else self._planned_at():
             if not _are_similar(made_at, shapes):
                 continue
@@ -279,7 +277,7 @@ class ModelDynamicPlans(DynamicPlans[Compiled]):
         return unread_inputs(self._prepared())
 
     def _may_serve(self, shapes: Shapes) -> bool:
-        """Return True if devices take tensors of these shapes; for ONNX devices, only a growing cache may be empty."""
+        """Return True if devices take these shapes; for ONNX devices, only a growing cache may be empty."""
         return (
             not self._needs_elements
             or all(0 not in shape for shape in shapes.values())
@@ -292,7 +290,7 @@ class ModelDynamicPlans(DynamicPlans[Compiled]):
         )
 
     def _with_elements(self, shapes: Shapes) -> Shapes:
-        """Return the shapes at which a plan is made; for ONNX devices, a cache of one token replaces an empty one."""
+        """Return the shapes at which a plan is made; for ONNX devices, one token replaces an empty cache."""
         if not self._is_made_with_elements or all(0 not in shape for shape in shapes.values()):
             return shapes
         return next_token_shapes(self._prepared(), shapes)

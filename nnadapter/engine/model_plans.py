@@ -1,8 +1,8 @@
 """Plans of one model, made when input shapes are first seen.
 
-The first shapes get a static plan, since most models never run at others. Other shapes share dynamic plans if the
-devices support them. A dynamic plan replaces a static plan that ran only once, since two plans hold weights twice. A
-model with a growing cache gets a dynamic plan at once.
+The first shapes get a static plan, since most models never run at others. Other shapes share dynamic plans if devices
+support them. A dynamic plan replaces a static plan that ran only once, since two plans hold weights twice. A model with
+a growing cache gets a dynamic plan at once.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class ModelPlans:
         self._static_shapes: InputShapes | None = None
         """Shapes that keep a static plan although a dynamic plan exists; may be empty."""
         self._is_static_prepared = False
-        """True if the static plan was prepared explicitly, so that it is not dropped."""
+        """True if the static plan was prepared explicitly, and so is not dropped."""
         reference: ModelPlans = proxy(self)  # a reference cycle would keep the weights until garbage collection
         self.dynamic = ModelDynamicPlans(
             self._plans,
@@ -103,7 +103,7 @@ class ModelPlans:
     def take(self, use: object, shapes: InputShapes, feed: Mapping[str, Any] | None = None) -> LeasedPlan[Compiled]:
         """Return the plan for these input shapes: a static one for the first shapes, then a dynamic one if possible.
 
-        `feed` are the inputs of the run, for measurements; None without a run.
+        `feed` are the inputs of the run, for measurements.
         """
         if self._static_shapes is None:
             self._static_shapes = () if self.dynamic.growing else shapes
@@ -124,7 +124,7 @@ class ModelPlans:
         return self._with_planner(lambda planner: planner.settle(planner.judge(shapes)))
 
     def at_shapes(self, compiled: Compiled, shapes: Shapes) -> Compiled:
-        """Return a dynamic plan with the partitioning at these shapes; unchanged if its steps would differ there."""
+        """Return a dynamic plan with the partitioning at these shapes; unchanged if its steps differ there."""
         partitioning = self.planner.settle(self.planner.judge(shapes))
         if _nodes_by_step(partitioning) != _nodes_by_step(compiled.partitioning):
             return compiled
@@ -194,7 +194,7 @@ class ModelPlans:
     def _compile_measured(
         self, planner: Planner, shapes: Shapes, static_plan: Compiled | None, measurer: Measurer
     ) -> Compiled:
-        """Compile a dynamic plan of the fastest placement; raise FixedSizesError if that is impossible or too slow."""
+        """Compile a dynamic plan of the fastest placement; raise FixedSizesError if that is impossible or slow."""
         feed, other_pools = self._random_feed(planner, shapes), pools_held()
         fastest = static_plan or measurer.choose(planner, planner.judge(shapes), feed, made_up=True)
         try:
@@ -231,7 +231,7 @@ class ModelPlans:
             return work(self._planner_with_branches(planner))
 
     def _planner_with_branches(self, failed: Planner) -> Planner:
-        """Return the planner of the model with its branches. Threads that fail at the same time share it."""
+        """Return the planner of the model with its branches, which concurrent failures share."""
         with self._switching:
             if self.planner is failed:
                 assert failed.prepared.original is not None, "there is a model with its branches"

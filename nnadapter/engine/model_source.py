@@ -1,4 +1,4 @@
-"""Plan source that plans a model on the devices of a session, and the choice of the engine for a model.
+"""Plan source that plans a model on a session's devices, and the choice of the engine for a model.
 
 A `ModelPlanSource` has a `ModelPlans` for its model, and one per selection of branches.
 """
@@ -74,7 +74,7 @@ class CacheWriter(Protocol):
 
 
 class ModelPlanSource(PlanSource[Compiled]):
-    """Plan source that plans and compiles a model when its shapes are first seen. Thread-safe."""
+    """Plan source that plans and compiles a model when shapes are first seen. Thread-safe."""
 
     def __init__(
         self,
@@ -147,9 +147,7 @@ class ModelPlanSource(PlanSource[Compiled]):
             self._own.partition_at(shapes)
 
     def note_contradiction(self, lease: Lease[Compiled]) -> None:
-        """Drop a plan whose runs contradict its measured times, and drop these times, so that the next run measures
-        again.
-        """
+        """Drop a plan whose runs contradict its measured times, and these times, so that the next run measures again."""
         compiled = lease.plan
         if self._measurer is not None and compiled is not None and compiled.watch is not None:
             self._measurer.contradicted(compiled, compiled.watch)
@@ -181,7 +179,7 @@ class ModelPlanSource(PlanSource[Compiled]):
         return replace(observed, notes=(*observed.notes, *notes)) if notes else observed
 
     def withdraw_nodes(self, device: str, nodes: Mapping[str, Unsupported]) -> None:
-        """Withdraw nodes, mapped to reasons, from a device for the rest of the session, and drop all plans."""
+        """Withdraw nodes, mapped to reasons, from a device for the rest of the session; drop all plans."""
         # a new mapping each time: another thread may be judging by the previous one
         self._withdrawn[device] = {**self._withdrawn.get(device, {}), **nodes}
         self.forget_plans()
@@ -238,7 +236,7 @@ class ModelPlanSource(PlanSource[Compiled]):
         return (None,) if self._selections is None else self._selections.planned_ahead
 
     def make_dynamic(self, shapes: Shapes, selection: BranchSelection | None) -> bool:
-        """Return True if a dynamic plan, made if needed, serves these shapes of all inputs.
+        """Return True if a dynamic plan, made if needed, serves these shapes.
 
         `selection` is one of `planned_ahead`.
         """
@@ -287,9 +285,7 @@ class ModelPlanSource(PlanSource[Compiled]):
         return self._compiled_for(self._complete(default_shapes(self.prepared)))
 
     def _complete(self, shapes: Shapes) -> InputShapes:
-        """Return the shapes of all inputs in order, completed by declared shapes; raise InvalidInputError for unfit
-        shapes.
-        """
+        """Return the shapes of all inputs, completed by declared shapes; raise InvalidInputError for unfit shapes."""
         for name, shape in shapes.items():
             check_shape(name, shape, self.signature.by_name)
         complete = {
@@ -392,7 +388,7 @@ def _version_of(node: onnx.NodeProto, model: onnx.ModelProto) -> int:
 
 
 def _is_suspect(node: OnnxNode, values: Mapping[str, Value]) -> bool:
-    """Return True if a node contradicts or lacks its schema or types, so that ONNX Runtime may find it invalid."""
+    """Return True if a node contradicts or lacks its schema or types, and so may be invalid for ONNX Runtime."""
     dtypes = tuple([values[name].dtype if name in values else None for name in node.inputs])
     return bool(
         node.contradiction
@@ -426,9 +422,8 @@ def make_engine(
 ) -> Engine:
     """Return the engine for a model on the devices of `setting`, which is closed on failure.
 
-    If the CPU comes first, ONNX Runtime runs the unmodified model. If it cannot load the model, the model is planned
-    over
-    the CPU and the reference evaluator, since single nodes may be too new or lack a kernel.
+    If the CPU comes first, ONNX Runtime runs the unmodified model. If ONNX Runtime cannot load it, the model is planned
+    over the CPU and the reference evaluator, since only single nodes may be unsupported.
 
     Raises:
         InvalidModelError, ModelFileError: the model cannot be read, or no device takes one of its nodes.
@@ -461,7 +456,7 @@ def open_source(
     begun: BegunModel | None = None,
     failed: InvalidModelError | None = None,
 ) -> ModelPlanSource:
-    """Load a model and return a plan source that plans it; raise as `make_engine` does, but do not close `setting`.
+    """Load a model and return its plan source; raise as `make_engine` does, but do not close `setting`.
 
     `make` makes the source. `begun` is a model that a thread is loading. `failed` is ONNX Runtime's error for the
     unmodified model.

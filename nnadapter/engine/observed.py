@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 PLAN_KEPT = "the plan was cached by an earlier session"
 NO_PLAN_KEPT = "no usable plan was cached"
 KEEPING_NOTES = (PLAN_KEPT, NO_PLAN_KEPT)
-"""Beginnings of report notes on the origin of a plan, which are no failures."""
+"""Beginnings of report notes on a plan's origin, which are no failures."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -45,7 +45,7 @@ class Observed:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class KeptReport:
-    """Report stored in a compiled file or cache entry, with findings from runs of its plan."""
+    """Report of a compiled file or cache entry, with findings from runs of its plan."""
 
     contents: bytes
     seconds: Mapping[int, float] = field(default_factory=dict)

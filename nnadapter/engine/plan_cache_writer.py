@@ -38,7 +38,7 @@ _MOST_LEFT = 64
 
 
 def write_plans(place: Place, plans: Plans, source: ModelPlanSource, make_report: ReportMaker) -> str:
-    """Write plans to a cache entry, in addition to existing ones; return the reason if that fails."""
+    """Add plans to a cache entry; return the reason if that fails."""
     previous, started = place.open_file(), time.perf_counter()
 
     def fill(writer: ContainerWriter) -> None:
@@ -75,7 +75,7 @@ def _merged_shapes(previous: CompiledFile | str, source: ModelPlanSource) -> Ori
 
 
 def _carry(previous: CompiledFile, message: Message, writer: LinkingWriter) -> None:
-    """Add to a message the plans of the previous entry that it lacks, up to the limit."""
+    """Add the previous entry's missing plans to a message, up to the limit."""
     written = {_identity(plan) for plan in message.plans}
     forks = _with_room(previous.message, {tuple(fork.truths) for fork in message.forks})
     for fork in forks:
@@ -91,7 +91,7 @@ def _carry(previous: CompiledFile, message: Message, writer: LinkingWriter) -> N
 
 
 def _with_room(previous: Message, written: set[Truths]) -> list[Message]:
-    """Return the previous entry's forks that fit within the limit; forks that lead to a plan come first."""
+    """Return the previous entry's forks that fit within the limit, first those that lead to a plan."""
     led_to = [tuple(plan.truths) for plan in previous.plans]
 
     def leads_nowhere(fork: Message) -> bool:
@@ -151,10 +151,10 @@ _BEGINNING = -1
 
 
 class PlanCacheWriter:
-    """Writer of the new plans of a plan source to the session's cache. Thread-safe.
+    """Writer of a plan source's new plans to the session's cache. Thread-safe.
 
-    `is_unchanged` returns whether model and options still have the key of the entry. `reason` is why the session uses
-    no cached plan. With `verifies`, only plans with checked results are written.
+    `is_unchanged` returns whether model and options still have the entry's key. `reason` is why the session uses no
+    cached plan. With `verifies`, only plans with checked results are written.
     """
 
     def __init__(
@@ -182,7 +182,7 @@ class PlanCacheWriter:
         self.write_new(source)
 
     def write_new(self, source: ModelPlanSource) -> None:
-        """Write the plans made since the last call; return at once if a thread is writing."""
+        """Write the plans made since the last call, unless a thread is writing."""
         while _changes(source) != self._looked_at and self._writing.acquire(blocking=False):
             self._write(source)
 
@@ -223,7 +223,7 @@ def _changes(source: ModelPlanSource) -> int:
 
 
 def _is_as_planned(compiled: Compiled) -> bool:
-    """Return True if a plan compiled and ran without failures, and was not chosen by measurement."""
+    """Return True if a plan compiled and ran without failures, and was not measured."""
     steps = compiled.plan.steps if compiled.programs is None else compiled.programs.shared.values()
     is_measured = len(compiled.timed) > 1
     return not (compiled.notes or is_measured or any(bound.failures for bound in steps))

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def pools_of(trace: Trace, threading: Threading, calls: NamedCalls) -> Callable[[Program], ExecutionPool]:
-    """Return a factory of execution pools for one segment, which record computations if there is a trace."""
+    """Return a factory of execution pools for one segment, which record computations in a trace, if any."""
     if not trace.is_recording:
         return lambda program: ExecutionPool(program, threading, calls)
     from nnadapter.engine.tracing import traced_pools
@@ -34,7 +34,7 @@ def pools_of(trace: Trace, threading: Threading, calls: NamedCalls) -> Callable[
 
 
 def transfers_of(trace: Trace) -> Callable[[], list[Transfer]]:
-    """Return a factory of lists that receive transfers, and record them if there is a trace."""
+    """Return a factory of lists that receive transfers, and record them in a trace, if any."""
     if not trace.is_recording:
         return list
     from nnadapter.engine.tracing import traced_transfers
@@ -88,7 +88,7 @@ class Health:
         """True after a failure without a later success. While it is False, runs check nothing else."""
 
     def may_try(self, step: StepKey) -> bool:
-        """Return True if a step may run on the device; after a pause, one caller at a time gets True."""
+        """Return True if a step may run on the device; after a pause, only one caller at a time gets True."""
         with self._lock:
             troubles = [item for key in (_DEVICE, step) if (item := self._troubles.get(key)) and item.pause]
             current_time = monotonic()
@@ -117,7 +117,7 @@ class Health:
             self.is_troubled = bool(self._troubles)
 
     def text(self, step: StepKey = _DEVICE) -> str:
-        """Return a text on the pause of the device or of a step; empty without a pause."""
+        """Return a text on the pause of the device or step; empty without a pause."""
         with self._lock:
             trouble = self._troubles.get(_DEVICE)
             is_whole_device = trouble is not None and trouble.pause > 0

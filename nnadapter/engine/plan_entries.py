@@ -1,7 +1,7 @@
 """Cache entries with the plans of a session.
 
-The last part of an entry, `links`, lists all parts in JSON: own parts by number, and linked parts by the name of their
-entry, with length and SHA-256.
+The last part, `links`, lists all parts in JSON: own parts by number, and linked parts by the name of their entry, with
+length and SHA-256.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class LinkingWriter(ContainerWriter):
         return self._number_of(number, [kind, number])
 
     def link(self, kind: str, name: str, entry: Entry) -> int:
-        """Add a link to the contents of another entry, and return its number among the parts."""
+        """Add a link to another entry's contents, and return its number among the parts."""
         return self._number_of(name, [kind, name, entry.row.length, entry.row.sha256.hex()])
 
     def finish(self) -> None:
@@ -104,7 +104,7 @@ class LinkedContainer(Container):
 
 
 FACTS = "facts"
-"""Kind of the part with device names and original model shapes, which only cache entries have."""
+"""Kind of the part with device names and original model shapes, only in cache entries."""
 MOST_PLANS = 8
 """Maximum number of plans in an entry; the newest are stored."""
 
@@ -131,7 +131,7 @@ class Place(NamedTuple):
 
 
 def facts(devices: Sequence[str], by_truths: OriginalModelShapes) -> bytes:
-    """Serialize device names, and the shapes that run with all branches, for the part `FACTS`."""
+    """Serialize device names, and shapes that run with all branches, for the part `FACTS`."""
     rows = [[truths, None if shapes is None else sorted(shapes, key=repr)] for truths, shapes in by_truths.items()]
     return json.dumps({"devices": list(devices), "left": rows}).encode()
 

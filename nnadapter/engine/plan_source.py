@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 InputShapes = tuple[tuple[int, ...] | None, ...]
 """Shape of each input; None for a value without a shape."""
 OriginalModelShapes = Mapping[tuple[bool, ...], frozenset[InputShapes] | None]
-"""Input shapes that run with all branches, by condition values of the selection; None stands for all shapes."""
+"""Input shapes that run with all branches (None: all shapes), by condition values of the selection."""
 RunResult = tuple[list[Any], Provenance]
 BranchTest = Callable[[Mapping[str, Any]], bool]
 BackgroundRun = Callable[[Mapping[str, Any], Sequence[str], "RunControl | None", "OutDevices | None"], RunResult | None]
@@ -73,14 +73,14 @@ class PlanSource(ABC, Generic[PlanT]):
 
     @abstractmethod
     def observed(self, last_shapes: InputShapes | None) -> Observed | KeptReport:
-        """Return the facts for a report on the plan for the shapes of the last run, or None before it."""
+        """Return the facts for a report on the plan for `last_shapes`, the last run's shapes."""
 
     @abstractmethod
     def close(self) -> None:
-        """Free all plans, then all devices; each is freed after its last use."""
+        """Free all plans, then all devices, each after its last use."""
 
     def fits(self, feed: Mapping[str, Any]) -> BranchTest | None:
-        """Return a test that another feed selects the same branches; None if inputs select none."""
+        """Return a test that a feed selects the same branches; None if inputs select none."""
         return None
 
     def serves(self, compiled: PlanT, feed: Mapping[str, Any]) -> ShapeTest | None:
@@ -98,7 +98,7 @@ class PlanSource(ABC, Generic[PlanT]):
         self.plans.drop(lease)
 
     def background_run(self, shapes: InputShapes, feed: Mapping[str, Any]) -> BackgroundRun | None:
-        """Return a function that runs the model on the CPU while a thread makes the plan; None if the run should wait."""
+        """Return a function that runs the model on the CPU while a thread makes the plan; None without such a thread."""
         return None
 
     def write_new_plans(self) -> None:

@@ -1,8 +1,8 @@
 """Cache of the compiled plans of a session, bounded in number and in bytes.
 
-Memory shared by plans counts once. Memory of the plan used last does not count, since dropping plans never frees it.
+Memory shared by plans counts once. The last used plan's memory does not count, since dropping plans never frees it.
 Plans used once are evicted first, least recently used first: shapes that grow at each run never recur, and must not
-evict recurring ones. A plan made again soon after its eviction counts as used twice. The plan used last is never
+evict recurring ones. A plan made again soon after its eviction counts as used twice. The last used plan is never
 evicted. Source: 2Q (Johnson and Shasha, VLDB 1994).
 """
 
@@ -33,7 +33,7 @@ _NOTHING = Holding(0, {})
 class PlanMemory:
     """Sum of the memory of all plans, as they last reported it. Not thread-safe.
 
-    An interrupt may break off an update: `_is_counted` is then False, and the next query counts again.
+    If an interrupt breaks off an update, `_is_counted` is False, and the next query counts again.
     """
 
     def __init__(self) -> None:
@@ -146,7 +146,6 @@ class Lease(Generic[PlanT]):
 
     def __init__(self, *, was_evicted: bool = False) -> None:
         self.was_evicted = was_evicted
-        """True if the plan was evicted recently; it then counts as used twice."""
         self.reuse_count = 0
         """Uses after the first; approximate, since threads count without a lock."""
         self.reported_at = _IN_USE
@@ -161,8 +160,7 @@ class PlanCache(Generic[PlanT]):
 
     A use is identified by a new `object()`. A `finally` around `take` and the work with the plan ends it: first
     `users.pop(use, None)`, a single C call that no interrupt can split, then `close_unused()`. After an interrupt
-    between
-    them, the next use closes the plan.
+    between them, the next use closes the plan.
     """
 
     def __init__(self, limit: int, limit_bytes: int, trace: Trace = SILENT) -> None:
@@ -268,7 +266,7 @@ class PlanCache(Generic[PlanT]):
                 self._drop(key)
 
     def make_room(self) -> bool:
-        """Close the idle plan that is next to be evicted; return False if all are in use."""
+        """Close the next idle plan to be evicted; return False if all are in use."""
         with self._lock:
             busy = list(self.users.values())
             idle = [entry for entry in self._leases.items() if entry[1].plan is not None and entry[1] not in busy]
@@ -307,7 +305,7 @@ class PlanCache(Generic[PlanT]):
         close_all(closing)
 
     def close(self, close_last: Sequence[Closable] = ()) -> None:
-        """Drop every plan, then close `close_last`; plans in use are closed when their use ends."""
+        """Drop every plan, then close `close_last`; a plan in use is closed after its use."""
         with self._lock:
             if self._close_last is None:
                 self._close_last = close_last

@@ -43,7 +43,7 @@ class Provenance(NamedTuple):
 
 
 def with_incidents(provenance: Provenance, incidents: tuple[Incident, ...]) -> Provenance:
-    """Return the provenance with the incidents of earlier tries added to its first step."""
+    """Return the provenance with incidents of earlier tries added to its first step."""
     if not incidents:
         return provenance
     first, *later = provenance.steps

@@ -1,8 +1,8 @@
 """Repair after a failed compilation: find the nodes that a device cannot compile, and plan without them.
 
-Failing atoms are searched by bisection, within a budget: atoms that fail alone, or two that fail only together.
-Otherwise the segment is cut in two. Failing nodes are banned on the device, also in later sessions if it has a cache.
-If the search finds nothing, the device loses the whole segment.
+Bisection within a budget finds atoms that fail alone, or two that fail only together. Otherwise the segment is cut in
+two. Failing nodes are banned on the device, also in later sessions if it has a cache. If the search finds nothing, the
+device loses the entire segment.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Compiles = Callable[[Sequence[int]], bool]
 _MOST_TRIES = 128
 _MOST_SECONDS = 30.0
 _HOPELESS = 6
-"""Number of tries after which the search ends if not even a single atom compiles."""
+"""Number of tries after which the search ends if not even one atom compiles."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class Budget:
 
 
 def culprits_of(atoms: Sequence[int], compiles: Compiles, budget: Budget) -> Culprits:
-    """Return the atoms at fault in `atoms`, which failed to compile together; `NOT_FOUND` if the search found none.
+    """Return the atoms at fault in `atoms`, which failed to compile together, or `NOT_FOUND`.
 
     `compiles` returns whether the device compiles some atoms.
     """

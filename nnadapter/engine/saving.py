@@ -3,8 +3,8 @@
 A file contains:
 
 1. Signature and metadata of the model; devices with options and versions.
-2. For every plan: types of the values between steps, steps, constants, and report.
-3. For every step: its segment, to compile again with another driver version, and its serialized program, if any.
+2. For every plan: types of values between steps, steps, constants, and report.
+3. For every step: its segment, to compile it with another driver version, and its serialized program, if any.
 4. For every step on an accelerator: the same nodes for the CPU, unless fallback is forbidden.
 5. Steps that run threaded, since costs are not known at load time.
 6. The original model, on request, for shapes without a plan.
@@ -85,7 +85,7 @@ def save(
     *,
     keeps_model: bool,
 ) -> None:
-    """Write all plans of a source to a compiled model; with `keeps_model`, the original model as well.
+    """Write all plans of a source to a compiled model; with `keeps_model`, also the original model.
 
     Raises:
         CompiledModelError: the file cannot be written, or something has no file format.

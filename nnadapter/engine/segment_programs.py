@@ -35,11 +35,11 @@ class SegmentProgram(NamedTuple):
     takes_sizes: bool = False
     """True if every run passes the symbolic sizes to the program."""
     cloned_from: Hashable = None
-    """Key of the segment with the original of a cloned program; None if this one was compiled."""
+    """Key of the segment with the original program; None if this one was compiled."""
 
 
 def atoms_of(plan: Plan, step: Step) -> Atoms:
-    """Return a segment's device and atoms, which identify it even if the plan is cut in other places."""
+    """Return a segment's device and atoms, which identify it in plans with other cuts."""
     return step.device, tuple(sorted({plan.graph.atom_of[node] for node in step.nodes}))
 
 
@@ -62,14 +62,14 @@ class SegmentPrograms:
             self._compiled.setdefault(program.sharing_key, []).append(key)
 
     def clonable(self, sharing_key: Hashable) -> list[Hashable]:
-        """Return the keys of compiled segments with this sharing key, newest first, up to a limit."""
+        """Return some keys of compiled segments with this sharing key, newest first."""
         return self._compiled.get(sharing_key, [])[: -_MOST_CLONE_TRIES - 1 : -1]
 
     def of(self, plan: Plan) -> list[SegmentProgram]:
         return [self._programs[atoms_of(plan, step)] for step in plan.steps]
 
     def clones(self, plan: Plan) -> dict[int, int]:
-        """Return a dict of segments with cloned programs to the segments of the originals."""
+        """Return segments with cloned programs, mapped to the originals' segments."""
         segments: dict[Hashable, int] = {atoms_of(plan, step): step.segment for step in plan.steps}
         sources = {number: self._programs[key].cloned_from for key, number in segments.items()}
         return {number: segments[source] for number, source in sources.items() if source in segments}

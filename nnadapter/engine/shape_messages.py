@@ -81,7 +81,7 @@ def read_trace(message: Message, variables: Sequence[int], container: Container)
 
 
 def write_number(message: Message, number: Any) -> None:
-    """Fill a Number message; raise CompiledModelError unless the number is finite and has at most 64 bits."""
+    """Fill a Number message; raise CompiledModelError unless the number is finite and within 64 bits."""
     field = _KINDS.get(type(number))
     try:
         if field is None or not isfinite(number):
@@ -120,7 +120,7 @@ def _steps(message: Message, variables: int, container: Container) -> list[Step]
 
 
 def _grows_too_much(steps: Sequence[Step], variables: int) -> bool:
-    """Return True if a number may get more bits than any size of a model needs."""
+    """Return True if a number may get more bits than any model's size needs."""
     bits = [_SIZE_BITS] * variables
     for function, first, second in steps:
         if isinstance(function, Constant):
@@ -161,7 +161,7 @@ def write_shape_set(message: Message, shapes: ShapeSet, writer: ContainerWriter)
 
 
 def read_shape_set(message: Message, shapes: Shapes, segments: Segments) -> ShapeSet:
-    """Return the shapes of a DynamicShapes message; `shapes` are those at which its plan was made."""
+    """Return the shapes of a DynamicShapes message; its plan was made at `shapes`."""
     size_class = None
     if message.HasField("size_class"):
         size_class = _read_class(message.size_class, shapes, segments)

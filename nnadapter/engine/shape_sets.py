@@ -22,8 +22,7 @@ _MOST_PROBED = 256
 class ProbedBounds:
     """Bounds on the sizes that a plan serves, widened when the probe `holds` succeeds outside of them. Thread-safe.
 
-    `agreeing` makes the sizes of inputs consistent, since the smallest ones may contradict each other (mask of 1, cache
-    of 0).
+    `agreeing` makes sizes of inputs consistent, since the smallest may contradict each other (mask of 1, cache of 0).
     """
 
     def __init__(self, bounds: Bounds, holds: Callable[[Shapes], bool], agreeing: Callable[[Shapes], Shapes]) -> None:

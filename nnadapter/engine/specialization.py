@@ -57,8 +57,6 @@ _Plan = ref[Any]
 
 
 class _Holder(NamedTuple):
-    """Plan that holds programs, as a weak reference, with the keys of these programs."""
-
     plan: _Plan
     """The same object as the key in the dict, since a dead weakref equals only itself."""
     keys: tuple[_Key, ...]
@@ -90,7 +88,7 @@ class SpecializedPrograms(Generic[SpecializedPlan]):
 
     Args:
         specializable: segments to specialize, by position.
-        shared: steps that serve all sizes, with their compile times, by position.
+        shared: steps that serve all sizes, with compile times, by position.
         wrap: makes the plan for some sizes from its steps and compile times by segment.
     """
 
@@ -137,7 +135,7 @@ class SpecializedPrograms(Generic[SpecializedPlan]):
         self._lock = new_lock()
 
     def at(self, sizes: Sequence[Any], make_room: Callable[[], bool]) -> SpecializedPlan:
-        """Return the plan for some sizes; it reuses programs of other plans.
+        """Return the plan for some sizes; it reuses other plans' programs.
 
         If memory runs out, `make_room` may close plans of this template. Raises SpecializationRefusedError if a device
         refuses a segment.

@@ -1,6 +1,6 @@
 """Programs and transfers that record their times in a trace.
 
-For streams, an event is recorded before and after each step; a thread per stream waits for them and reads the clock,
+On streams, an event is recorded before and after each step. A thread per stream waits for events and reads the clock,
 unless the driver reports the times.
 """
 
@@ -96,7 +96,7 @@ class Watchers:
 
 
 _watchers: weakref.WeakKeyDictionary[Stream, Watcher] = weakref.WeakKeyDictionary()
-"""Watcher of each stream. All programs share it, so that the events of a stream are in order."""
+"""Watcher of each stream, shared by programs, so that the events of a stream are in order."""
 
 
 def _watcher_of(stream: Stream, clock: Callable[[], int]) -> Watcher:
@@ -162,7 +162,7 @@ class _TracedTransfers(list[Transfer]):
 
 
 class _Steps:
-    """Recorder of the computations of one segment. Facts about values are cached by their shapes."""
+    """Recorder of the computations of one segment, with cached facts about values."""
 
     def __init__(self, trace: Trace, device: str, name: str, facts: Mapping[str, Any]) -> None:
         self.trace, self.device, self._name, self._facts = trace, device, name, facts
@@ -299,7 +299,7 @@ _USUAL_NODES = 1_000
 
 
 class HostTracing:
-    """Trace of a model on ONNX Runtime alone, with ONNX Runtime's own events and every run as a step."""
+    """Trace of a model on ONNX Runtime alone, with ONNX Runtime's events and every run as a step."""
 
     def __init__(
         self,
