@@ -221,7 +221,7 @@ class ExecutionError(DriverError):
 
 
 class AccuracyError(ExecutionError):
-    """Results of a device differ from the CPU's beyond the tolerance of its precision."""
+    """Results of a device differ from the CPU's by more than the tolerance of its precision."""
 
     def __init__(
         self,
@@ -273,7 +273,7 @@ class IncompatibleProgramError(_SegmentError):
 
 
 class StoredFileError(_FileError):
-    """A file stored between sessions is damaged, of another version, or cannot be written."""
+    """A file stored between sessions is damaged, of another version, or not writable."""
 
 
 class OutOfMemoryError(_SegmentError):
@@ -319,7 +319,7 @@ def located(
     segment: int | None = None,
     nodes: Sequence[str] = (),
 ) -> NNAdapterError:
-    """Set the fields of a device error that are still empty, and return the error."""
+    """Set the empty fields of a device error, and return the error."""
     if isinstance(error, _SegmentError):
         error.device = device if error.device is None else error.device
         error.phase = phase if error.phase is None else error.phase
@@ -329,7 +329,7 @@ def located(
 
 
 def describe(error: BaseException) -> str:
-    """Return an error as one line; only its type if its text cannot be computed."""
+    """Return an error as one line; only its type if it has no text."""
     try:
         text = " ".join(str(error).split())
     except FAILURES:

@@ -254,7 +254,7 @@ class ModelDynamicPlans(DynamicPlans[Compiled]):
         return self._unshared_count >= _MOST_UNSHARED and bool(self._requested_count & (self._requested_count - 1))
 
     def _make_for(self, shapes: Shapes) -> tuple[ModelDynamicPlan, Compiled]:
-        """Make the next plan; the first one reuses verdicts of a static plan that it can serve."""
+        """Make the next plan. If possible, the first plan reuses verdicts of a static plan."""
         for made_at in [] if self._entries else self._planned_at():
             if not _are_similar(made_at, shapes):
                 continue

@@ -423,7 +423,7 @@ def make_engine(
     """Return the engine for a model on the devices of `setting`, which is closed on failure.
 
     If the CPU comes first, ONNX Runtime runs the unmodified model. If ONNX Runtime cannot load it, the model is planned
-    over the CPU and the reference evaluator, since only single nodes may be unsupported.
+    over the CPU and the reference evaluator, since single nodes may be too new or lack a kernel.
 
     Raises:
         InvalidModelError, ModelFileError: the model cannot be read, or no device takes one of its nodes.

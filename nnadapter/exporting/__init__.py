@@ -1,4 +1,4 @@
-"""Export of adapter IR models to ONNX. The exporters of operations are in `nnadapter.converters`."""
+"""Export of adapter IR models to ONNX. The operations' exporters are in `nnadapter.converters`."""
 
 from __future__ import annotations
 

@@ -183,7 +183,6 @@ class FileKind(Generic[Contents]):
     """Format of one kind of file: its header, contents and errors."""
 
     name: str
-    """Such as `rules file`."""
     contents: type[Contents]
     """Without the header."""
     error: type[FileError]
@@ -198,7 +197,7 @@ class FileKind(Generic[Contents]):
     """Top-level key -> advice for values of the wrong type."""
 
     def read(self, path: str | os.PathLike[str]) -> Contents:
-        """Read a file and convert it to `contents`; CRLF and a byte order mark are accepted. Raises `error`."""
+        """Read a file, also with CRLF or a byte order mark, and convert it to `contents`. Raises `error`."""
         file = os.fsdecode(path)
         try:
             with Path(file).open("rb") as opened:

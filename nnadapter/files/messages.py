@@ -29,7 +29,7 @@ class Messages(NamedTuple):
     """Name of the contents in error messages."""
     advice: str
     largest: int
-    """Maximum bytes of a message: parsing a malicious one takes a hundred times its size."""
+    """Maximum bytes of a message, since parsing a malicious one takes a hundred times its size."""
 
     def new(self, name: str) -> Message:
         return _class(self.descriptor, f"{self.package}.{name}")()

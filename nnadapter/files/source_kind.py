@@ -20,7 +20,7 @@ class SourceKind(Enum):
     COMPILED = auto()
     """Compiled file, or its contents."""
     PADDLE = auto()
-    """Path of a Paddle model: by its name, or because it is a folder."""
+    """Path of a Paddle model, by its name or because it is a folder."""
     MODULE = auto()
     """PyTorch module or exported program."""
     ONNX = auto()

@@ -69,7 +69,7 @@ def _check_list(type_: str, name: str, entries: object, kind: type | tuple[type,
 
 
 def check_counts(type_: str, count: int, *, outputs: Sequence[str], quantized: Sequence[QuantizedType | None]) -> None:
-    """Raise InvalidModelError if output names or `quantized` have nonempty entries after the first `count`."""
+    """Raise InvalidModelError for nonempty output names or `quantized` entries after the first `count`."""
     for name, entries in (("outputs", outputs), ("quantized", quantized)):
         if len(entries) > count and any(entries[count:]):
             extra = list(entries[count:])
@@ -262,7 +262,7 @@ def flattened(origins: Origins) -> tuple[str, ...]:
 
 
 class ModelEditor:
-    """Editor of one model, for forward sweeps over operations. Indices of operands and operations do not change."""
+    """Editor of one model, for forward sweeps over operations. Indices never change."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
@@ -278,7 +278,7 @@ class ModelEditor:
         self._is_settled = True
         """True if nothing was added or removed since the sweep started."""
         self._placed: dict[int, list[int]] = {}
-        """Index in `_sequence` -> operations added before it."""
+        """Index in `_sequence` -> operations that were added before it."""
         self._place_of: dict[int, int] = {}
         self._places: Mapping[int, int] | None = None
         """Operation -> index in `_sequence`; None until needed."""
@@ -290,7 +290,7 @@ class ModelEditor:
         """Operand -> operations that read it, if that changed."""
         self._outputs = set(model.outputs)
         self._numbers: dict[str, int] = {}
-        """Wanted name -> latest number appended to it."""
+        """Requested name -> latest number appended to it."""
         self._unnamed: set[int] = set()
         self._derived: dict[tuple[int, Callable[[Array], Array]], int] = {}
 
@@ -338,7 +338,7 @@ class ModelEditor:
         return operand in self._outputs
 
     def sweep(self, types: Set[str] | None = None) -> Iterator[int]:
-        """Yield indices of operations in order, only of `types` if set, except any added or removed meanwhile."""
+        """Yield indices of operations in order, only of `types` if set, without any added or removed meanwhile."""
         if types is not None and types.isdisjoint(self.types):
             return
         self._name_results()
@@ -354,7 +354,7 @@ class ModelEditor:
         self._position = len(sequence)
 
     def derived(self, operand: int, stem: str, function: Callable[[Array], Array]) -> int:
-        """Add the constant `function(contents of operand)`, at most once, and return its index.
+        """Add the constant `function(contents of operand)` unless it exists, and return its index.
 
         `stem` is its name, numbered if taken. It inherits quantization per tensor.
         """
@@ -385,8 +385,8 @@ class ModelEditor:
     ) -> tuple[int, ...]:
         """Add an operation before the sweep's current one. Return its outputs; see `ModelBuilder.add_operation`.
 
-        `origins` are operations, possibly removed, whose ONNX nodes it implements. `names` are those of the first
-        outputs, numbered if taken; other outputs inherit the name of the operand that they replace. Raises
+        The operation implements the ONNX nodes of `origins`, which are operations, possibly removed. `names` are the
+        first outputs' names, numbered if taken; other outputs inherit the name of the operand that they replace. Raises
         InvalidModelError.
         """
         read = tuple(map(self._resolved, inputs))
@@ -464,7 +464,7 @@ class ModelEditor:
         self.changed = True
 
     def adopt(self, operation: int, origins: Sequence[int]) -> None:
-        """Add the ONNX nodes of the operations `origins`, which may be removed, to those of `operation`."""
+        """Add the ONNX nodes of the operations `origins`, which may be removed, to the nodes of `operation`."""
         self._origins[operation] = (self._origins_of(operation), *map(self._origins_of, origins))
 
     def finish(self) -> Model:

@@ -22,7 +22,7 @@ _deferrals: dict[Callable[..., Any], Deferral] = {}
 
 
 class Deferral(NamedTuple):
-    """Rule that decides if calls of a function are deferred, and computes the form of their results."""
+    """Rule that decides if calls of a function are deferred, and computes their results' forms."""
 
     form: FormRule
     follows: bool
@@ -151,7 +151,7 @@ def _integers(packed: Array, bits: int) -> Array:
 
 
 _ROWS = 64
-"""Rows per step: sequential reads, writes in cache."""
+"""Rows per step, so that reads are sequential and writes stay in the cache."""
 
 
 def _transposed_form(matrix: Array) -> ArrayForm:

@@ -1,10 +1,10 @@
 """Arrays derived from constants: memoized, or traced and replayed with other constants.
 
 Array traces let a program compiled for one set of weights serve others. `ArrayTrace.replay` repeats the steps of a
-computation, and fails if an answer that it depended on differs. Reading the contents of a traced array guards on them;
-use `applied`, `decided`, `group_key` or `derived` to avoid that.
+computation, and fails if an answer that it depended on differs. Reading a traced array's contents guards on them; use
+`applied`, `decided`, `group_key` or `derived` to avoid that.
 
-`derived` memoizes results for as long as arrays with the same contents live. It must not depend on input shapes:
+`derived` memoizes results as long as arrays with the same contents live. It must not depend on input shapes, since
 entries would pile up. Contents are identified by a digest or `know_contents`, derived arrays by their key, so that no
 entry keeps itself alive.
 """
@@ -47,7 +47,7 @@ class _Comparison:
     key: Callable[[Array], Hashable]
     arrays: list[int] = field(default_factory=list)
     firsts: list[int] = field(default_factory=list)
-    """For each array, the first one with the same key."""
+    """Array -> the first array with the same key."""
     first_array_by_key: dict[Hashable, int] = field(default_factory=dict)
 
 
@@ -65,14 +65,14 @@ class ArrayTrace:
         return [self._traced(number) for number in range(len(self._variables))]
 
     def finish(self) -> list[Any]:
-        """Return all arrays, some of them deferred, and drop the references to them. Afterwards only `replay` works."""
+        """Return all arrays, some deferred, and drop the references to them. Afterwards only `replay` works."""
         values, self._values = self._values, []
         for comparison in self._comparisons.values():
             comparison.first_array_by_key.clear()
         return values
 
     def replay(self, arrays: Sequence[Array]) -> list[Any] | None:
-        """Repeat the computation with other constants. Return all arrays.
+        """Repeat the computation with other constants, and return all arrays.
 
         Return None if a guard fails, or a data type or shape differs.
         """
@@ -100,7 +100,7 @@ class ArrayTrace:
         parameters: dict[str, Any],
         deferral: Deferral | None = None,
     ) -> Any:
-        """Call a function that returns an array, None or a tuple of these. Record it, and return traced arrays."""
+        """Record and call a function that returns an array, None or a tuple of these; return traced arrays."""
         result = _apply(function, list(map(self._value, arrays)), parameters, deferral)
         form = _form(result)
         self._steps.append(_TracedStep(function, tuple(map(_array_number, arrays)), parameters, form, deferral))
@@ -111,7 +111,7 @@ class ArrayTrace:
         return tuple(traced) if isinstance(result, tuple) else traced[0]
 
     def decide(self, function: Callable[..., _Answer], arrays: Sequence[Any], parameters: dict[str, Any]) -> _Answer:
-        """Return the answer of a function about arrays, and record it as a guard."""
+        """Return a function's answer about arrays, and record it as a guard."""
         answer = function(*map(self._contents, arrays), **parameters)
         self._steps.append(
             _TracedStep(function, tuple(map(_array_number, arrays)), parameters, None, answer=cast("Hashable", answer))
@@ -128,7 +128,7 @@ class ArrayTrace:
     def group_key(self, array: TracedArray, key: Callable[[Array], Hashable]) -> Hashable:
         """Return a key that is equal for arrays with equal `key(array)`.
 
-        The guard requires only that equal keys remain equal, and others different.
+        The guard requires only that equal keys remain equal, and different keys different.
         """
         comparison = self._comparisons.setdefault(key, _Comparison(key))
         first = comparison.first_array_by_key.setdefault(key(contents_of(self._values[array.number])), array.number)
@@ -222,7 +222,7 @@ def group_key(key: Callable[[Array], Hashable], array: Any) -> Hashable:
 
 
 def trace_of(arrays: Sequence[Any]) -> ArrayTrace | None:
-    """Return the trace of the first traced array; None if there is none."""
+    """Return the first traced array's trace, if any."""
     return next((array.trace for array in arrays if isinstance(array, TracedArray)), None)
 
 
@@ -285,13 +285,13 @@ def derived(function: Callable[..., Result], *arrays: Array | None, **parameters
 def know_contents(array: Array, key: Hashable, release: Callable[[], object] | None = None) -> None:
     """Register `key` as the identity of a read-only array's contents, so that `derived` computes no digest.
 
-    `release` is called after each derivation, to free memory that is rarely read again. It must not reference `array`.
+    `release` is called after each derivation, to free rarely read memory. It must not reference `array`.
     """
     _register(array, key).release = release
 
 
 class _Contents:
-    """Identity of array contents. It lives as long as an array with these contents."""
+    """Identity of array contents, which lives as long as an array with these contents."""
 
     __slots__ = ("__weakref__", "key", "release")
 
@@ -305,7 +305,7 @@ class _Contents:
 _holders: dict[int, tuple[weakref.ref[Array], _Contents]] = {}
 _living: dict[Hashable, weakref.ref[_Contents]] = {}
 _results: dict[Hashable, tuple[Any, tuple[weakref.ref[_Contents], ...]]] = {}
-"""Results by key; each lives as long as the contents that it was computed from."""
+"""Results by key, which live as long as the contents that they were computed from."""
 
 
 def _contents(array: Array) -> _Contents:
@@ -316,7 +316,6 @@ def _contents(array: Array) -> _Contents:
 
 
 def _register(array: Array, key: Hashable) -> _Contents:
-    """Return the identity of array contents with this key; create it if there is none."""
     reference = _living.get(key)
     contents = None if reference is None else reference()
     if contents is None:
@@ -327,7 +326,7 @@ def _register(array: Array, key: Hashable) -> _Contents:
 
 
 def _keep(key: Hashable, result: Any, parts: Iterable[_Contents]) -> Any:
-    """Memoize a result until contents in `parts` are freed; return an earlier one, if any."""
+    """Memoize a result until contents in `parts` are freed; return an earlier result, if any."""
     for place, array in enumerate(result if isinstance(result, tuple) else (result,)):
         if array is not None:
             _register(array, (key, place))
@@ -336,7 +335,7 @@ def _keep(key: Hashable, result: Any, parts: Iterable[_Contents]) -> Any:
 
 
 def _sealed(result: Any, arrays: list[Array]) -> Any:
-    """Make the result read-only; copy views, which would keep `arrays` alive."""
+    """Return a read-only result; views, which would keep `arrays` alive, are copied."""
     if isinstance(result, tuple):
         return tuple(_sealed(element, arrays) for element in result)
     if result is None:

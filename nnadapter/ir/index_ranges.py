@@ -16,12 +16,12 @@ from nnadapter.ir.operand import Array
 _MOST = 2**31 - 1
 """Largest bound of an interval; larger ones might overflow."""
 _REACH, _LEAST_REACH = 32, 1024
-"""Largest distance of a region from the image, in sides of the image, and at least in pixels."""
+"""Largest coordinate of a region, as a multiple of the image's longest side, and its minimum in pixels."""
 _DEEPEST = 64
 
 
 class Size(NamedTuple):
-    """Bound known at run time: the size of `value` along `axis`, plus `offset`, plus the sizes in `further_terms`."""
+    """Bound known at run time: the size of `value` along `axis`, plus `offset` and the sizes in `further_terms`."""
 
     value: str
     axis: int
@@ -50,7 +50,7 @@ class IndexRange(NamedTuple):
     """Value allowed outside the range."""
 
     def shifted(self, number: int) -> IndexRange:
-        """Return the range of values that are allowed indices after `number` is added."""
+        """Return the range of values to which `number` can be added to get allowed indices."""
         return self._replace(
             low=None if self.low is None else self.low - number,
             high=None if self.high is None else self.high - number,
@@ -149,7 +149,7 @@ def _axis(view: View, name: str, reader: Reader, default: int = 0) -> int | None
 
 
 def _below_size(position: int, size: Bound, offset: int = 0, *, is_memory: bool = True) -> Use:
-    """Return the use of input `position`, with values from 0 to `size` + `offset` - 1. See `Use`."""
+    """Return the use of input `position`, with values from 0 to `size` + `offset` - 1."""
     return Use(position, (IndexRange(_plus(size, offset), counts_back=False),), is_memory)
 
 
@@ -159,7 +159,7 @@ def _along(view: View, reader: Reader) -> list[Use]:
 
 
 def _of_rows(view: View, reader: Reader, first: int) -> list[Use]:
-    """Return the use of `indices` in GatherND or ScatterND: element i of a row indexes axis `first` + i."""
+    """Return the use of `indices` in GatherND or ScatterND: their column i indexes axis `first` + i of the data."""
     indices = view.shape(reader.input(1))
     depth = indices[-1] if indices else None
     if not isinstance(depth, int) or not depth:
@@ -373,7 +373,7 @@ def trace_back(view: View, name: str, allowed: Columns, enters: Callable[[str], 
 
 
 def _of_sizes(view: View, reader: Reader | None, name: str) -> Interval | None:
-    """Return the exact interval of a size, or of a Range with step 1 up to a size; otherwise None."""
+    """Return the exact interval of a value that is a size, or a Range with step 1 up to a size; otherwise None."""
     if reader is None or (reader.kind == "Range" and _number(view, reader.input(2)) != 1):
         return None
     interval = interval_of(view, name) if reader.kind == "Range" or reader.kind in _SCALARS else None
@@ -437,7 +437,7 @@ _CHOOSES = frozenset(
 
 
 def _input_ranges(view: View, reader: Reader, allowed: Columns) -> list[tuple[str, Columns]] | None:
-    """Return a node's inputs, with ranges that imply that its result is `allowed`; None if unknown."""
+    """Return a node's inputs with ranges that imply an `allowed` result; None if unknown."""
     kind, first = reader.kind, reader.input(0)
     if kind in _MOVES:
         if len(allowed) == 1 or kind == "Identity":
@@ -648,7 +648,6 @@ def _of_range(view: View, reader: Reader, depth: int) -> Interval | None:
 
 
 def _scalar(view: View, name: str, depth: int) -> Bound | None:
-    """Return the number or size in a one-element value; None if unknown."""
     number = _number(view, name)
     reader = view.node(name)
     if number is not None or reader is None or depth > _DEEPEST:
@@ -738,7 +737,7 @@ def _of_bounds(reader: Reader, inputs: Sequence[Interval | None]) -> Interval | 
 
 
 def _smallest(intervals: Sequence[Interval]) -> Interval:
-    """Return the interval of a minimum; of incomparable upper bounds, one is used."""
+    """Return the interval of the minimum of values; one of their incomparable upper bounds is used."""
     highs = [interval.high for interval in intervals]
     numbers = [high for high in highs if isinstance(high, int)]
     sizes = [high for high in highs if isinstance(high, Size)]

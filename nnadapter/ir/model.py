@@ -131,7 +131,7 @@ class Model:
     def resized(
         self, operands: tuple[Operand, ...], operations: tuple[Operation, ...], varying: tuple[tuple[int, ...], ...]
     ) -> Model:
-        """Return a copy with other operands and operations, which may differ only in sizes and attribute numbers.
+        """Return a copy with other operands and operations, which differ only in sizes and attribute numbers.
 
         `varying` are its `covarying_number_groups`.
         """
@@ -191,7 +191,7 @@ def _form_of_operation(value: AttributeValue) -> Hashable:
 
 
 def submodel(model: Model, operations: Sequence[int], inputs: Sequence[int], outputs: Sequence[int]) -> Model:
-    """Return a model of only these operations, inputs and outputs. Contents of constants are shared."""
+    """Return a model of only these operations, inputs and outputs, with shared contents of constants."""
     input_set, output_set = frozenset(inputs), frozenset(outputs)
     chosen = [model.operations[index] for index in operations]
     touched = {*inputs, *outputs}
@@ -232,7 +232,7 @@ def _is_entire_model(
 def _is_complete(
     model: Model, operations: Sequence[int], inputs: Sequence[int], outputs: Sequence[int], operands: Sequence[int]
 ) -> bool:
-    """Return whether operations are in order, and every operand is an input, a result or a constant."""
+    """Return whether operations are in order, and all operands are inputs, results or constants."""
     input_set = frozenset(inputs)
     result_set = set(chain.from_iterable(model.operations[index].outputs for index in operations))
     constant = Lifetime.CONSTANT

@@ -99,7 +99,7 @@ class Quantization:
     axis: int | None = None
 
     def __post_init__(self) -> None:
-        """Convert numpy numbers to Python numbers if nothing is lost; `verify` rejects other values."""
+        """Convert numpy numbers losslessly to Python numbers; `verify` rejects other values."""
         try:
             scale, zero_point = tuple(map(float, self.scale)), tuple(map(int, self.zero_point))
             is_integral = all(point == raw_point for point, raw_point in zip(zero_point, self.zero_point, strict=True))
@@ -157,7 +157,7 @@ class OperandType:
         return int(-(-self.size * round(_ITEMSIZE[self.dtype] * 8) // 8))
 
     def at(self, sizes: Sequence[Any]) -> OperandType:
-        """Return the type with the sizes of a replay in place of symbolic dimensions."""
+        """Return the type with a replay's `sizes` in place of symbolic dimensions."""
         from nnadapter.ir.symbolic_numbers import substitute_sizes  # most models do not need it
 
         return OperandType(self.dtype, substitute_sizes(self.dimensions, sizes), self.layout, self.quantization)
@@ -212,5 +212,5 @@ def flat_bytes(array: Array) -> Array:
 
 
 def digest_of(array: Array) -> str:
-    """Return the SHA-256 of an array's bytes in C order; data type and shape do not count."""
+    """Return the SHA-256 of an array's bytes in C order, independent of data type and shape."""
     return sha256(flat_bytes(array).data).hexdigest()

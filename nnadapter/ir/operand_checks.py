@@ -200,7 +200,7 @@ def _is_quantized(type_: OperandType | None) -> bool:
 
 
 def _check_plain(schema: OperationSchema, types: Sequence[OperandType | None], inferred: OperandType) -> None:
-    """Reject data types that are allowed only with a quantized result."""
+    """Reject input data types that are allowed only with a quantized result."""
     if schema.always_quantized:
         raise InvalidModelError(f"{schema.type}: result is not quantized, expected a data type and a quantization")
     if inferred.dtype is DataType.INT32 or schema.quantized is None:
@@ -218,7 +218,7 @@ DTYPES = tuple(map(str, DataType))
 
 
 def checked_type(name: str, type_: OperandType) -> OperandType:
-    """Check an operand type, and return it with fields of Python types. Raises InvalidModelError."""
+    """Check an operand type, and return it with Python fields. Raises InvalidModelError."""
     if not isinstance(type_, OperandType):
         raise InvalidModelError(f"operand {name!r} is {type_!r}, expected an OperandType")
     if not is_one_of(DTYPES, type_.dtype):
@@ -239,7 +239,7 @@ def checked_type(name: str, type_: OperandType) -> OperandType:
 
 
 def is_one_of(names: tuple[str, ...], candidate: object) -> bool:
-    """Return whether `candidate`, which may be any object, is one of the names."""
+    """Return whether `candidate`, of any type, is one of the names."""
     return isinstance(candidate, str) and candidate in names
 
 

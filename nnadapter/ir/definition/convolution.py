@@ -29,7 +29,7 @@ def window_counts(sizes: Sequence[int], kernel: Any, strides: Any, pads: Any, di
 def window_places(
     window: Sequence[int], kernel: Any, strides: Any, pads: Any, dilations: Any
 ) -> Iterator[tuple[Any, Any]]:
-    """Yield every tap of one window with its input position, which may be outside."""
+    """Yield every tap of a window with its input position, which may be outside."""
     for tap in np.ndindex(*kernel):
         yield (
             tap,
@@ -43,7 +43,7 @@ def is_inside(place: Sequence[int], sizes: Sequence[int]) -> bool:
 
 
 def _windows(x: Array, counts: Sequence[int], kernel: Any, strides: Any, dilations: Any) -> Array:
-    """Return `[N, C, counts…, kernel…]` of a sufficiently padded input."""
+    """Return all windows of an input, which is padded, as [N, C, counts…, kernel…]."""
     rank = len(counts)
     for axis, count in enumerate(counts):
         places = np.arange(count)[:, None] * strides[axis] + np.arange(kernel[axis])[None, :] * dilations[axis]
@@ -63,7 +63,10 @@ def padded_windows(x: Array, fill: Any, kernel: Any, strides: Any, pads: Any, di
 
 
 def _contracted(parts: Array, filters: Array, group: int, over: int) -> Array:
-    """Contract [N, C, places…, over axes…] with [C', O, over axes…] per group, to [N, O, places…]."""
+    """Contract `parts` [N, C, places…, window…] with `filters` [C', O, window…] per group to [N, O, places…].
+
+    A window has `over` axes.
+    """
     ends = [range(array.ndim - over, array.ndim) for array in (parts, filters)]
     products = [
         np.tensordot(part, some, ([1, *ends[0]], [0, *ends[1]]))

@@ -82,7 +82,7 @@ def doc_of(schema: OperationSchema) -> OperationDoc | None:
 
 @cache
 def _sections(text: str) -> Mapping[str, Mapping[str, list[str]]]:
-    """Return the texts of each section, by marker or by the documented name."""
+    """Return the texts of each operation, by marker (`|`, `-`) or by the name before the colon."""
     sections: dict[str, dict[str, list[str]]] = {}
     texts: list[str] = []
     for line in text.splitlines():
@@ -127,7 +127,7 @@ def _example(type_: str, text: str) -> Example:
 
 
 def _array(node: ast.expr) -> Array | None:
-    """Return the array of an argument: a list, `dtype(list)`, `counting(*dimensions)`, or None."""
+    """Return an argument's array: a list, `dtype(list)`, `counting(*dimensions)`, or None."""
     if not isinstance(node, ast.Call):
         values = ast.literal_eval(node)
         return None if values is None else tensor(values)
@@ -137,7 +137,7 @@ def _array(node: ast.expr) -> Array | None:
 
 
 def tensor(values: object, dtype: str | None = None) -> Array:
-    """Convert nested lists to an array; the default data type is float32 or int64."""
+    """Convert nested lists to an array, by default of float32 or int64."""
     array: np.ndarray[Any, Any] = np.array(values)
     if dtype is None:
         dtype = {"f": "float32", "i": "int64", "b": "bool"}[array.dtype.kind]

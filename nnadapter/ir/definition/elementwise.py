@@ -113,7 +113,7 @@ _BITS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
 def _shift(x: Array, y: Array, direction: str) -> Array:
-    """Shift as unbounded Python integers and keep the low bits."""
+    """Shift unbounded Python integers, and return the low bits."""
     bits = 8 * x.dtype.itemsize
     shifted = []
     for number, count in np.broadcast(x, y):

@@ -45,7 +45,7 @@ _EXPANDED = 4
 
 
 def _einsum(*inputs: Array, equation: str) -> Any:
-    """Compute with numpy's einsum; 4-bit integers, which it lacks, are widened."""
+    """Compute with numpy's einsum, with 4-bit integers widened, since numpy lacks them."""
     return np.einsum(equation, *(x.astype(np.int64) if x.dtype.name in ("int4", "uint4") else x for x in inputs))
 
 
@@ -84,7 +84,7 @@ def _mat_mul(xp: Any, x: Any, y: Any, transpose_x: bool, transpose_y: bool) -> A
 
 
 def _determinant(xp: Any, x: Any) -> Any:
-    """Return determinants: by Laplace expansion, exact for integers, up to 4 x 4; by elimination above."""
+    """Return determinants, up to 4 x 4 by Laplace expansion, which is exact for integers, otherwise by elimination."""
     size = x.shape[-1]
     if size > _EXPANDED:
         return xp.linalg.det(x)

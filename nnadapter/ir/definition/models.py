@@ -1,8 +1,7 @@
 """Reference interpreter of models: run operations one by one.
 
 Floating-point values are float64 within an operation and rounded to the output's type afterwards, so that devices are
-compared at the tolerance of their own arithmetic. Operations on images (see `IMAGES`) get `[N, C, H, W]` for either
-layout.
+compared at the tolerance of their arithmetic. Operations on images (see `IMAGES`) get `[N, C, H, W]` for either layout.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from nnadapter.ir.operations.windows import FUSE_CODES, IMAGES
 
 
 def by_definition(model: Model, inputs: Sequence[Array]) -> list[Array]:
-    """Run `model`; return arrays in the order of `model.outputs`. `inputs` are in the order of `model.inputs`."""
+    """Run `model`; inputs and results are in the order of `model.inputs` and `model.outputs`."""
     values: dict[int, Array] = {
         index: operand.value for index, operand in enumerate(model.operands) if operand.value is not None
     }
@@ -50,7 +49,7 @@ def _expect(model: Model, index: int, value: Array) -> None:
 
 
 def _check_results(model: Model, operation: Operation, results: Sequence[Any]) -> None:
-    """Raise DriverError if an external definition disagrees with its own shape rule."""
+    """Raise DriverError if an external definition contradicts its own shape rule."""
     shapes = [np.shape(result) for result in results]
     expected = [model.operands[index].type.dimensions for index in operation.outputs]
     if shapes != expected:
@@ -92,7 +91,7 @@ _FAMILIES = [
 
 
 def functions_over(xp: Any) -> dict[str, Callable[..., Any]]:
-    """Return the definitions that work over any array namespace, for one of them: numpy or jax.numpy."""
+    """Return the definitions that work over any array namespace, for `xp`: numpy or jax.numpy."""
     named = {type_: getattr(xp, name) for type_, name in _NAMES.items()}
     shared = ChainMap(*(family.SHARED for family in _FAMILIES if hasattr(family, "SHARED")))
     return named | {type_: partial(function, xp) for type_, function in shared.items()}
@@ -110,4 +109,4 @@ _ACTIVATIONS: Mapping[str, Callable[..., Any]] = {
     "gelu_tanh": partial(FUNCTIONS["GELU"], approximate="tanh"),
     "swish": partial(FUNCTIONS["SWISH"], alpha=1.0),
 }
-"""Fuse code -> activation; it gets `fuse_parameters`."""
+"""Fuse code -> activation, which gets `fuse_parameters`."""

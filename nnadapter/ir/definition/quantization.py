@@ -44,7 +44,7 @@ def _finished(plain: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _parts(type_: OperandType | None) -> tuple[Array, Array]:
-    """Return scales and zero points in a shape that broadcasts along their axis."""
+    """Return scales and zero points, in a shape that broadcasts along their axis."""
     assert type_ is not None and type_.quantization is not None
     quantization = type_.quantization
     axis = quantization.axis

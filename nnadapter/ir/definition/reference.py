@@ -40,7 +40,7 @@ def source_of(function: Callable[..., Any]) -> str:
 
     1. Functions without Python source are named only.
     2. A lambda is shown as its line.
-    3. A function returned by another one is shown with that one and the captured values.
+    3. A function returned by another is shown with that one and the captured values.
     4. Dependencies come first.
     """
     if isinstance(function, partial):  # `partial` over numpy
@@ -78,7 +78,7 @@ def _collect(function: FunctionType, parts: dict[str, str]) -> None:
 
 
 def _made_of(name: str, captured: Mapping[str, Any]) -> str:
-    """Return the line that created a function with a lambda, otherwise a comment with its captured values."""
+    """Return the line of a lambda that a function captured, or a comment with all captured values."""
     for value in captured.values():
         if isinstance(value, FunctionType) and value.__name__ == "<lambda>":
             return _line(value)
@@ -86,7 +86,7 @@ def _made_of(name: str, captured: Mapping[str, Any]) -> str:
 
 
 def _line(function: FunctionType) -> str:
-    """Return the table line of a lambda, as an assignment."""
+    """Return a lambda's line in its table as an assignment."""
     if function.__code__.co_filename == "<string>":  # from eval: Python 3.13 would return the source of `python -c`
         raise OSError("could not get source code")
     line = inspect.getsource(function).strip().rstrip(",")
@@ -123,7 +123,7 @@ def _references(code: CodeType) -> Iterator[str]:
 
 @cache
 def _texts(module: str) -> Mapping[str, str]:
-    """Return functions and assignments of a module by name, without tables by operation."""
+    """Return the source of a module's functions and assignments by name, without tables by operation."""
     text = inspect.getsource(sys.modules[module])
     texts: dict[str, str] = {}
     for node in ast.parse(text).body:
@@ -196,7 +196,7 @@ def _text_of_pass(function: Callable[..., Any]) -> str:
 
 
 def _passes_that_name(type_: str) -> tuple[str, ...]:
-    """Return the passes whose docstring or source mentions an operation, also by a family such as REDUCE_…."""
+    """Return the passes whose docstring or source mentions an operation or a family such as REDUCE_…."""
     family = re.escape(type_.partition("_")[0])
     words = re.compile(rf"\b{re.escape(type_)}\b(?!_)|\b{family}_…")
     texts = _texts_of_passes().items()
@@ -208,7 +208,6 @@ class TriedExample:
     """An example with computed results."""
 
     model: Model
-    """The example as a model with one operation."""
     inputs: tuple[tuple[OperandType, Array] | None, ...]
     """Types and arrays by role; None if absent."""
     outputs: tuple[tuple[OperandType, Array | None], ...]
@@ -217,7 +216,7 @@ class TriedExample:
 
 
 def _tried(type_: str, example: Example) -> TriedExample:
-    """Return an example with its results. Raises InvalidModelError, also if an external definition fails."""
+    """Return an example with its results; raise InvalidModelError if the example or a definition is invalid."""
     builder = ModelBuilder()
     operands, inputs = [], list[tuple[OperandType, Array] | None]()
     for position, (array, quantization) in enumerate(zip_longest(example.inputs, example.quantizations)):
@@ -420,7 +419,7 @@ def _attribute_text(row: Mapping[str, str]) -> str:
 
 
 def facts(entry: Entry) -> Sequence[tuple[str, str]]:
-    """Return further non-empty facts as pairs of title and text."""
+    """Return titles and texts of an entry's other facts, except empty ones."""
     nobody = "none known; only models built by hand contain it" if entry.family and entry.definition else ""
     rows = (
         ("rank of the first input", entry.ranks),
@@ -435,12 +434,12 @@ def facts(entry: Entry) -> Sequence[tuple[str, str]]:
 
 
 def signature_text(entry: Entry) -> str:
-    """Line-wrap the signature."""
+    """Return an entry's signature, wrapped to lines of limited width."""
     return "\n".join(_wrapped(entry.signature, "    "))
 
 
 def formula_text(entry: Entry) -> str:
-    """Line-wrap the formula."""
+    """Return an entry's formula, wrapped to lines of limited width."""
     lines: list[str] = []
     for line in entry.formula.splitlines():
         indent = line[: len(line) - len(line.lstrip())]
@@ -465,7 +464,7 @@ def _block(title: str, text: str) -> Iterator[str]:
 
 
 def example_text(entry: Entry) -> str:
-    """Return the example as text: inputs, attributes in one line, results. The entry must have one."""
+    """Return the example, which must exist, as text: inputs, attributes in one line, results."""
     example = entry.example
     assert example is not None
     lines = [_operand_text(*row) for row in _inputs(entry, example)]

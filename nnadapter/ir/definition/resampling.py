@@ -13,7 +13,7 @@ from nnadapter.ir.operand import Array
 
 
 def _source(length: int, out: int, scale: float, mode: str) -> Array:
-    """Return the position of each output index on the input axis; in float32, as in ONNX Runtime."""
+    """Return the position of each output index on the input axis, in float32 as in ONNX Runtime."""
     x, factor, half = np.arange(out, dtype=np.float32), np.float32(scale), np.float32(0.5)
     if mode == "asymmetric":
         return x / factor
@@ -147,7 +147,7 @@ def _roi_align(
 
 
 def _corners(image: Array, row: float, column: float) -> Array:
-    """Return the four neighbors of a position, weighted, as [4, C]."""
+    """Return the four weighted neighbors of a position as [4, C]."""
     height, width = image.shape[1:]
     if not (-1 <= row <= height and -1 <= column <= width):
         return np.zeros((4, len(image)))

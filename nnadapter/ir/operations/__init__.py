@@ -58,7 +58,7 @@ def _types(word: str) -> frozenset[str]:
 
 
 MOVERS = _types("moves")
-"""Operations that pass on a per-tensor quantization; CONCAT also computes on reals."""
+"""Operations that copy a per-tensor quantization from input to output. CONCAT also computes on reals."""
 PRODUCTS = _types("product")
 """Operations that multiply quantized integers and accumulate them exactly."""
 TABULATED = _types("table")

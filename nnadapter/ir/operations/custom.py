@@ -1,6 +1,6 @@
 """CUSTOM: one node of any ONNX op, computed by a custom kernel.
 
-Attributes and types are text, so that models can be printed and saved like others.
+Attributes and types are text, so that models can be printed and saved.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class CustomCall:
     """Domain of the op; empty for ONNX's own."""
     op_type: str
     since_version: int
-    """Version of the op's schema; without a schema, opset version of the domain."""
+    """Version of the op's schema, or without a schema the domain's opset version."""
     attributes: Mapping[str, object] = field(default_factory=dict)
     """int, float, str, tuples of these, numpy arrays."""
     present: tuple[int, ...] = ()
@@ -47,7 +47,7 @@ class CustomCall:
         return f"{self.domain}::{self.op_type}" if self.domain else self.op_type
 
     def to_attributes(self) -> dict[str, str | int | tuple[int, ...]]:
-        """Return the attributes of the CUSTOM operation. Raises InvalidModelError if the node's have no text form."""
+        """Return the CUSTOM operation's attributes. Raises InvalidModelError if a node's attribute has no text form."""
         return {
             "domain": self.domain,
             "op_type": self.op_type,
@@ -73,7 +73,7 @@ class CustomCall:
         )
 
     def spread(self, operation_inputs: Sequence[Any]) -> list[Any]:
-        """Return the node's inputs: the operation's at the positions `present`, None at others."""
+        """Return the node's inputs: the operation's inputs at the positions `present`, None at others."""
         node_inputs: list[Any] = [None] * (self.present[-1] + 1 if self.present else 0)
         for position, operation_input in zip(self.present, operation_inputs, strict=True):
             node_inputs[position] = operation_input
