@@ -1,7 +1,7 @@
 """Plans for models with `If` nodes that inputs decide: each selection of branches is planned as a separate model.
 
 Thus a device without support for `If` may take nodes of a branch. A selection is planned when a run first makes it. The
-original model, with all branches, serves selections that are contradictory, gain nothing, or exceed the limit.
+original model serves selections that are contradictory, gain nothing, or exceed the limit.
 """
 
 from __future__ import annotations
@@ -144,7 +144,6 @@ class BranchSelections:
 
     @property
     def decisions(self) -> Mapping[Truths, DecidingConditions]:
-        """Conditions of each fork, by the values of the conditions decided before it."""
         return dict(self._decisions)
 
     @property

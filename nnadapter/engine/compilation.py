@@ -1,7 +1,7 @@
 """Compiler of a session: compiles the segments of a partitioning and binds them to a plan.
 
 If a device fails to compile a segment, `repair.py` finds the nodes at fault, the planner places them elsewhere, and the
-new segments are compiled. The compiler also makes substitutes for a step or the entire plan.
+new segments are compiled. Substitutes for steps and plans are compiled here too.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Compiler:
     def compile(self, planner: Planner, judgment: Judgment) -> Compiled:
         """Place nodes, cut segments and compile them, without failed nodes until all segments compile.
 
-        Raises NotDelegatedError if needed fallback is forbidden, and CompilationError if the CPU refuses nodes.
+        Raises NotDelegatedError if fallback is forbidden, and CompilationError if the CPU refuses nodes.
         """
         programs = SegmentPrograms()
         try:
@@ -131,7 +131,7 @@ class Compiler:
     def _compile_segments(
         self, partitioning: Partitioning, programs: SegmentPrograms, without: Collection[int] = ()
     ) -> list[Failure]:
-        """Add the segments that `programs` lacks, except `without`, compiled; return the failures.
+        """Compile the segments that `programs` lacks, except `without`, and add them; return the failures.
 
         After a failure the host's segments are not compiled, since the graph will be cut again.
         """
@@ -336,10 +336,6 @@ class Compiler:
         return Substitute(device.name, device.display_name, self._devices.pools(calls)(built.program), inputs)
 
     def _make_cpu_fallback(self, partitioning: Partitioning, error: NNAdapterError) -> CpuFallback:
-        """Return the CPU fallback after an error in a run.
-
-        Raises an error if the policy forbids it, and `error` if the host cannot load the model.
-        """
         forbidden = self.setting.constraints.fallback_at("run") == "forbid"
         if forbidden and isinstance(error, OtherShapeError):
             self._report_cpu_fallback(partitioning, error)
@@ -396,7 +392,7 @@ def _delegated_segments(partitioning: Partitioning, remaining: Step) -> dict[Ato
 def _host_of(partitioning: Partitioning, step: Step) -> SessionDevice:
     """Return the host if it supports every node of a step, otherwise the last resort.
 
-    Pins to the failed device do not exclude the host; bans from the host do.
+    Bans exclude the host, but pins to the failed device do not.
     """
     setting, plan = partitioning.setting, partitioning.plan
     host = setting.host

@@ -1,7 +1,7 @@
 """Compiled plans, and the check of a measured plan against its promised run time.
 
-A choice measured on a busy machine may be wrong: later runs are clearly slower than another candidate, or faster than
-measured. Single runs are noisy, so several consecutive blocks of runs must agree.
+A choice measured on a busy machine may be wrong: later runs are slower than another candidate, or faster than measured.
+Since single runs are noisy, several consecutive blocks of runs must agree.
 """
 
 from __future__ import annotations
@@ -153,7 +153,6 @@ class Compiled(RunnablePlan):
 
     @property
     def run_partitioning(self) -> Partitioning:
-        """Partitioning that the programs were compiled from: the dynamic one, if any."""
         return self.partitioning if self.dynamic is None else self.dynamic.partitioning
 
     @property

@@ -4,11 +4,11 @@ A run has exclusive use of a `Flight` until all work is done. While an enqueued 
 wait), no value is released, so memory in use by a device is never freed. After an interrupt the flight keeps the
 values, and its next run waits first.
 
-If a wait raises, events show which step failed. This step runs on its substitute. Later pending steps of the device run
-again, since they read missing outputs.
+If a wait raises, events show which step failed. It runs on its substitute, and later pending steps of the device run
+again, since their inputs are missing.
 
-Threaded steps use memory that the run releases at its end, so a run never ends before them. Locks and queues are
-implemented in C, so no interrupt breaks them.
+A run never ends before its threaded steps, since it then releases their memory. Locks and queues are implemented in C,
+so no interrupt breaks them.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ it waits for the next one, so there is no deadlock.
 
 One thread per session watches deadlines; runs never wake it. A deadline's clock stops while a run waits for its turn.
 
-A run that completes returns its results, even if late. Many runs may share run options, so a run that can be stopped
-has a copy, to which a thread copies the caller's `terminate` flag.
+A run that completes returns its results, even if late. Since runs may share run options, a run that can be stopped has
+a copy, to which a thread copies the caller's `terminate` flag.
 """
 
 from __future__ import annotations
@@ -75,7 +75,6 @@ class Turns:
             return True
 
     def release(self, device: str) -> None:
-        """Hand a device to the next waiting run, or free it."""
         with self._lock:
             if waiting := self._waiting.get(device):
                 heappop(waiting)[1].release()
@@ -221,7 +220,7 @@ class RunControl:
     def begin(self, options: onnxruntime.RunOptions | None, deadlines: Deadlines | None) -> onnxruntime.RunOptions:
         """Begin the run and start its deadline; return the run options for steps on the CPU.
 
-        These are the caller's options if nothing else can stop the run, otherwise a copy.
+        They are the caller's options, or a copy if anything else can stop the run.
         """
         self._caller_options = options
         seconds = deadline_of(options)

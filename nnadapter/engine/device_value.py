@@ -52,7 +52,7 @@ class DeviceValue:
         Raises:
             InputTypeError: not an array.
             InvalidInputError: the device cannot hold the type, because elements share bytes.
-            DeviceNotFoundError, DeviceUnavailableError: the device does not exist or cannot be used.
+            DeviceNotFoundError, DeviceUnavailableError: the device is missing or unusable.
             OutOfMemoryError: the device is out of memory.
         """
         if not isinstance(array, np.ndarray):

@@ -41,7 +41,9 @@ if TYPE_CHECKING:
 
 
 class _Serving:
-    """Plan source of an engine, and the state of its runs. A new source gets a new object, so no run mixes two sources."""
+    """Plan source of an engine, with the state of its runs. A new source gets a new object, so no run mixes two
+    sources.
+    """
 
     __slots__ = ("last_shapes", "latest", "source")
 
@@ -97,7 +99,6 @@ class PlanEngine:
         control: RunControl | None = None,
         out_devices: OutDevices | None = None,
     ) -> RunResult:
-        """Run the model, and return the outputs `names` with their provenance."""
         recorder = self._recorder
         if recorder is None:
             return self._run(names, feed, options, control, out_devices)
@@ -402,7 +403,7 @@ class Repeat:
     """Fast path for repeated runs: a feed with the dtypes and shapes of the previous one needs no lookup.
 
     Args:
-        sizes: symbolic sizes for the plan; None if it takes none.
+        sizes: symbolic sizes for the plan, if it takes any.
         serves: test if the plan serves other shapes; None if only the plan source knows.
         fits: test if a feed selects the same branches; None if feeds select none.
     """

@@ -1,8 +1,8 @@
 """Executor of a compiled plan: runs the steps in order, by numbered value slots, and replaces steps that fail.
 
-A failed step runs on the CPU with the same inputs, unless the policy forbids fallback. After a `TransientError` it is
-first retried on the device once; after an `OutOfMemoryError`, as long as idle plans can be closed. Inputs survive a
-failure: Python drivers get read-only arrays; native drivers and devices in trouble get copies.
+A failed step runs on the CPU with the same inputs, unless the policy forbids fallback. The device first retries it once
+after a `TransientError`, and after an `OutOfMemoryError` as long as idle plans can be closed. Inputs survive a failure:
+Python drivers get read-only arrays; native drivers and devices in trouble get copies.
 """
 
 from __future__ import annotations
@@ -296,7 +296,7 @@ class CompiledPlan:
     ) -> None:
         """Bind the steps to slots.
 
-        `make_cpu_fallback` is None if the plan is the CPU fallback itself. `guarded_shapes` is for programs that take
+        `make_cpu_fallback` is None if the plan is the CPU fallback itself. `guarded_shapes` is for programs with
         symbolic sizes. `buffers` is None if steps allocate all intermediate values. `held_between` returns the
         session's intermediate memory, which no single plan frees.
         """
@@ -324,7 +324,7 @@ class CompiledPlan:
     def sole_step(self, outputs: Sequence[str]) -> tuple[BoundStep, tuple[str, ...], tuple[int, ...]] | None:
         """Return the only step, its input names, and the index of each output in its results.
 
-        None if the plan needs several calls of programs.
+        None if the plan needs several program calls.
         """
         if len(self.steps) != 1 or not set(outputs) <= set(self.steps[0].step.outputs):
             return None
@@ -356,7 +356,7 @@ class CompiledPlan:
         """Run every step, and return the outputs `names`.
 
         `feeds` are checked arrays or `Copies`. `out_devices` maps outputs to return as `Copies` to devices; None if
-        there are no such outputs or feeds. `failed` is the error of the only step, if it was already tried.
+        there are no such outputs or feeds. `failed` is the only step's error if it was already tried.
         """
         if self.note and self._cpu_fallback is not None:
             return self._cpu_fallback.run(feeds, names, self.note, out_devices, control)

@@ -97,8 +97,7 @@ def fall_back(
 ) -> Incident:
     """Record a failure of a device and return the incident; raise or warn as the fallback policy requires.
 
-    `message` is the failure, `instead` the reaction. Only the first failure of each cause (stage, device and type of
-    error) causes a warning.
+    `message` is the failure, `instead` the reaction. Each cause (stage, device and type of error) causes one warning.
     """
     incidents.trace.mark(step.device, FALLBACK, "fall back", segment=step.segment, reason=message, then=instead)
     policy = incidents.policy(stage)

@@ -1,6 +1,6 @@
 """Checks of input values that decide the size of a result, such as repeats of Tile, before memory is allocated.
 
-Counts are traced back to inputs through operators that only move them. A repeated tensor is assumed to be non-empty.
+Counts are traced back to inputs through operators that only move them. Repeated tensors are assumed to be non-empty.
 """
 
 from __future__ import annotations
@@ -105,7 +105,6 @@ class CountCheck:
     most: int
 
     def check(self, feed: Mapping[str, Any]) -> None:
-        """Raise InputValueError if the result would have too many elements."""
         try:
             with np.errstate(all="ignore"):
                 elements = self.elements(*(find(feed) for find in self.operands))

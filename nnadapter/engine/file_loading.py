@@ -107,8 +107,8 @@ def open_devices(
 ) -> FileDevices:
     """Open the devices that `records` of a file describe.
 
-    `requests` are the requested devices; None requests all, with the options at compile time. With `fallback` `allow`,
-    the CPU replaces missing devices. With `allow` or `warn`, it replaces devices that fail to open.
+    `requests` are the requested devices; None requests all, with the options at compile time. The CPU replaces missing
+    devices if `fallback` is `allow`, and devices that fail to open if it is `allow` or `warn`.
 
     Raises:
         DeviceNotFoundError, DeviceUnavailableError: a device is missing.
@@ -195,7 +195,7 @@ def reason_against(device: FileDevice, blob: memoryview, about: tuple[int, Seque
     """Return the reason why a device cannot run a stored program; empty if it can.
 
     `blob` is the serialized program, `about` the segment and its node names. If the driver does not check programs, its
-    version and the hardware must be unchanged since compile time.
+    version and the hardware must not have changed since compilation.
     """
     compatibility = named_call(device.name, "check_blob", *about)(ask_compatibility, device.context, blob)
     if isinstance(compatibility, Unsupported):

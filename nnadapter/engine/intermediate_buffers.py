@@ -1,7 +1,7 @@
 """Memory of intermediate values: one block per run, which values with disjoint lifetimes share.
 
 Fresh memory for a large result often costs more than computing it. A step reuses a region only if it depends on all
-earlier users, so independent steps may overlap. If a driver returns a view of an input in the block, it is copied.
+earlier users, so independent steps may overlap. If a driver returns a view of the block, it is copied.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def share_regions(
 ) -> tuple[dict[str, int], list[int]]:
     """Return the memory region of every value in `sizes` (in bytes), and the bytes of every region.
 
-    A value gets the smallest free region that is large enough; otherwise the largest free one grows.
+    A value gets the smallest free region that is large enough; otherwise the largest free region grows.
     """
     made_by = {name: position for position, (_, outputs) in enumerate(steps) for name in outputs}
     readers = Counter[str]()  # a set of steps is an integer with one bit per step

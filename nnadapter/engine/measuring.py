@@ -1,15 +1,15 @@
 """Policy `measured`: candidates are compiled and timed in turns with real input; choices are stored for later sessions.
 
-Noise on a shared machine only adds time, so a low quantile of a candidate's turns counts. The simplest candidate wins
-unless another is faster beyond noise.
+Noise only adds time, so a low quantile of a candidate's turns counts. The simplest candidate wins unless another is
+faster beyond noise.
 
 1. All candidates take turns until the winner is clear (`costs/calibrator.py`).
 2. The winner and the fastest other candidate repeat this. If both contests agree and the machine was otherwise idle,
    the choice is stored on disk.
 3. Later runs are checked against the measured time (`compiled.py`). On contradiction the next run measures again.
 
-If shapes vary, the winner gets a dynamic plan for sizes near the measured ones. If that loses the gain, each set of
-shapes has its own contest.
+If shapes vary, the winner gets a dynamic plan for similar sizes. If that loses the gain, each set of shapes has its own
+contest.
 """
 
 from __future__ import annotations
@@ -146,8 +146,8 @@ class Outcome:
 def is_slower(turns: Sequence[float], other_turns: Sequence[float], by: float = 0.0) -> bool:
     """Return True if a candidate is slower than another by more than the share `by`, beyond noise.
 
-    It must be slower in all of 5 turns, all but one of 7, or all but two of 11, which happens by chance in 2 to 6 % of
-    cases. In fewer turns, it must be slower in all by a wide margin.
+    It must be slower in all of 5 turns, all but one of 7, or all but two of 11 (by chance in 2 to 6 % of cases). In
+    fewer turns, it must always be slower by a wide margin.
     """
     pairs = list(zip(turns, other_turns, strict=False))
     if len(pairs) < _FEWEST:
@@ -165,7 +165,7 @@ def still_in_question(samples: Samples) -> list[int]:
 def decided(samples: Samples, simplest: Sequence[int]) -> Outcome:
     """Return the winner: the first candidate of `simplest` that is within `MARGIN` of the fastest.
 
-    The result is sure if no other candidate is faster by more than twice the margin, beyond noise.
+    The result is sure if no other candidate is faster by twice the margin, beyond noise.
     """
     seconds = tuple(typical(turns) for turns in samples)
     enough = (1 + MARGIN) * min(seconds)
@@ -181,7 +181,7 @@ def contest(
     """Time candidates in turns until the winner is clear or more turns do not help.
 
     Returns the outcome and the seconds of all turns. Each round runs all candidates in random order, with a constant
-    seed. `simplest` has the indices of candidates, the simplest first.
+    seed. `simplest` has candidates' indices, the simplest first.
     """
     samples: list[list[float]] = [[] for _ in candidates]
     contenders, chance, started = list(range(len(candidates))), Random(0), clock()
@@ -268,8 +268,8 @@ class Measurer:
     def check_dynamic(self, compiled: Compiled, fastest: Compiled, shapes: Shapes, feed: Mapping[str, Any]) -> Compiled:
         """Return `compiled`, the dynamic plan of the measured plan `fastest`, with its measurements for the report.
 
-        Its runs are not checked against the measured time, which holds for other sizes. Raises FixedSizesError if it
-        fails, or is slower than the next best candidate.
+        Its runs are not checked, since the measured time holds for other sizes. Raises FixedSizesError if it fails, or
+        is slower than the next best candidate.
         """
         dynamic = compiled.dynamic
         if len(fastest.timed) > 1 and dynamic is not None and not dynamic.specializable:
@@ -322,7 +322,7 @@ class Measurer:
         return trials[outcome.winner][1], timed, doubt
 
     def _run_turns(self, plans: Sequence[Compiled], feed: Mapping[str, Any], pools: int) -> tuple[Outcome, str]:
-        """Time compiled candidates; return the outcome, and the reason against storing the choice, if any.
+        """Time compiled candidates; return the outcome, and the reason against storing it, if any.
 
         `pools` is the number of thread pools of other sessions.
         """

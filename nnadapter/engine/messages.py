@@ -227,7 +227,7 @@ def write_onnx(
 ) -> None:
     """Write a segment in ONNX, with separate constants, to the container, and fill its Segment message.
 
-    ONNX Runtime must not use the optimizers `without` for it.
+    ONNX Runtime must not use the optimizers `without`.
     """
     from nnadapter.onnx.canonical import separated
 

@@ -35,7 +35,7 @@ class ModelDynamicPlan(DynamicPlan):
 
     Args:
         made_at: shapes at which it is made.
-        is_cost_dependent: costs at those shapes decided the placement, so it serves only shapes near them.
+        is_cost_dependent: costs at these shapes decided the placement, so it serves only shapes near them.
     """
 
     key: tuple[str, int]
@@ -77,7 +77,7 @@ class ModelDynamicPlans(DynamicPlans[Compiled]):
 
     Args:
         compile_at: compiles a dynamic plan at some shapes, or raises FixedSizesError.
-        planned_at: returns shapes of static plans; a dynamic plan at these shapes reuses their verdicts.
+        planned_at: returns shapes of static plans, whose verdicts dynamic plans reuse.
         number: distinguishes the plans from other models' plans.
     """
 
@@ -249,7 +249,7 @@ class ModelDynamicPlans(DynamicPlans[Compiled]):
     def _is_paused(self) -> bool:
         """True if no plan is tried because recent plans served no other shapes.
 
-        Earlier shapes may have been unusual, so requests number 8, 16, 32 and so on are tried.
+        Since earlier shapes may have been unusual, requests number 8, 16, 32 and so on are tried.
         """
         return self._unshared_count >= _MOST_UNSHARED and bool(self._requested_count & (self._requested_count - 1))
 

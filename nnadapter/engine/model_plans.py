@@ -1,7 +1,7 @@
 """Plans of one model, made when input shapes are first seen.
 
 The first shapes get a static plan, since most models never run at others. Other shapes share dynamic plans if devices
-support them. A dynamic plan replaces a static plan that ran only once, since two plans hold weights twice. A model with
+support them. A dynamic plan replaces a static plan that ran only once, to avoid two copies of the weights. A model with
 a growing cache gets a dynamic plan at once.
 """
 
@@ -218,9 +218,9 @@ class ModelPlans:
         return {**self._session.defaults, **feed_for(planner.prepared, shapes)}
 
     def _with_planner(self, work: Callable[[Planner], _Planned]) -> _Planned:
-        """Call `work` with the planner; on failure, call it again for the model with its branches.
+        """Call `work` with the planner; on failure, repeat the call for the model with its branches.
 
-        ONNX Runtime loads an `If` with contradictory branches, but not the selected branch by itself.
+        ONNX Runtime loads an `If` with contradictory branches, but not the selected branch alone.
         """
         planner = self.planner
         try:

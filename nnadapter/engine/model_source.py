@@ -422,8 +422,8 @@ def make_engine(
 ) -> Engine:
     """Return the engine for a model on the devices of `setting`, which is closed on failure.
 
-    If the CPU comes first, ONNX Runtime runs the unmodified model. If ONNX Runtime cannot load it, the model is planned
-    over the CPU and the reference evaluator, since single nodes may be too new or lack a kernel.
+    If the CPU comes first, ONNX Runtime runs the unmodified model. If ONNX Runtime cannot load it, the CPU and the
+    reference evaluator share the nodes, since single nodes may be too new or lack a kernel.
 
     Raises:
         InvalidModelError, ModelFileError: the model cannot be read, or no device takes one of its nodes.
@@ -459,7 +459,7 @@ def open_source(
     """Load a model and return its plan source; raise as `make_engine` does, but do not close `setting`.
 
     `make` makes the source. `begun` is a model that a thread is loading. `failed` is ONNX Runtime's error for the
-    unmodified model.
+    model.
     """
     try:
         with setting.trace.span(SESSION, PLAN, "load the model"):

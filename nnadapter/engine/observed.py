@@ -51,7 +51,7 @@ class KeptReport:
     seconds: Mapping[int, float] = field(default_factory=dict)
     failures: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    """Notes in addition to the report's."""
+    """Notes in addition to the notes in the report."""
     plans: PlanCounts | None = None
     transfers: tuple[Transfer, ...] | None = None
     isolated: tuple[str, ...] | None = None

@@ -1,8 +1,8 @@
 """Devices of a plan: execution pools with or without a trace, and pauses after repeated failures.
 
 A step is paused after several consecutive failures. A device is paused after as many over all its steps, or when it is
-lost. After the pause one run tries it; a failure doubles the pause. Pauses are seconds, not runs, since recovery
-(reset, cooling, freed memory) takes time.
+lost. After the pause one run tries it; a failure doubles the pause. Pauses are in seconds, since recovery (reset,
+cooling, freed memory) takes time.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class _Trouble:
 class Health:
     """Failures of one device in one session, and the pauses that follow. Thread-safe.
 
-    `pauses` is False if fallback is forbidden, so that no device can be paused.
+    `pauses` is False if fallback is forbidden, which excludes pauses.
     """
 
     __slots__ = ("_device", "_lock", "_pauses", "_troubles", "is_troubled")

@@ -102,7 +102,7 @@ class PlanSource(ABC, Generic[PlanT]):
         return None
 
     def write_new_plans(self) -> None:
-        """Write new plans to the cache, if there is one."""
+        pass
 
     def successor(self, error: Exception) -> PlanSource[Any]:
         """Return the source that replaces this one after a recoverable error, or raise the error."""

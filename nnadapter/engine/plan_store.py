@@ -1,9 +1,8 @@
 """Cache of the compiled plans of a session, bounded in number and in bytes.
 
-Memory shared by plans counts once. The last used plan's memory does not count, since dropping plans never frees it.
-Plans used once are evicted first, least recently used first: shapes that grow at each run never recur, and must not
-evict recurring ones. A plan made again soon after its eviction counts as used twice. The last used plan is never
-evicted. Source: 2Q (Johnson and Shasha, VLDB 1994).
+Memory shared by plans counts once. The last used plan is never evicted, so its memory does not count. Plans used once
+are evicted first, least recently used first: shapes that grow at each run never recur, and must not evict recurring
+ones. A plan made again soon after its eviction counts as used twice. Source: 2Q (Johnson and Shasha, VLDB 1994).
 """
 
 from __future__ import annotations
@@ -159,8 +158,8 @@ class PlanCache(Generic[PlanT]):
     """Plans by key. Each plan is made once, even if several threads request it at the same time.
 
     A use is identified by a new `object()`. A `finally` around `take` and the work with the plan ends it: first
-    `users.pop(use, None)`, a single C call that no interrupt can split, then `close_unused()`. After an interrupt
-    between them, the next use closes the plan.
+    `users.pop(use, None)`, a C call that no interrupt can split, then `close_unused()`. After an interrupt between
+    them, the next use closes the plan.
     """
 
     def __init__(self, limit: int, limit_bytes: int, trace: Trace = SILENT) -> None:
@@ -208,8 +207,8 @@ class PlanCache(Generic[PlanT]):
     def take(self, use: object, key: Hashable, make: Callable[[], PlanT]) -> tuple[Lease[PlanT], PlanT]:
         """Return the lease and the plan of `key`, made if it is not cached.
 
-        Raises ClosedError if the cache is closed, and NotMadeError if an `ExistingOnly` use finds no plan. Such a use
-        is not counted.
+        Raises ClosedError if the cache is closed, and NotMadeError if an `ExistingOnly` use, which is not counted,
+        finds no plan.
         """
         is_existing_only = type(use) is ExistingOnly
         with self._lock:

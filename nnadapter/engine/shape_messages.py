@@ -1,7 +1,7 @@
 """Conversion between protobuf messages and the shapes that a dynamic plan serves, with traces of symbolic sizes.
 
-Traces are stored as steps of named functions. A forged file could make numbers grow without end (repeated squares), so
-the reader bounds their bits in advance.
+Traces are stored as steps of named functions. Since a forged file could make numbers grow without end (repeated
+squares), the reader bounds their bits in advance.
 """
 
 from __future__ import annotations

@@ -44,7 +44,6 @@ class ProbedBounds:
         return self._probed.get_or_make(tuple(shapes.values()), lambda: self._holds(shapes))
 
     def _widen(self, shapes: Shapes) -> None:
-        """Widen the bounds if probes succeed at the new smallest and largest sizes too."""
         with self._widening:
             wider = self.current.widened(shapes)
             known_shapes = (shapes, *self.current.ends)

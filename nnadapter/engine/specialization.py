@@ -1,7 +1,7 @@
 """Specialization of a plan for concrete sizes, for devices that compile static shapes.
 
-Judging, converting and cutting happen once, with symbolic sizes. For new sizes, symbolic values become constants, and
-the device admits and compiles each segment. Equal segments, also of other sizes or layers, share a program.
+Judging, converting and cutting happen once, with symbolic sizes. For new sizes, these become constants, and the device
+admits and compiles each segment. Equal segments, also of other sizes or layers, share a program.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class SpecializedPrograms(Generic[SpecializedPlan]):
     Args:
         specializable: segments to specialize, by position.
         shared: steps that serve all sizes, with compile times, by position.
-        wrap: makes the plan for some sizes from its steps and compile times by segment.
+        wrap: makes the plan for some sizes from steps and compile times by segment.
     """
 
     def __init__(
@@ -185,7 +185,7 @@ class SpecializedPrograms(Generic[SpecializedPlan]):
     ) -> Sequence[Any] | None:
         """Return the symbolic sizes that a run passes to programs; None if no program takes them.
 
-        Programs may have guards other than the matched ones, with another numbering of sizes.
+        Programs may have guards other than the matched ones, which number sizes differently.
         """
         if self._run_guards is None or self._run_guards is guards:
             return sizes if self._run_guards is not None else None

@@ -1,6 +1,6 @@
 """Strict reading of TOML and JSON: exact types, no unknown fields, errors with location.
 
-msgspec converts documents. Its messages name no keys of mappings, so errors are located here.
+msgspec converts documents. Errors are located here, since its messages name no keys of mappings.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ class FileKind(Generic[Contents]):
 
     name: str
     contents: type[Contents]
-    """Without the header."""
+    """Type of the contents, without the header."""
     error: type[FileError]
     advice: str
     header: Mapping[str, object] = field(default_factory=dict)

@@ -24,7 +24,7 @@ class SourceKind(Enum):
     MODULE = auto()
     """PyTorch module or exported program."""
     ONNX = auto()
-    """Anything else."""
+    """Any other source."""
 
 
 def kind_of(source: object) -> SourceKind:

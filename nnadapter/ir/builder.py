@@ -144,7 +144,7 @@ class ModelBuilder:
             quantized: data type and quantization by output; None if not quantized.
 
         Raises:
-            InvalidModelError: unknown type or operands, or anything that does not fit the schema.
+            InvalidModelError: unknown type or operands, or a contradiction to the schema.
         """
         check_arguments(type_, inputs, attributes, outputs=outputs, origins=origins, quantized=quantized)
         inputs = tuple(inputs)
@@ -385,8 +385,8 @@ class ModelEditor:
     ) -> tuple[int, ...]:
         """Add an operation before the sweep's current one. Return its outputs; see `ModelBuilder.add_operation`.
 
-        The operation implements the ONNX nodes of `origins`, which are operations, possibly removed. `names` are the
-        first outputs' names, numbered if taken; other outputs inherit the name of the operand that they replace. Raises
+        It implements the ONNX nodes of `origins`, which are operations, possibly removed. `names` are the first
+        outputs' names, numbered if taken; other outputs inherit the name of the replaced operand. Raises
         InvalidModelError.
         """
         read = tuple(map(self._resolved, inputs))

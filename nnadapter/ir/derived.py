@@ -1,11 +1,11 @@
 """Arrays derived from constants: memoized, or traced and replayed with other constants.
 
-Array traces let a program compiled for one set of weights serve others. `ArrayTrace.replay` repeats the steps of a
-computation, and fails if an answer that it depended on differs. Reading a traced array's contents guards on them; use
-`applied`, `decided`, `group_key` or `derived` to avoid that.
+Array traces let a program compiled for one set of weights serve others. `ArrayTrace.replay` repeats a computation, and
+fails if an answer that it depended on differs. Reading a traced array's contents guards on them; `applied`, `decided`,
+`group_key` and `derived` avoid that.
 
 `derived` memoizes results as long as arrays with the same contents live. It must not depend on input shapes, since
-entries would pile up. Contents are identified by a digest or `know_contents`, derived arrays by their key, so that no
+entries would pile up. A digest or `know_contents` identifies contents, and a key identifies derived arrays, so that no
 entry keeps itself alive.
 """
 

@@ -1,7 +1,7 @@
 """Range analysis of indices and lengths, with which engines address memory.
 
-Each index is traced back to a proof (constants, TopK, ArgMax, NonZero, Range, Clip, Mod), to a value that can be
-checked at run time, or to an operation that prevents both.
+Each index is traced back to a proof (constants, TopK, ArgMax, NonZero, Range, Clip, Mod), to a value that a run can
+check, or to an operation that prevents both.
 """
 
 from __future__ import annotations
@@ -346,7 +346,7 @@ def uses_of(view: View, reader: Reader) -> Iterator[tuple[Use, str]]:
 def trace_back(view: View, name: str, allowed: Columns, enters: Callable[[str], bool]) -> Iterator[AnalysisEnd]:
     """Trace an index back, and yield the sources that are not proven to be in the range `allowed`.
 
-    It ends at values that a run can check, for which `enters` returns True.
+    Tracing ends at values that a run can check, for which `enters` returns True.
     """
     pending, visited = [(name, allowed)], set[tuple[str, Columns]]()
     while pending:

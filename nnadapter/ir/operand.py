@@ -175,7 +175,7 @@ class Operand:
     Args:
         name: unique in the model; that of the ONNX value if there is one.
         type: data type, dimensions, layout and quantization.
-        lifetime: `CONSTANT`, `MODEL_INPUT`, `MODEL_OUTPUT` or `TEMPORARY`. An input that is also an output is an input.
+        lifetime: `MODEL_INPUT` also for an input that is an output.
         value: read-only contents of a constant, one byte per 4-bit element; otherwise None.
 
     Operands compare by identity.

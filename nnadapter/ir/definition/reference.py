@@ -40,7 +40,7 @@ def source_of(function: Callable[..., Any]) -> str:
 
     1. Functions without Python source are named only.
     2. A lambda is shown as its line.
-    3. A function returned by another is shown with that one and the captured values.
+    3. A function returned by another is shown with the other one and the captured values.
     4. Dependencies come first.
     """
     if isinstance(function, partial):  # `partial` over numpy
@@ -317,7 +317,7 @@ def operation_called(name: str) -> str:
     """Return the operation with this name in any case, or the one that an ONNX op converts to.
 
     Raises:
-        InvalidModelError: an ONNX op converts to several operations, listed in the message.
+        InvalidModelError: an ONNX op converts to several operations; the message lists them.
     """
     if name.upper() in SCHEMAS:
         return name.upper()

@@ -37,7 +37,7 @@ class CustomCall:
     since_version: int
     """Version of the op's schema, or without a schema the domain's opset version."""
     attributes: Mapping[str, object] = field(default_factory=dict)
-    """int, float, str, tuples of these, numpy arrays."""
+    """Values of type int, float, str, tuple of these, or numpy array."""
     present: tuple[int, ...] = ()
     """Positions of present inputs, ascending."""
     outputs: tuple[OperandType, ...]
