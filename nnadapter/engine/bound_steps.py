@@ -32,7 +32,7 @@ Compute = Callable[[Sequence[DeviceTensor]], Sequence[DeviceTensor] | None]
 
 @dataclass(eq=False, slots=True)
 class Residence:
-    """State of a step that can run with its inputs and outputs in device memory."""
+    """State of a step that can run entirely in device memory."""
 
     device: str
     saves: bool
@@ -42,7 +42,7 @@ class Residence:
     slots: tuple[int, ...]
     expected: OutputCheck
     last: frozenset[int] = frozenset()
-    """Slots of model inputs that may be donated, because only this step reads them."""
+    """Slots of model inputs that may be donated, since only this step reads them."""
     is_supported: bool = field(default=True)
     """False after the driver refused to run the step in device memory."""
     can_enqueue: bool = field(default=True)
@@ -233,7 +233,7 @@ def _array_type(name: str | None) -> np.dtype[Any] | None:
 
 _WIDTH_BYTES = 8192
 _FEW_ROWS = 16
-"""Rows per block of the second pass. The first pass has blocks of bytes, since numpy reduces short rows slowly."""
+"""Rows per block in the second pass of a reduction, since numpy reduces short rows slowly."""
 _Limit = Callable[[Sequence[Any]], int] | int | None
 
 
@@ -358,7 +358,7 @@ class BoundStep:
     released: tuple[int, ...]
     expected: OutputCheck
     is_checked: bool
-    """True for all devices but the CPU: inputs are passed read-only and contiguous, and outputs are checked."""
+    """True except on the CPU: inputs are passed read-only and contiguous, and outputs are checked."""
     planned: tuple[Planned, ...]
     make_substitute: Callable[[BaseException | None], Substitute]
     """Returns the program to run after an error, or for None the program to compare results with. Raises if there is
@@ -372,7 +372,7 @@ class BoundStep:
     """Guards `substitute`, `reference` and `failures`; shared by all bindings of a step."""
     health: Health = WELL
     health_keys: tuple[str, ...] = ()
-    """Names of the step's outputs and nodes. Plans for other shapes share the health of steps with the same names."""
+    """Names of outputs and nodes. Steps of other plans with the same names share their health."""
     copies_inputs: bool = False
     """True if native code could write to inputs, so they are copied."""
     index_checks: tuple[BoundCheck, ...] = ()

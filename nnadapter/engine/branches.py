@@ -114,7 +114,7 @@ class BranchSelections:
         self._fork = self._fork_of(decision)
 
     def select(self, feed: Mapping[str, Any] | None) -> BranchSelection:
-        """Return the selection that checked inputs make; without inputs, all conditions are assumed true."""
+        """Return the selection that checked inputs make; without inputs, conditions are assumed true."""
         if feed is not None:
             return self._fork.select(feed)
         successor: Fork[BranchSelection] | BranchSelection = self._fork
@@ -162,7 +162,7 @@ class BranchSelections:
 
     @property
     def planned_ahead(self) -> Sequence[BranchSelection]:
-        """Selections to plan ahead of runs: all if they are few, otherwise the original model."""
+        """Selections to plan ahead of runs: all if they are few, otherwise only the original model."""
         selections = dict[BranchSelection, None]()
         for selection in self._leaves(self._fork):
             selections[selection] = None
@@ -188,7 +188,7 @@ class BranchSelections:
         shapes: InputShapes,
         take: Callable[[], LeasedPlan[Compiled] | None],
     ) -> LeasedPlan[Compiled] | None:
-        """Return the plan from `take`; return None if the original model serves these shapes."""
+        """Return the plan from `take`; None if the original model serves these shapes."""
         if selection is self._own or not selection.serves(shapes):
             return None
         try:

@@ -156,7 +156,7 @@ class CachedSession:
             return f"the cached plan cannot be used: {errors.describe(error)}"
 
     def source_maker(self, reason: str, make_report: ReportMaker) -> Callable[..., ModelPlanSource]:
-        """Return a constructor of plan sources that write to the cache; `reason` explains the absence of a cached plan."""
+        """Return a constructor of plan sources that write to the cache; `reason` is why no cached plan is used."""
         from nnadapter.engine.model_source import ModelPlanSource
         from nnadapter.engine.plan_cache_writer import PlanCacheWriter
 
@@ -192,7 +192,7 @@ class CachedSession:
         return source
 
     def _refuse_mixture(self) -> None:
-        """Raise an error if the model, or a file named in the options, has changed since plans were cached."""
+        """Raise an error if the model, or a file named in options, has changed since plans were cached."""
         current, cached = self._key_now(), self.place.key
         if current is None or any(current.parts[part] != cached.parts[part] for part in ("structure", "constants")):
             raise errors.ModelFileError(
@@ -248,7 +248,7 @@ class Lookup:
 
     hit: bool
     miss_reason: str = ""
-    """Reason for a miss, with the parts that differ from the key of the nearest entry."""
+    """Reason for a miss, with differences from the nearest entry's key."""
     shapes: str = ""
 
 

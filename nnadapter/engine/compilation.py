@@ -156,9 +156,7 @@ class Compiler:
     def _compile_or_retry(
         self, partitioning: Partitioning, step: Step, admitted: AdmittedSegment | None, programs: SegmentPrograms
     ) -> SegmentProgram:
-        """Compile a segment. Retry once after a transient error, and after an OutOfMemoryError if an idle plan can be
-        closed.
-        """
+        """Compile a segment; retry once after a transient error, or after an OutOfMemoryError by closing idle plans."""
         while True:
             try:
                 return self._compile_segment(partitioning, step, admitted, programs)
@@ -260,7 +258,6 @@ class Compiler:
     def _bind_template(
         self, partitioning: Partitioning, dynamic: DynamicPartitioning, programs: SegmentPrograms
     ) -> Compiled:
-        """Return a template of specialized plans; `programs` belong to the segments that serve all sizes."""
         plan = dynamic.partitioning.plan
         shared = {
             step.segment: programs[atoms_of(plan, step)]

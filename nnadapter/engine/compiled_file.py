@@ -220,7 +220,7 @@ def _plans(model: Message, rows: Mapping[str, Message]) -> Iterator[str]:
 
 
 def _choices(model: Message, rows: Mapping[str, Message]) -> Iterator[str]:
-    """Check that branch conditions have small inputs, and that plans belong to selections of branches."""
+    """Check that branch conditions have small inputs, and that plans belong to selections."""
     if len(model.forks) > MOST_FORKS:
         yield f"it has {len(model.forks)} choices of branches (Fork), expected at most {MOST_FORKS}"
         return
@@ -352,7 +352,7 @@ class CompiledFile:
     """Opened compiled model; programs and weights are read on demand."""
 
     def __init__(self, source: str | os.PathLike[str] | bytes | Container) -> None:
-        """Open a compiled model. Raises CompiledModelError if it is damaged or of a newer version."""
+        """Open a compiled model. Raises CompiledModelError if it is damaged or newer than supported."""
         self.container = _opened(source)
         numbers = [number for number, part in enumerate(self.container.parts) if part.kind == messages.MODEL]
         if len(numbers) != 1:
@@ -362,7 +362,7 @@ class CompiledFile:
         if problem:
             raise self.container.damaged(problem)
         self.original_model: Message | None = self._original_model_plan()
-        """Original model as a plan for all shapes with one step on the CPU, if the file contains it."""
+        """Original model as a plan for all shapes with one step on the CPU, if present."""
 
     @property
     def signature(self) -> Signature:
@@ -375,7 +375,7 @@ class CompiledFile:
         return {name: messages.read_sizes(row) for name, row in zip(self.message.order, plan.shapes, strict=True)}
 
     def report(self, plan: Message) -> bytes:
-        """Return the stored report of a plan as JSON; the original model has the first plan's."""
+        """Return a plan's stored report as JSON; the original model has the first plan's report."""
         described = self.message.plans[0] if plan is self.original_model else plan
         return bytes(self.container.contents(described.report, messages.REPORT))
 

@@ -127,7 +127,7 @@ class Pending:
 
 
 class Flight:
-    """Streams, events, executions and threads of one run with overlapping steps; reused by later runs."""
+    """Streams, events, executions and threads of a run with overlapping steps; reused by later runs."""
 
     def __init__(self, steps: Sequence[BoundStep], devices: Iterable[str]) -> None:
         self.streams: dict[str, Stream] = {}
@@ -136,7 +136,7 @@ class Flight:
         self.pending: list[Pending] = []
         self.values: list[Any] = []
         self.made: list[Sequence[DeviceTensor]] = []
-        """Outputs that a device may still write. They stay alive here even if an interrupt ends the run."""
+        """Outputs that a device may still write, stored here so that an interrupt does not free them."""
         self.lanes: dict[str, Lane] = {}
         self._pools = [bound.pool for bound in steps]
         try:
@@ -153,7 +153,7 @@ class Flight:
             raise
 
     def settle(self) -> None:
-        """Wait for all steps in flight, ignoring errors, and release the values of their run."""
+        """Wait for all steps in flight, ignoring errors, and release their run's values."""
         for device in dict.fromkeys(entry.bound.step.device for entry in self.pending):
             with suppress(*FAILURES):
                 self.streams[device].synchronize()
@@ -179,9 +179,7 @@ class Flights:
         )
         self._flights = ObjectPool(lambda: Flight(enqueued, devices))
         self._inherited: list[Flight] = []
-        """Flights of the parent process after a fork. Using or closing them would wait for threads that were not
-        forked.
-        """
+        """Flights of the parent process after a fork, unused because their threads were not forked."""
         register_after_fork(self)
 
     def run(self, steps: Sequence[BoundStep], run: RunState) -> list[StepRun]:
@@ -256,7 +254,7 @@ class _Run:
         self._runs[bound.step.segment] = run_step(bound, self._run)
 
     def _is_enqueued(self, bound: BoundStep) -> bool:
-        """Enqueue a step. If that is impossible, wait for pending steps and return False, so that the caller runs it."""
+        """Enqueue a step. If that is impossible, wait for pending steps and return False."""
         transfers = self._run.transfers
         assert bound.residence is not None and transfers is not None, "only such steps are enqueued"
         segment = bound.step.segment
@@ -340,7 +338,7 @@ class _Run:
         self._release_values()
 
     def _wait(self, last: Pending, point: Event | Stream) -> None:
-        """Wait for `point`, the event of the step `last` or its stream, and complete earlier steps of the stream."""
+        """Wait for `point` (the event or stream of the step `last`), and complete the stream's earlier steps."""
         started, wait_start, device = time.perf_counter(), self._trace.timestamp(), last.bound.step.device
         try:
             point.synchronize()

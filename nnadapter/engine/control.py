@@ -85,7 +85,7 @@ class Turns:
 ENTRY = "nnadapter.deadline_s"
 """Run configuration entry with a run's deadline in seconds."""
 OnDeadline = Callable[[], float | None]
-"""Called at a run's deadline; returns a new deadline by `time.monotonic` if the run has more time."""
+"""Called at a run's deadline; returns a new deadline by `time.monotonic` if more time remains."""
 
 
 def deadline_of(options: onnxruntime.RunOptions | None) -> float | None:
@@ -145,7 +145,6 @@ class Deadlines:
                 watching.start()
 
     def _stop_late_runs(self) -> float | None:
-        """Stop late runs; return seconds to the next deadline, or None to end the thread."""
         if not self._has_runs():
             return None
         current_time = time.monotonic()
@@ -213,7 +212,7 @@ class RunControl:
         """Seconds to the deadline while waiting for a turn."""
 
     def stop(self) -> None:
-        """Stop the run before its next step, or during a step if the device supports it."""
+        """Stop the run before its next step, or during a step if the device can."""
         self._stopped = True
         self._terminate()
 
@@ -276,7 +275,7 @@ class RunControl:
             self._device = device
 
     def _wait_for_turn(self, turns: Turns, device: str) -> bool:
-        """Wait with the deadline's clock stopped; return False if the run is to stop."""
+        """Wait with the deadline's clock stopped; return False if the run must stop."""
         wait_start = self.trace.timestamp()
         self._seconds_left = None if self._end is None else self._end - time.monotonic()
         try:

@@ -39,7 +39,7 @@ class DeviceValue:
     __slots__ = ("_contents", "_device")
 
     def __init__(self, contents: Copies | Array, device: str) -> None:
-        """Wrap an output of a run, or an array that its owner may still change. Callers use `from_numpy` instead."""
+        """Wrap an output of a run, or an array that its owner may change. Callers use `from_numpy` instead."""
         self._contents: Copies | Array | None = contents
         self._device = device
 
@@ -89,7 +89,7 @@ class DeviceValue:
 
     @classmethod
     def ortvalue_from_numpy(cls, numpy_obj: Array, device_type: str = CPU, device_id: int = 0) -> Self:
-        """Call `from_numpy` for a device that is named as in ONNX Runtime, by type and number."""
+        """Call `from_numpy` for a device named by type and number, as in ONNX Runtime."""
         return cls.from_numpy(numpy_obj, device_named(device_type, device_id))
 
     @classmethod
@@ -261,7 +261,7 @@ class DeviceValue:
 
 
 def exported(array: Array, stream: Any, max_version: tuple[int, int] | None, dl_device: tuple[int, int] | None) -> Any:
-    """Export an array by DLPack, also with numpy before 2.1, which supports neither versions nor the read-only flag."""
+    """Export an array by DLPack. Before 2.1, numpy supports neither versions nor the read-only flag."""
     try:
         return array.__dlpack__(stream=stream, max_version=max_version, dl_device=dl_device)
     except TypeError:

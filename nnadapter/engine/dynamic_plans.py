@@ -21,7 +21,7 @@ _MOST_REFUSED = 256
 class FixedSizesError(NNAdapterError):
     """No dynamic plan can be made. Internal to the engine.
 
-    `is_for_all` is False if one may be possible at other shapes.
+    `is_for_all` is False if other shapes may allow one.
     """
 
     def __init__(self, detail: str, *, is_for_all: bool = True) -> None:
@@ -59,7 +59,7 @@ class DynamicPlans(ABC, Generic[PlanT]):
         return entry.shapes
 
     def take_existing(self, use: object, shapes: Shapes, branch: tuple[bool, ...] = ()) -> LeasedPlan[PlanT] | None:
-        """Return the first plan that serves these shapes, made again after an eviction; None without one."""
+        """Return the first plan that serves these shapes, if any, made again after an eviction."""
         for entry in self._entries:
             if entry.branch != branch:
                 continue
@@ -113,7 +113,7 @@ class DynamicPlans(ABC, Generic[PlanT]):
     def _take_specialized(
         self, use: object, entry: DynamicPlan, shape_set: ShapeSet, shapes: Shapes, sizes: Sequence[Any] | None
     ) -> LeasedPlan[PlanT] | None:
-        """Return the specialization of a template, made if needed; None if a device refuses these sizes."""
+        """Return a template's specialization, made if needed; None if a device refuses these sizes."""
         key = entry.key, tuple(shapes.values())
         if self._refused.get(key):
             return None

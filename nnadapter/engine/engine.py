@@ -41,9 +41,7 @@ if TYPE_CHECKING:
 
 
 class _Serving:
-    """Plan source of an engine, with the state of its runs. A new source gets a new object, so no run mixes two
-    sources.
-    """
+    """Plan source of an engine, with the state of its runs. Each source has its own object, so no run mixes two."""
 
     __slots__ = ("last_shapes", "latest", "source")
 
@@ -241,7 +239,7 @@ class PlanEngine:
             warn_of_unread_entries(entries, self.source.devices)
 
     def _run_at_other_sizes(self, serving: _Serving, latest: Repeat, feed: Any) -> RunResult | None:
-        """Run by the plan of the last run; return None if it does not serve these shapes."""
+        """Run by the last run's plan; return None if it does not serve these shapes."""
         source = serving.source
         other = latest.at_other_sizes(feed, source.input_names)
         if other is None:
@@ -273,7 +271,7 @@ class PlanEngine:
             run_options.set(previous)
 
     def _run_checked(self, source: PlanSource[Any], checks: Checks, use: object, request: _Request) -> RunResult:
-        """Run a plan and compare every step with the CPU; if one is wrong, run again by another plan."""
+        """Run a plan and compare every step with the CPU; after a wrong step, run another plan."""
         incidents: tuple[Incident, ...] = ()
         values, shapes, output_names, out_devices, *_ = request
         while True:
@@ -338,7 +336,7 @@ class PlanEngine:
         return 0 if self._recorder is None else self._recorder.started
 
     def close(self) -> None:
-        """Free all plans and devices; plans in use are freed when their run ends. Idempotent."""
+        """Free all plans and devices; plans in use are freed after their run. Idempotent."""
         with self._replacing:
             self._is_closed = True
         try:
@@ -487,7 +485,7 @@ class Repeat:
             TENSORS.free_orphans()
 
     def at_other_sizes(self, feed: Any, names: Sequence[str]) -> tuple[Repeat, tuple[tuple[int, ...], ...]] | None:
-        """Return a copy for the shapes of this feed, with these shapes; None if the feed needs another plan."""
+        """Return a copy for this feed's shapes, and these shapes; None if the feed needs another plan."""
         expected = self._expected
         if self._serves is None or type(feed) is not dict or not len(feed) == len(expected) == len(names):
             return None

@@ -119,7 +119,7 @@ class ExecutionPool:
         control: RunControl | None,
         sizes: Sequence[Any] | None,
     ) -> Sequence[DeviceTensor] | None:
-        """Enqueue the program on a stream, in a reserved execution; return None if it cannot be enqueued."""
+        """Enqueue the program on a stream, in a reserved execution; return None if that is impossible."""
         within = UNLIMITED if control is None else control.for_driver()
         out: Sequence[DeviceTensor] | None = self._call(
             _call_method, execution, sizes, "enqueue", inputs, stream, within

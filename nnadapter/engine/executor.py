@@ -55,7 +55,6 @@ class RunState(NamedTuple):
     """True if values are not released after their last reader."""
 
     def stopped(self, bound: BoundStep, device: str) -> errors.CancelledError | None:
-        """Return the CancelledError for a step on `device` if the run was stopped during it."""
         control, segment = self.control, bound.step.segment
         if control is None or not control.is_over:
             return None
@@ -378,7 +377,7 @@ class CompiledPlan:
         out_devices: OutDevices | None = None,
         sizes: Sequence[Any] | None = None,
     ) -> tuple[list[Any], Provenance, list[Any]]:
-        """Run as `run` does; also return the values of all steps by slot, empty if the CPU fallback ran."""
+        """Run as `run` does; also return the values of all steps by slot (empty after a CPU fallback)."""
         feeds = {name: value.donate(False) if type(value) is Copies else value for name, value in feeds.items()}
         if self.note and self._cpu_fallback is not None:
             return *self.run(feeds, names, control, out_devices, sizes), []
@@ -470,7 +469,7 @@ class CompiledPlan:
         close_all([*self._runners(), *self._pools()])
 
     def close_fallback(self) -> None:
-        """Free the overlap runner and the CPU fallback, but not the programs, which other plans share."""
+        """Free the overlap runner and the CPU fallback, but not the programs, which plans share."""
         close_all([*self._runners(), *self._fallback_pools()])
 
     def _runners(self) -> list[StepRunner]:

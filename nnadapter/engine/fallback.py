@@ -30,7 +30,7 @@ class Incident:
     """`load`, `compile`, `run` or `accuracy`; see `Options.fallback`."""
     device: str
     segment: int | None
-    """Index of the segment in the plan; None if it was never in a plan."""
+    """Index of the segment; None if it was never in a plan."""
     nodes: tuple[str, ...]
     kind: str
     message: str
@@ -51,7 +51,7 @@ class Incidents:
         return fallback_at(self._fallback, stage)
 
     def add(self, incident: Incident) -> bool:
-        """Record an incident; return True if it is the first of its cause (stage, device and kind)."""
+        """Record an incident; return True if it is the first of its stage, device and kind."""
         cause, counted = (incident.stage, incident.device, incident.kind), (incident.device, incident.kind)
         with self._lock:
             self._kept.append(incident)

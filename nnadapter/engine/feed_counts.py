@@ -41,9 +41,7 @@ class CountedNode(Protocol):
 
 
 class CountRule(NamedTuple):
-    """Rule of an operator: input positions of its counts, the minimum elements of its result as a function, and the
-    limit.
-    """
+    """Rule of an operator: input positions of its counts, a function to its minimum result elements, and the limit."""
 
     positions: tuple[int, ...]
     elements: Callable[..., float]
@@ -55,7 +53,7 @@ def _product(numbers: _Numbers) -> float:
 
 
 def _sum(numbers: _Numbers) -> float:
-    """Add absolute values: ONNX Runtime truncates some counts to 32 bits, so a negative one may become positive."""
+    """Add absolute values: ONNX Runtime truncates some counts to 32 bits, so negative ones may become positive."""
     return float(np.abs(numbers.astype(np.float64)).sum())
 
 
@@ -96,7 +94,7 @@ RULES: Mapping[str, tuple[CountRule, ...]] = {
 
 @dataclass(frozen=True)
 class CountCheck:
-    """Check of one node: counts that it reads from model inputs, and the resulting number of elements."""
+    """Check of one node: counts from model inputs, and the resulting number of elements."""
 
     reader: str
     inputs: tuple[str, ...]
@@ -119,7 +117,7 @@ class CountCheck:
 
 
 def wire_checks(source: str | os.PathLike[str] | bytes, inputs: frozenset[str]) -> tuple[CountCheck, ...]:
-    """Return the count checks of a serialized model, read without the onnx package; empty if unreadable."""
+    """Return a serialized model's count checks, read without the onnx package; empty if unreadable."""
     try:
         with mapped(source) as contents:
             if not mentioned(contents, frozenset(map(str.encode, RULES))):
@@ -141,7 +139,7 @@ def count_checks(
     constant: Callable[[str], Sequence[float] | _Numbers | None],
     inputs: frozenset[str],
 ) -> tuple[CountCheck, ...]:
-    """Return the count checks of a graph; `constant` returns a constant's contents, or None."""
+    """Return a graph's count checks; `constant` returns a constant's contents, or None."""
     resolver = _Resolver(producers, constant, inputs)
     return tuple(
         check for node in nodes for rule in RULES.get(node.op_type, ()) for check in resolver.checks(node, rule)

@@ -76,7 +76,7 @@ class FileDevice:
 
 @dataclass(frozen=True, eq=False)
 class FileDevices:
-    """Opened devices of a compiled file except the CPU, and the reason for each absent device."""
+    """Opened devices of a compiled file except the CPU, and the reason for each absence."""
 
     opened: Mapping[str, FileDevice] = field(default_factory=dict)
     absent: Mapping[str, str] = field(default_factory=dict)
@@ -306,7 +306,7 @@ class Loader:
         loaded: dict[int, LoadedProgram],
         notes: list[str],
     ) -> None:
-        """Load the programs of the steps at `positions` into `loaded`; add deviations from the file to `notes`."""
+        """Load the programs of steps at `positions` into `loaded`; add deviations from the file to `notes`."""
         for number in positions:
             loaded[number] = self._load_step(number, record, shape_set, loaded, notes)
 

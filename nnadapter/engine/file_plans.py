@@ -27,7 +27,7 @@ def is_template(record: Message) -> bool:
 
 
 def load_template(loader: Loader, record: Message) -> FilePlan:
-    """Load a template: the programs that serve all sizes, and the segments to specialize."""
+    """Load a template: programs that serve all sizes, and segments to specialize."""
     shape_set, notes, shared = loader.shape_set_of(record), list[str](), dict[int, LoadedProgram]()
     if shape_set is None or shape_set.trace is None:
         raise loader.file.container.damaged("a static plan has segments with dynamic shapes")
@@ -42,7 +42,7 @@ def load_template(loader: Loader, record: Message) -> FilePlan:
 
 
 def _specializable(loader: Loader, record: Message, trace: SymbolicTrace) -> Mapping[int, SpecializablePart]:
-    """Return the segments to specialize, by position. Absent devices are excluded, since the CPU takes all sizes."""
+    """Return the segments to specialize, by position. Absent devices have none, since the CPU takes all sizes."""
     parts = {}
     for number, step in enumerate(record.steps):
         if step.HasField("given") and step.device in loader.devices.opened:

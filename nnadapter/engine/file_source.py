@@ -139,7 +139,7 @@ class FilePlanSource(PlanSource[FilePlan]):
         return (*self.plans.take(use, "whole", lambda: self._loader.load(original_model)), None)
 
     def _may_be_any(self, truths: Truths, shapes: InputShapes) -> bool:
-        """Return True if the plan with all branches may serve a selection that has no plan."""
+        """Return True if the plan with all branches may serve a selection without a plan of its own."""
         return True
 
     def _lease(self, use: object, shapes: InputShapes, truths: Truths) -> LeasedPlan[FilePlan] | None:
@@ -197,7 +197,7 @@ def _fork_of(file: CompiledFile) -> Fork[Truths] | None:
 
 
 def _refuse_placing(options: Options) -> None:
-    """Raise InvalidOptionError for `background` and for options that matter only when a file is compiled."""
+    """Raise InvalidOptionError for `background` and for options that matter only during compilation."""
     usual = Options()
     for name in ("policy", "precision", "rules", "plan"):
         if getattr(options, name) != getattr(usual, name):

@@ -57,7 +57,7 @@ def dynamic_shape_sets(file: CompiledFile) -> list[ShapeSet]:
 
 
 def in_words(shapes: Mapping[str, Sequence[Any]]) -> str:
-    """Return shapes by input name as text; inputs with the same shape are listed once."""
+    """Return shapes by input name as text, with equal shapes listed once."""
     texts = {name: f"[{', '.join(map(str, shape))}]" for name, shape in shapes.items()}
     alike: dict[str, list[str]] = {}
     for name, text in texts.items():
@@ -84,7 +84,7 @@ def _with_condition(shapes: str, choice: str) -> str:
 
 
 def _allows_dynamic(file: CompiledFile) -> bool:
-    """Return True if the model has dynamic dimensions, but the file has neither a dynamic plan nor a reason for that."""
+    """Return True if the model has dynamic dimensions, but the file neither a dynamic plan nor a reason."""
     rows, plans = (*file.signature.inputs, *file.signature.overridable), file.message.plans
     is_open = any(not isinstance(size, int) for row in rows for size in row.shape or ())
     notes = json.loads(file.report(plans[0]))["notes"]

@@ -1,6 +1,6 @@
 """Engine that runs an unmodified model on ONNX Runtime alone, with bit-equal results.
 
-Optimizers that break a model are disabled. Imports that a plain run does not need are lazy.
+Optimizers that break a model are disabled.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class HostEngine:
         return self._controlled(lambda own_options: self._run_with(names, complete, own_options), options, control)
 
     def _with_adapters(self, feed: Mapping[str, Any], options: Any) -> Mapping[str, Any]:
-        """Add the parameters of active adapters to the feed, since copies of run options lack them."""
+        """Add the parameters of active adapters to the feed, since copied run options lack them."""
         from nnadapter.drivers.onnxruntime.adapters import adapter_parameters, has_adapters
 
         return (
@@ -177,7 +177,7 @@ class HostEngine:
         pass
 
     def observed(self) -> Observed:
-        """Return the facts for a report; this loads and plans the model again, for the CPU."""
+        """Return the facts for a report, which loads and plans the model again, for the CPU."""
         from nnadapter.engine.observed import Observed
         from nnadapter.onnx.files import load_model
         from nnadapter.onnx.preparation.default_sizes import default_shapes
@@ -253,7 +253,7 @@ class HostEngine:
         return feed
 
     def _with_texts(self, feed: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Convert arrays of bytes to strings, because ONNX Runtime would read beyond their elements."""
+        """Convert arrays of bytes to strings, since ONNX Runtime would read beyond their elements."""
         arrays = {name: feed[name] for name in self._texts if name in feed}
         kinds = {name: getattr(getattr(array, "dtype", None), "kind", "") for name, array in arrays.items()}
         if not {"S", "V"} & set(kinds.values()):
@@ -275,8 +275,9 @@ class HostEngine:
             return self._unoptimized(names, feed, options, second)
 
     def _unoptimized(self, names: Sequence[str] | None, feed: Mapping[str, Any], options: Any, error: Exception) -> Any:
-        """Repeat a failed run with fewer optimizations. Raise InvalidInputError for an invalid feed, or `error` if that
-        fails.
+        """Repeat a failed run with fewer optimizations.
+
+        Raises InvalidInputError for an invalid feed, and `error` if the repetition fails.
         """
         with failures.translated("ONNX Runtime failed to run the model", "check the inputs"):
             signature = self._signature()
@@ -383,7 +384,7 @@ class _Loader:
     def load_lower(
         self, run: Callable[[onnxruntime.InferenceSession], _Result], error: Exception
     ) -> tuple[onnxruntime.InferenceSession, _Result]:
-        """Load the model with fewer optimizations; return the session and the result of `run`, or raise `error`."""
+        """Load the model with fewer optimizations; return its session and the result of `run`, or raise `error`."""
         failure = "failed to run the model"
         return self._lower(self._path_or_bytes(), lambda session: (session, run(session)), failure, error)
 

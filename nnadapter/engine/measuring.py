@@ -127,7 +127,7 @@ MARGIN = 0.02
 """Share by which a candidate must be faster than a simpler one."""
 _FEWEST, _MOST_TURNS = 5, 15
 _WIDE = (10.0, 4.0, 1.5, 1.2)
-"""Factors by which a candidate must be slower in each of 1, 2, 3 or 4 turns to be excluded."""
+"""Factors by which a candidate must be slower in 1, 2, 3 or 4 turns to be excluded."""
 _PATIENCE_SECONDS = 6.0
 """Time after which every candidate gets only `_BARELY` turns."""
 _BARELY = 3
@@ -231,7 +231,7 @@ _TURNS_OPEN = 3
 _LOST = 1.1
 """Factor by which a dynamic plan must be slower than another placement to be rejected."""
 _FAR = 3.0
-"""Factor by which all others must be slower, so that a busy machine does not put the choice in doubt."""
+"""Factor by which all others must be slower, so that a busy machine casts no doubt on the choice."""
 
 
 class Measurer:

@@ -135,7 +135,7 @@ def write_array(message: Message, name: str, array: Array, writer: ContainerWrit
 
 
 def write_tensor(message: Message, tensor: SeparateTensor, writer: ContainerWriter) -> None:
-    """Write a constant of an ONNX model as a container part, and fill its Contents message."""
+    """Write an ONNX model's constant as a container part, and fill its Contents message."""
     message.name, message.data_type = tensor.name, tensor.dtype
     message.dimensions.extend(tensor.dimensions)
     message.part = writer.add(CONSTANT, tensor.contents.data)

@@ -290,7 +290,7 @@ class ModelDynamicPlans(DynamicPlans[Compiled]):
         )
 
     def _with_elements(self, shapes: Shapes) -> Shapes:
-        """Return the shapes at which a plan is made; for ONNX devices, one token replaces an empty cache."""
+        """Return the shapes for making a plan; for ONNX devices, one token replaces an empty cache."""
         if not self._is_made_with_elements or all(0 not in shape for shape in shapes.values()):
             return shapes
         return next_token_shapes(self._prepared(), shapes)

@@ -124,7 +124,7 @@ class ModelPlans:
         return self._with_planner(lambda planner: planner.settle(planner.judge(shapes)))
 
     def at_shapes(self, compiled: Compiled, shapes: Shapes) -> Compiled:
-        """Return a dynamic plan with the partitioning at these shapes; unchanged if its steps differ there."""
+        """Return a dynamic plan with the partitioning at these shapes; unchanged if its steps differ."""
         partitioning = self.planner.settle(self.planner.judge(shapes))
         if _nodes_by_step(partitioning) != _nodes_by_step(compiled.partitioning):
             return compiled

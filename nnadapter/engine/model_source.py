@@ -74,7 +74,7 @@ class CacheWriter(Protocol):
 
 
 class ModelPlanSource(PlanSource[Compiled]):
-    """Plan source that plans and compiles a model when shapes are first seen. Thread-safe."""
+    """Plan source that plans and compiles a model for new shapes. Thread-safe."""
 
     def __init__(
         self,
@@ -147,7 +147,7 @@ class ModelPlanSource(PlanSource[Compiled]):
             self._own.partition_at(shapes)
 
     def note_contradiction(self, lease: Lease[Compiled]) -> None:
-        """Drop a plan whose runs contradict its measured times, and these times, so that the next run measures again."""
+        """Drop a contradicted plan and its measured times, so that the next run measures again."""
         compiled = lease.plan
         if self._measurer is not None and compiled is not None and compiled.watch is not None:
             self._measurer.contradicted(compiled, compiled.watch)
@@ -215,7 +215,6 @@ class ModelPlanSource(PlanSource[Compiled]):
         return "" if self._selections is None else self._selections.note
 
     def original_part(self) -> Part:
-        """Return the model before preparation as a part for the host."""
         return original_model(self.prepared.graph, OnnxIndex.of(self.prepared.model), self.signature.output_names)
 
     @property
@@ -232,7 +231,7 @@ class ModelPlanSource(PlanSource[Compiled]):
 
     @property
     def planned_ahead(self) -> Sequence[BranchSelection | None]:
-        """Branch selections to plan ahead of runs; the element None is the model with all branches."""
+        """Branch selections to plan ahead of runs; None is the model with all branches."""
         return (None,) if self._selections is None else self._selections.planned_ahead
 
     def make_dynamic(self, shapes: Shapes, selection: BranchSelection | None) -> bool:

@@ -63,7 +63,7 @@ class KeptReport:
 def observed_of(
     compiled: Compiled, plans: PlanCounts, incidents: Incidents | None = None, pause_texts: Sequence[str] = ()
 ) -> Observed:
-    """Return the observations of a plan for a report; `pause_texts` are notes on paused devices."""
+    """Return a plan's observations for a report; `pause_texts` are notes on paused devices."""
     steps = compiled.plan.steps
     return Observed(
         partitioning=compiled.partitioning,
@@ -88,7 +88,7 @@ def observed_of(
 
 
 def looked_up(partitioning: Partitioning) -> Iterator[tuple[int, Outcome]]:
-    """Yield each segment of a device with a program cache, with the outcome of its lookup."""
+    """Yield each segment of a device with a program cache, and the outcome of its lookup."""
     steps = partitioning.plan.steps
     for step, piece in zip(steps, partitioning.pieces, strict=True):
         cache = partitioning.setting.by_name[step.device].cache

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def pools_of(trace: Trace, threading: Threading, calls: NamedCalls) -> Callable[[Program], ExecutionPool]:
-    """Return a factory of execution pools for one segment, which record computations in a trace, if any."""
+    """Return a factory of a segment's execution pools, which record computations in a trace, if any."""
     if not trace.is_recording:
         return lambda program: ExecutionPool(program, threading, calls)
     from nnadapter.engine.tracing import traced_pools
@@ -73,10 +73,7 @@ class _Trouble:
 
 
 class Health:
-    """Failures of one device in one session, and the pauses that follow. Thread-safe.
-
-    `pauses` is False if fallback is forbidden, which excludes pauses.
-    """
+    """Failures of one device in one session, and the pauses that follow. Thread-safe."""
 
     __slots__ = ("_device", "_lock", "_pauses", "_troubles", "is_troubled")
 
@@ -85,7 +82,7 @@ class Health:
         self._troubles: dict[StepKey, _Trouble] = {}
         self._lock = new_lock()
         self.is_troubled = False
-        """True after a failure without a later success. While it is False, runs check nothing else."""
+        """True after a failure without a later success. While False, runs check nothing else."""
 
     def may_try(self, step: StepKey) -> bool:
         """Return True if a step may run on the device; after a pause, only one caller at a time gets True."""

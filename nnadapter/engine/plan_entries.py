@@ -47,7 +47,7 @@ class LinkingWriter(ContainerWriter):
 
 
 class LinkedContainer(Container):
-    """Reader of a plan entry. `find` returns the entry with a name, or the reason why there is none."""
+    """Reader of a plan entry. `find` returns the entry with a name, or the reason for its absence."""
 
     def __init__(self, entry: Entry, find: Callable[[str], Entry | str]) -> None:
         self._own, self.name, self._find = entry.container, entry.container.name, find
@@ -116,7 +116,7 @@ class Place(NamedTuple):
     key: Key
 
     def open_file(self) -> CompiledFile | str:
-        """Return the cached plans, or the reason why there are none; warn of a defective entry."""
+        """Return the cached plans, or the reason for their absence; warn of a defective entry."""
         entry = self.folder.find(self.key)
         if isinstance(entry, Entry):
             try:

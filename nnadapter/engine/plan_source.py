@@ -28,7 +28,7 @@ OriginalModelShapes = Mapping[tuple[bool, ...], frozenset[InputShapes] | None]
 RunResult = tuple[list[Any], Provenance]
 BranchTest = Callable[[Mapping[str, Any]], bool]
 BackgroundRun = Callable[[Mapping[str, Any], Sequence[str], "RunControl | None", "OutDevices | None"], RunResult | None]
-"""Runs the entire model on the CPU, for a feed and output names; None if the CPU cannot load it."""
+"""Runs the entire model on the CPU, for a feed and output names; None if that is impossible."""
 PlanT = TypeVar("PlanT", bound="RunnablePlan")
 LeasedPlan = tuple[Lease[PlanT], PlanT, Sequence[Any] | None]
 """Cache entry of a plan, the plan, and the symbolic sizes passed to its programs."""
@@ -84,11 +84,11 @@ class PlanSource(ABC, Generic[PlanT]):
         return None
 
     def serves(self, compiled: PlanT, feed: Mapping[str, Any]) -> ShapeTest | None:
-        """Return a test of the shapes that a plan serves, for feeds like this one; None if only `take` can decide."""
+        """Return a test of the shapes that a plan serves, for such feeds; None if only `take` can decide."""
         return None
 
     def may_serve(self, compiled: PlanT, shapes: InputShapes) -> bool:
-        """Return True if a dynamic plan may serve these shapes; False if they have a plan of their own."""
+        """Return True if a dynamic plan may serve these shapes; False if they have their own plan."""
         return True
 
     def note_served(self, compiled: PlanT) -> None:
@@ -98,7 +98,7 @@ class PlanSource(ABC, Generic[PlanT]):
         self.plans.drop(lease)
 
     def background_run(self, shapes: InputShapes, feed: Mapping[str, Any]) -> BackgroundRun | None:
-        """Return a function that runs the model on the CPU while a thread makes the plan; None without such a thread."""
+        """Return a function that runs the model on the CPU while a thread makes the plan, if one does."""
         return None
 
     def write_new_plans(self) -> None:

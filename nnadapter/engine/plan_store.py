@@ -118,7 +118,7 @@ PlanT = TypeVar("PlanT", bound=CacheablePlan)
 
 
 class ExistingOnly:
-    """Key of a use that takes only existing plans, and never waits for one."""
+    """Key of a use that takes only existing plans, and never waits."""
 
 
 class NotMadeError(NNAdapterError):

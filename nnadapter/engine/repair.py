@@ -28,7 +28,7 @@ Compiles = Callable[[Sequence[int]], bool]
 _MOST_TRIES = 128
 _MOST_SECONDS = 30.0
 _HOPELESS = 6
-"""Number of tries after which the search ends if not even one atom compiles."""
+"""Number of tries after which the search ends if no single atom compiles."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class _SpentError(Exception):
 
 @dataclass(eq=False, slots=True)
 class Budget:
-    """Compilations and seconds that a session may still spend to search for nodes at fault."""
+    """Compilations and seconds that a session may still spend to find nodes at fault."""
 
     tries: int = _MOST_TRIES
     seconds: float = _MOST_SECONDS

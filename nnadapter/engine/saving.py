@@ -68,7 +68,7 @@ ReportMaker = Callable[[Observed], SavedReport]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Destination of saved plans: a compiled model or an entry of the plan cache."""
+    """Destination of saved plans: a compiled model or a cache entry."""
 
     writer: ContainerWriter
     make_report: ReportMaker
@@ -171,7 +171,7 @@ def _write_plan(message: Message, compiled: Compiled, source: ModelPlanSource, t
 
 
 def _observed(compiled: Compiled, source: ModelPlanSource) -> Observed:
-    """Return the observations for the stored report of a plan.
+    """Return the observations for a plan's stored report.
 
     They include the reason for static shapes, which sessions of the file cannot determine.
     """

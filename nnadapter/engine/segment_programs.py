@@ -31,7 +31,7 @@ class SegmentProgram(NamedTuple):
     seconds: float
     """Compile time."""
     sharing_key: Hashable = None
-    """Equal for segments of a device that differ only in names and constants; None if they share nothing."""
+    """Equal for segments of a device that differ only in names and constants; None if not shared."""
     takes_sizes: bool = False
     """True if every run passes the symbolic sizes to the program."""
     cloned_from: Hashable = None
@@ -93,7 +93,7 @@ class SegmentCompiler:
     ) -> SegmentProgram:
         """Compile an admitted segment on the device of `calls`.
 
-        `sharing_key` is stored in the result. `is_sole` is True if the segment is the entire plan.
+        `is_sole` is True if the segment is the entire plan.
         """
         started = time.perf_counter()
         context = self._setting.by_name[calls.device].context
@@ -119,7 +119,7 @@ class SegmentCompiler:
     ) -> Iterator[tuple[Program, float]]:
         """Yield the programs of specialized segments and their compile times.
 
-        Every segment is admitted separately, since a verdict may depend on constants.
+        Each segment is admitted separately, since verdicts may depend on constants.
         """
         programs = SegmentPrograms()
         for step, part, _ in requests:  # all checks first: half the time of alternating

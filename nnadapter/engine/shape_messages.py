@@ -120,7 +120,6 @@ def _steps(message: Message, variables: int, container: Container) -> list[Step]
 
 
 def _grows_too_much(steps: Sequence[Step], variables: int) -> bool:
-    """Return True if a number may get more bits than any model's size needs."""
     bits = [_SIZE_BITS] * variables
     for function, first, second in steps:
         if isinstance(function, Constant):

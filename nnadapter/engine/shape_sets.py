@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from nnadapter.ir.symbolic_numbers import SymbolicTrace
 
 ShapeTest = Callable[[Shapes], tuple[bool, Sequence[Any] | None]]
-"""Returns whether a plan serves shapes of all inputs, and the symbolic sizes for its programs."""
+"""Returns whether a plan serves shapes of all inputs, and the symbolic sizes for programs."""
 _MOST_PROBED = 256
 
 
@@ -83,7 +83,7 @@ class ShapeSet:
         return self._match(shapes, self.limits)
 
     def test(self, declares: Callable[[Shapes], bool]) -> ShapeTest:
-        """Return a test of shapes that never probes; `declares` returns whether the model takes some shapes."""
+        """Return a test of shapes that never probes; `declares` returns whether the model takes shapes."""
         if self.guards is not None and not (self.limits or self.vicinity or self.holds_indices):
             return self.guards.match  # guards cover every dimension
         return lambda shapes: self._match(shapes, self.bounds) if declares(shapes) else (False, None)

@@ -41,7 +41,7 @@ _Key = tuple[int, tuple[Any, ...]]
 """Position of a step, and the numbers that its specialized segment depends on."""
 _SHARED: _Key = (-1, ())
 _BYTES_PER_PROGRAM = 7 << 10
-"""Estimate for a program and its step, in addition to the bytes that the driver reports."""
+"""Estimate for a program and its step, besides the bytes that the driver reports."""
 
 
 class SpecializationRefusedError(NNAdapterError):
@@ -58,7 +58,7 @@ _Plan = ref[Any]
 
 class _Holder(NamedTuple):
     plan: _Plan
-    """The same object as the key in the dict, since a dead weakref equals only itself."""
+    """The same object as the dict key, since a dead weakref equals only itself."""
     keys: tuple[_Key, ...]
 
 
@@ -66,7 +66,7 @@ _NO_HOLDER = _Holder(ref(SpecializationRefusedError), ())
 
 
 class _Release(NamedTuple):
-    """Unfinished update: the plan to remove from the holders, if any, and the new holder counts of programs."""
+    """Unfinished update: the plan to remove from the holders, if any, and the programs' new holder counts."""
 
     plan: _Plan | None
     holders: Mapping[_Key, int]

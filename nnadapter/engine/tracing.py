@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 Note = Callable[[int, int, BaseException | None], None]
-"""Receives begin and end of work on the device, by the trace's clock, and the error or None."""
+"""Receives begin and end of work on the device, by the trace's clock, and an error or None."""
 _Job = tuple[Event, Event, Note]
 
 
@@ -50,7 +50,7 @@ class Watcher:
         weakref.finalize(stream, self._jobs.put, None)
 
     def put(self, begin: Event, end: Event, note: Note) -> None:
-        """Queue the events before and after some work. After the work, `note` is called and both events are closed."""
+        """Queue the events before and after some work. Afterwards `note` is called and both events are closed."""
         self._jobs.put((begin, end, note))
 
     def finish(self) -> None:
@@ -96,7 +96,7 @@ class Watchers:
 
 
 _watchers: weakref.WeakKeyDictionary[Stream, Watcher] = weakref.WeakKeyDictionary()
-"""Watcher of each stream, shared by programs, so that the events of a stream are in order."""
+"""Watcher of each stream, shared by programs to keep the stream's events in order."""
 
 
 def _watcher_of(stream: Stream, clock: Callable[[], int]) -> Watcher:
@@ -278,7 +278,7 @@ def segment_name(segment: int | None = None, nodes: Sequence[str] = ()) -> str:
 
 
 def segment_facts(segment: int | None = None, nodes: Sequence[str] = ()) -> Mapping[str, Any]:
-    """Return index, nodes and number of nodes of a segment; empty for the entire model."""
+    """Return index, nodes and node count of a segment; empty for the entire model."""
     if segment is None:
         return {}
     return {"segment": segment, "nodes": list(nodes[:_MOST_NODES]), "node_count": len(nodes)}
@@ -299,7 +299,7 @@ _USUAL_NODES = 1_000
 
 
 class HostTracing:
-    """Trace of a model on ONNX Runtime alone, with ONNX Runtime's events and every run as a step."""
+    """Trace of a model on ONNX Runtime alone, with its own events and every run as a step."""
 
     def __init__(
         self,

@@ -39,7 +39,7 @@ class Twice:
 
 
 def explained(document: object, kind: Any) -> Fault:
-    """Return place and text of the first error in a document that msgspec cannot convert to `kind`."""
+    """Return place and text of the first error that prevents the conversion of a document to `kind`."""
     return next(_faults(document, inspect.type_info(kind)), ((), f"expected something else, got {brief(document)}"))
 
 

@@ -386,8 +386,7 @@ class ModelEditor:
         """Add an operation before the sweep's current one. Return its outputs; see `ModelBuilder.add_operation`.
 
         It implements the ONNX nodes of `origins`, which are operations, possibly removed. `names` are the first
-        outputs' names, numbered if taken; other outputs inherit the name of the replaced operand. Raises
-        InvalidModelError.
+        outputs' names, numbered if taken; other outputs inherit the replaced operand's name. Raises InvalidModelError.
         """
         read = tuple(map(self._resolved, inputs))
         types = tuple(None if index == ABSENT else self._operands[index].type for index in read)
@@ -464,7 +463,7 @@ class ModelEditor:
         self.changed = True
 
     def adopt(self, operation: int, origins: Sequence[int]) -> None:
-        """Add the ONNX nodes of the operations `origins`, which may be removed, to the nodes of `operation`."""
+        """Add the ONNX nodes of the operations `origins`, possibly removed, to the nodes of `operation`."""
         self._origins[operation] = (self._origins_of(operation), *map(self._origins_of, origins))
 
     def finish(self) -> Model:

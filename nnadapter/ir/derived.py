@@ -291,7 +291,7 @@ def know_contents(array: Array, key: Hashable, release: Callable[[], object] | N
 
 
 class _Contents:
-    """Identity of array contents, which lives as long as an array with these contents."""
+    """Identity of array contents, which lives as long as an array with them."""
 
     __slots__ = ("__weakref__", "key", "release")
 
@@ -305,7 +305,7 @@ class _Contents:
 _holders: dict[int, tuple[weakref.ref[Array], _Contents]] = {}
 _living: dict[Hashable, weakref.ref[_Contents]] = {}
 _results: dict[Hashable, tuple[Any, tuple[weakref.ref[_Contents], ...]]] = {}
-"""Results by key, which live as long as the contents that they were computed from."""
+"""Results by key, which live as long as the contents that they derive from."""
 
 
 def _contents(array: Array) -> _Contents:

@@ -202,7 +202,7 @@ def _corner(view: View, reader: Reader) -> IndexRange:
 
 
 def farthest_corner(sides: Sequence[int], scale: float) -> int:
-    """Return the largest accepted coordinate of a region; `scale` converts coordinates to pixels of the image."""
+    """Return a region's largest accepted coordinate; `scale` converts coordinates to image pixels."""
     return int(max([_LEAST_REACH, *(_REACH * side for side in sides)]) / (abs(scale) or 1.0)) + 1
 
 
@@ -373,7 +373,7 @@ def trace_back(view: View, name: str, allowed: Columns, enters: Callable[[str], 
 
 
 def _of_sizes(view: View, reader: Reader | None, name: str) -> Interval | None:
-    """Return the exact interval of a value that is a size, or a Range with step 1 up to a size; otherwise None."""
+    """Return the exact interval of a size, or of a Range with step 1 that ends at a size; otherwise None."""
     if reader is None or (reader.kind == "Range" and _number(view, reader.input(2)) != 1):
         return None
     interval = interval_of(view, name) if reader.kind == "Range" or reader.kind in _SCALARS else None
@@ -737,7 +737,7 @@ def _of_bounds(reader: Reader, inputs: Sequence[Interval | None]) -> Interval | 
 
 
 def _smallest(intervals: Sequence[Interval]) -> Interval:
-    """Return the interval of the minimum of values; one of their incomparable upper bounds is used."""
+    """Return the interval of the minimum of values, with any of their upper bounds if these are incomparable."""
     highs = [interval.high for interval in intervals]
     numbers = [high for high in highs if isinstance(high, int)]
     sizes = [high for high in highs if isinstance(high, Size)]

@@ -124,7 +124,6 @@ class OperandType:
     """Type of an operand: `OperandType(DataType.FLOAT32, (1, 3, 224, 224))`.
 
     Args:
-        dtype: data type of the elements.
         dimensions: in the order of `layout`; () for a scalar. Dynamic ones are symbolic
             (`nnadapter.ir.symbolic_numbers`).
         layout: NHWC only for rank 4.
@@ -174,8 +173,7 @@ class Operand:
 
     Args:
         name: unique in the model; that of the ONNX value if there is one.
-        type: data type, dimensions, layout and quantization.
-        lifetime: `MODEL_INPUT` also for an input that is an output.
+        lifetime: `MODEL_INPUT` even for an input that is also an output.
         value: read-only contents of a constant, one byte per 4-bit element; otherwise None.
 
     Operands compare by identity.

@@ -1,8 +1,7 @@
 """Reference implementation of every operation in numpy, written for clarity, not speed, and its documentation.
 
-The functions define the operations; documentation, the conformance kit, passes and tests refer to them. Each file has a
-family of `nnadapter.ir.operations`, with documentation as text. `models` runs models; `reference` combines rows,
-documentation and definitions.
+The functions define the operations. Each file has a family of `nnadapter.ir.operations`, with documentation as text.
+`models` runs models; `reference` combines rows, documentation and definitions.
 """
 
 from __future__ import annotations

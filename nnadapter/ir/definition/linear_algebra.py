@@ -84,7 +84,7 @@ def _mat_mul(xp: Any, x: Any, y: Any, transpose_x: bool, transpose_y: bool) -> A
 
 
 def _determinant(xp: Any, x: Any) -> Any:
-    """Return determinants, up to 4 x 4 by Laplace expansion, which is exact for integers, otherwise by elimination."""
+    """Return determinants: up to 4 x 4 by Laplace expansion, exact for integers; larger ones by elimination."""
     size = x.shape[-1]
     if size > _EXPANDED:
         return xp.linalg.det(x)

@@ -123,7 +123,7 @@ def _references(code: CodeType) -> Iterator[str]:
 
 @cache
 def _texts(module: str) -> Mapping[str, str]:
-    """Return the source of a module's functions and assignments by name, without tables by operation."""
+    """Return the source of a module's functions and assignments by name, except tables by operation."""
     text = inspect.getsource(sys.modules[module])
     texts: dict[str, str] = {}
     for node in ast.parse(text).body:
@@ -216,7 +216,6 @@ class TriedExample:
 
 
 def _tried(type_: str, example: Example) -> TriedExample:
-    """Return an example with its results; raise InvalidModelError if the example or a definition is invalid."""
     builder = ModelBuilder()
     operands, inputs = [], list[tuple[OperandType, Array] | None]()
     for position, (array, quantization) in enumerate(zip_longest(example.inputs, example.quantizations)):
