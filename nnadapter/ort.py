@@ -126,7 +126,7 @@ class SessionOptions(_original.SessionOptions):  # type: ignore[misc]  # a class
 
 
 class RunOptions(_original.RunOptions):  # type: ignore[misc]  # a class of pybind11
-    """ONNX Runtime's run options, which also record configuration entries, so that they can be copied."""
+    """ONNX Runtime's run options, which also record configuration entries for copies."""
 
     def __init__(self) -> None:
         super().__init__()

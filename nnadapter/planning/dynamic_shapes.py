@@ -212,7 +212,7 @@ class DynamicPartitioning:
 
     partitioning: Partitioning
     sizes: GuardedShapes | None
-    """Guarded shapes; None if `planning.bounds` checks instead."""
+    """Guarded shapes; None if `planning.bounds` checks shapes instead."""
     specializable: Mapping[int, SpecializablePart] = field(default_factory=dict)
     why_fixed: str = ""
     unchecked: str = ""

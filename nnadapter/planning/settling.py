@@ -1,4 +1,4 @@
-"""Placement by the session's policy, rules and plan file, and its cut into segments that devices admit."""
+"""Placement by policy, rules and plan file, and the cut into segments that devices admit."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def with_single_segments(placed: CheapestPlacement, table: CostTable) -> CheapestPlacement:
-    """Price single-device candidates as one launched segment, and return the candidates, cheapest first."""
+    """Return `placed` with its candidates on a single device priced as one segment, cheapest first."""
     candidates = sorted(
         (_with_sole_launch(candidate, table) for candidate in placed.candidates), key=lambda candidate: candidate.cost
     )

@@ -143,7 +143,7 @@ def map_batches(
 
 
 def report(dataset: ray.data.Dataset) -> JobReport:
-    """Report on rows of a dataset from `map_batches` that have run. Raises InvalidOptionError for other datasets."""
+    """Report on the rows of a `map_batches` dataset that have run. Raises InvalidOptionError for other datasets."""
     job_entry = _jobs.get(dataset)
     if job_entry is None:
         raise InvalidOptionError("report needs the dataset that nnadapter.ray.map_batches returned")

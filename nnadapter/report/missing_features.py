@@ -165,7 +165,6 @@ def _texts(graph: Graph, names: Iterable[str], describe: Callable[[Value], str])
 
 _NO_FEATURE = frozenset((Reason.RULE, Reason.INVALID_NODE))
 _OF_SEGMENTS = frozenset((Reason.MEMORY_LIMIT, Reason.SEGMENT_LIMIT))
-"""Reasons for refusing entire segments; their feature has no op type."""
 _QUALIFIERS: Mapping[Reason, Callable[[Specialized, int, Unsupported], str]] = {
     Reason.UNSUPPORTED_DTYPE: _dtypes,
     Reason.UNSUPPORTED_RANK: _ranks,
@@ -329,7 +328,7 @@ class Situation:
         return list(region_needs.values())
 
     def with_features(self, features: Iterable[Feature] = ()) -> PlanOutcome:
-        """Return the outcome if the device had these features. By costs, it is never worse than with fewer features."""
+        """Return the outcome if the device had these features. Placement by costs never gets worse with more."""
         relevant_features = self.features.keys() & features
         key = frozenset(relevant_features)
         if key not in self._outcomes:

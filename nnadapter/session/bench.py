@@ -135,7 +135,7 @@ class BenchReport:
 
     @property
     def ran_on_devices(self) -> bool:
-        """True if nodes ran on the named devices and nothing fell back."""
+        """True if nodes ran on the named devices without a fallback."""
         target_devices = [device for device in self.devices if device not in HOSTS] or self.devices
         return any(self.nodes.get(device, 0) for device in target_devices) and not self.failures
 

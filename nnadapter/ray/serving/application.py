@@ -72,11 +72,11 @@ def deployment(
         max_queued_requests: maximum queued requests of a replica; others get 503.
         max_request_bytes: maximum bytes of a request; longer ones get 413.
         input_shapes: see `map_batches`.
-        without_device: see there.
-        device_share: see there.
-        num_cpus: see there.
-        threads: see there.
-        folder: see there.
+        without_device: see `map_batches`.
+        device_share: see `map_batches`.
+        num_cpus: see `map_batches`.
+        threads: see `map_batches`.
+        folder: see `map_batches`.
 
     Raises:
         MissingExtraError: Ray is not installed.
