@@ -203,7 +203,7 @@ class CachedContext(Context):
         return self._folder.path
 
     def look(self, model: SegmentModel, *, is_sole: bool) -> Outcome:
-        """Look up the program of a segment in the cache; `is_sole` if the segment is the entire plan."""
+        """Look up a segment's program in the cache; `is_sole` if the segment is the entire plan."""
         keyed, reason = self._keyed(PROGRAM, model, is_sole=is_sole)
         entry = Miss(reason) if keyed is None else self._folder.find(keyed.key)
         return Outcome(True) if isinstance(entry, Entry) else Outcome(False, entry.reason)

@@ -375,7 +375,7 @@ class Folder(NamedTuple):
         return f"the nearest entry differs in {', '.join(differences(key, parts)) or 'nothing'}"
 
     def _shrink(self, most: int, target: int, spared: Path | None) -> tuple[tuple[Listed, ...], int]:
-        """If entries have more than `most` bytes, evict them down to `target`, except the file `spared`.
+        """Evict entries down to `target` bytes if they exceed `most`, except the file `spared`.
 
         Returns the evicted entries and the remaining bytes.
         """

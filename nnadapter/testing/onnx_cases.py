@@ -363,7 +363,6 @@ class _TestPiece:
     operations: tuple[str, ...]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
-    """Positions of the computed outputs; the other outputs are constant."""
 
 
 def operator_tests(bench: Bench) -> Iterator[Case]:

@@ -279,7 +279,6 @@ def _spread(function: Callable[..., Any], args: list[Any]) -> Any:
 
 
 def _run_reading(function: Boxed, layout_copies: Mapping[int, Callable[[Any], Any] | None], args: list[Any]) -> Any:
-    """Move saved tensors to the host, in the memory layout that was traced, then run a backward graph."""
     for place, lay in layout_copies.items():
         is_kept = type(args[place]) is Resident and not isinstance(args[place], torch.nn.Parameter)
         value = args[place].plain() if is_kept else args[place]

@@ -72,7 +72,6 @@ def _scatter(operator: torch._ops.OpOverload) -> Callable[..., Any]:
 def _scatter_reduce(
     values: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *, include_self: bool = True
 ) -> Any:
-    """Decompose scatters that compute means, or extremes without the previous values."""
     operator = aten.scatter_reduce.two
     result = _scatter(operator)(values, dim, index, source, reduce, include_self=include_self)
     if result is not NotImplemented:
