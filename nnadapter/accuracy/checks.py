@@ -47,7 +47,7 @@ _ALARM = log(BETWEEN_FALSE_ALARMS)
 
 
 class Drift:
-    """CUSUM test on how often the results of one step are beyond tolerance.
+    """CUSUM test on how often one step's results are beyond tolerance.
 
     Each check adds its log-likelihood ratio of `WRONG` against `RIGHT` to a sum that stays at least 0. The alarm at
     log(`BETWEEN_FALSE_ALARMS`) bounds false alarms (Lorden).
@@ -309,7 +309,7 @@ _DIGITS = 16
 
 @dataclass(frozen=True, eq=False)
 class PlannedStep:
-    """Step of a run, with its plan and all values of the run, by slot."""
+    """Step of a run, with its plan and the run's values by slot."""
 
     source: ModelPlanSource
     plan: RunnablePlan
@@ -332,12 +332,11 @@ class PlannedStep:
 
     @property
     def history_key(self) -> tuple[str, ...]:
-        """Device and node names that identify the step in all plans."""
         return self.bound.step.device, *self.nodes
 
     @property
     def model(self) -> SegmentModel | None:
-        """The step's model, or None if it differs per input shape."""
+        """The step's model; None if it differs per input shape."""
         piece = self.partitioning.pieces[self.bound.step.segment]
         return None if piece is None else piece.part.model
 
@@ -368,9 +367,8 @@ class PlannedStep:
         return None
 
     def keep(self, located: ErrorLocation) -> ErrorLocation:
-        """Save a reproducer, and return `located` with the reproducer's folder.
-
-        Also ban the wrong nodes or, if that is impossible, cache the result.
+        """Save a reproducer and return `located` with its folder. Also ban the wrong nodes or, if impossible, cache the
+        result.
         """
         device, model = self.device, self.model
         if device.cache is None or model is None:
@@ -432,7 +430,6 @@ def _read(record: Mapping[str, Any], nodes: Sequence[str]) -> ErrorLocation:
 
 
 def _reproduced(device: SessionDevice, folder: Path, located: ErrorLocation) -> str:
-    """Write a reproducer and return its folder; empty if that fails."""
     if not located.stretches:
         return ""
     stretch = located.stretches[0]
@@ -450,7 +447,7 @@ def _request(device: SessionDevice) -> DeviceRequest:
 
 
 def with_checks(make: Callable[..., ModelPlanSource], options: Options) -> Callable[..., ModelPlanSource]:
-    """Wrap `make`, so that the returned sources have the accuracy checks of `options`."""
+    """Wrap `make` so that its sources have the accuracy checks of `options`."""
 
     def make_checked(*arguments: Any, **keyword_arguments: Any) -> ModelPlanSource:
         source = make(*arguments, **keyword_arguments)

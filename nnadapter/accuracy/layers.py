@@ -35,7 +35,7 @@ class LayerDistance:
 
 
 def worst_first(layers: Iterable[LayerDistance]) -> tuple[LayerDistance, ...]:
-    """Sort layers by SQNR, the lowest first: the SQNR of the layer alone or, if unknown, accumulated."""
+    """Sort layers by their SQNR alone or, if unknown, by the accumulated one; the lowest is first."""
     return tuple(sorted(layers, key=lambda row: ((row.alone or row.accumulated or INFINITE).sqnr_db, row.position)))
 
 
@@ -71,7 +71,7 @@ class LayerMeasurement:
         self.layers: list[LayerDistance] = []
 
     def add(self, piece: Piece) -> None:
-        """Measure the atoms of `piece` on inputs from the CPU, and on values that the devices computed."""
+        """Measure the atoms of `piece` on the CPU's values, and on values that devices computed."""
         cutting, trials = self._search.cutting, self._search.trials
         atoms = [atom for atom in cutting.accelerated if piece.first <= atom < piece.last]
         if not any(atom >= piece.first for atom in cutting.accelerated):

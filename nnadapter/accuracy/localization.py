@@ -72,7 +72,7 @@ class Cutting:
     """Device per atom; empty if it runs on a host."""
 
     def model_node_names(self, atoms: Sequence[int], *, unshared: bool = False) -> tuple[str, ...]:
-        """Return the names of the original nodes of these atoms; `unshared` omits nodes that several atoms share."""
+        """Return the names of the atoms' original nodes; `unshared` omits nodes that several atoms share."""
         return tuple(node.name for node in self.model_nodes(atoms, unshared=unshared))
 
     def model_nodes(self, atoms: Sequence[int], *, unshared: bool = False) -> tuple[Node, ...]:
@@ -97,13 +97,13 @@ class Cutting:
         return sum(self.graph.value(name).nbytes or 0 for name in self.visible(atom))
 
     def live(self, border: int) -> frozenset[str]:
-        """Return the values available before the atom at `border` that later atoms or outputs need."""
+        """Return the values from before the atom at `border` that later atoms or outputs need."""
         later_nodes = self.nodes(range(border, len(self.devices)))
         needed = {*self.graph.outputs, *(name for node in later_nodes for name in node.reads)}
         return frozenset(needed & {*self.graph.inputs, *self._produced_values(range(border))})
 
     def dequantized(self, name: str, value: Any) -> Any:
-        """Return the real numbers of a quantized tensor; unchanged without constant scalar quantization parameters."""
+        """Return a quantized tensor's real numbers; unchanged without constant scalar quantization parameters."""
         nodes, producer = self.graph.nodes, self.graph.producer.get(name)
         sources = [nodes[producer]] if producer is not None and nodes[producer].op_type == "QuantizeLinear" else []
         readers = (nodes[at] for at in self.graph.consumers.get(name, ()))
@@ -118,7 +118,7 @@ class Cutting:
     def between(self, atoms: Sequence[int], values: Values, *, all_visible: bool = False) -> Excerpt:
         """Return consecutive atoms as an excerpt; `values` define input types.
 
-        With `all_visible`, all visible values of the atoms become outputs, so that a device cannot fuse the atoms.
+        With `all_visible`, all visible values of the atoms become outputs, so that no device fuses the atoms.
         """
         outputs = self._visible_outputs(atoms)
         if all_visible:
@@ -237,7 +237,7 @@ class TrialOutcome:
 
     values: Values
     elsewhere: frozenset[str]
-    """Nodes that did not run on their device of the full model."""
+    """Nodes that did not run on their device in the full model."""
 
 
 class Trials:
@@ -308,7 +308,6 @@ class HostValues:
 
 
 def _bare(device: SessionDevice) -> SessionDevice:
-    """Return the device without cache and bans."""
     return replace(
         device, context=device.context if device.cache is None else device.cache.inner, cache=None, bans=None
     )
@@ -331,11 +330,10 @@ def _parts(name: str, nodes: Set[str]) -> Set[str]:
 
 _PIECE_BYTES = 1 << 28
 _MOST_HALVES = 32
-"""Maximum number of groups in `Search._run_halved`."""
 
 
 def first_true(low: int, high: int, test: Callable[[int], bool]) -> int:
-    """Bisect for a number in (`low`, `high`] at which `test` becomes true. `test` may change several times."""
+    """Bisect for a number in (`low`, `high`] at which `test` becomes true, possibly one of several."""
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if test(middle) else (middle, high)
@@ -357,7 +355,7 @@ class Stretch:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Piece:
-    """Consecutive atoms: their values on the CPU, and each atom's outputs on its device for inputs from the CPU."""
+    """Consecutive atoms: their values on the CPU, and each atom's outputs on its device for the CPU's inputs."""
 
     first: int
     last: int
@@ -377,9 +375,9 @@ class Search:
     def local_errors(
         self, observe: Callable[[Piece], None] = lambda piece: None
     ) -> tuple[Mapping[int, Deviation], tuple[int, ...]]:
-        """Return the deviation of each atom for inputs from the CPU, and atoms that could not run individually.
+        """Return each atom's deviation for inputs from the CPU, and atoms that could not run individually.
 
-        Call `observe` with the values of each piece.
+        Call `observe` with every piece.
         """
         deviations: dict[int, Deviation] = {}
         unchecked_atoms: list[int] = []
@@ -406,7 +404,7 @@ class Search:
         return stretches.get(number) or self.stretch(0, atoms[number] + 1)
 
     def shortest_deviating_stretch(self, stretch: Stretch) -> Stretch:
-        """Return the shortest deviating stretch that a bisection finds with the same end as `stretch`."""
+        """Return the shortest deviating stretch with the same end as `stretch`, as far as bisection finds it."""
         atoms = [atom for atom in self.cutting.accelerated if atom < stretch.end]
         stretches: dict[int, Stretch] = {}
 
@@ -446,7 +444,7 @@ class Search:
                     yield from self._side_by_side(part, values)
 
     def _run_halved(self, atoms: Sequence[int], values: Values) -> Mapping[int, Values]:
-        """Run wrong atoms again, in halves, because a wrong atom may change the results of others in the same model.
+        """Run wrong atoms again, in halves, because a wrong atom may change others' results in the same model.
 
         Halves with several wrong atoms are halved again, the largest first.
         """

@@ -47,7 +47,7 @@ class Deviation:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Differences:
-    """Differences of each element of two arrays: absolute, relative, and as multiples of the tolerance."""
+    """Elementwise differences of two arrays."""
 
     absolute: Array
     relative: Array
@@ -85,7 +85,7 @@ def deviation(value: str, got: Any, expected: Any, tolerance: Tolerance) -> Devi
 
 
 def element_differences(got: Array, expected: Array, tolerance: Tolerance) -> Differences:
-    """Compare two arrays of the same shape and type per element."""
+    """Compare two arrays of the same shape and type elementwise."""
     with np.errstate(all="ignore"):
         if _is_integer(expected.dtype):
             off, size = _between_integers(got, expected), np.abs(expected.astype(np.float64))
@@ -206,12 +206,12 @@ class ValueTolerances(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ByPrecision:
-    """Tolerances by the precision of a device."""
+    """Tolerances by a device's precision."""
 
     precision: DataType
     dtypes: Mapping[str, str]
     quantized: frozenset[str]
-    """Values that may differ by one step."""
+    """Values that may differ by one quantization step."""
 
     def of(self, name: str) -> Tolerance:
         return tolerance_of(self.dtypes.get(name, ""), self.precision, STEP if name in self.quantized else 0)
@@ -236,7 +236,7 @@ class Tolerances:
 
 
 def shapes_of(feed: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of a feed, without sequences and empty optionals."""
+    """Return a feed's shapes, without sequences and empty optionals."""
     return {name: np.shape(value) for name, value in feed.items() if value is not None and not isinstance(value, list)}
 
 

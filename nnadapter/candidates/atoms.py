@@ -136,7 +136,6 @@ def _with_visible_outputs(conversion: Conversion, visible_values: Collection[str
 
 
 def _groups(conversion: Conversion, fused: Model) -> list[tuple[int, ...]]:
-    """Return the nodes that each operation of `fused` replaces; none for operations that only compute sizes."""
     operations = conversion.model.operations
     node_of = {
         operations[index].origins[0]: node for node, indices in enumerate(conversion.operations) for index in indices

@@ -166,8 +166,8 @@ def sizes_left(
 ) -> dict[str, Sizes]:
     """Infer the symbolic dimensions of an unconverted node's results, by a rule for its op type.
 
-    `dimensions_of` returns None if unknown. `values` have the types at the current shapes; results that contradict them
-    are omitted.
+    `dimensions_of` returns None if unknown. `values` have the types at the current shapes; contradicting results are
+    omitted.
     """
     rule, first = _RULES.get((node.domain, node.op_type)), _FIRST_RULES.get((node.domain, node.op_type))
     if (rule is None and first is None) or node.contradiction:
@@ -184,7 +184,7 @@ def sizes_left(
 
 
 def runs_graphs(node: OnnxNode) -> bool:
-    """Return whether subgraphs determine the sizes of a node's results."""
+    """Return whether subgraphs determine a node's result sizes."""
     return not node.domain and node.op_type in _RUNNING_GRAPHS and not node.contradiction
 
 
@@ -202,11 +202,9 @@ def sizes_by_names(
     values: Mapping[str, Value],
     constants: Mapping[str, Array],
 ) -> dict[str, Sizes]:
-    """Return the symbolic dimensions of a node's results by ONNX shape inference.
+    """Return the symbolic dimensions of a node's results by ONNX shape inference, with a name per symbolic size.
 
-    The inference sees a name for each symbolic size. Omitted are dimensions that differ between branches of an `If`,
-    and
-    results that contradict `values`.
+    Omitted are dimensions that differ between branches of an `If`, and results that contradict `values`.
     """
     names = dict[str, Any]()
     input_types = {
@@ -475,7 +473,6 @@ class ConversionTracing:
         return [name for name in node.inputs if _measures(node) and name not in self._fixed]
 
     def _run_dependent(self, positions: Set[int], remaining_positions: Set[int]) -> Set[int]:
-        """Return the nodes at `positions` that depend on contents of inputs or on results of the remaining nodes."""
         model_graph, constants, nodes = self._specialized.model_nodes, self._specialized.constants, self._prepared.nodes
         run = set(remaining_positions)
         for index in sorted(positions):
@@ -599,7 +596,6 @@ class ConversionTracing:
         self._settled.update((name, self._known[name]) for name in node.outputs if name in self._known)
 
     def _contents(self, name: str) -> SymbolicArray | None:
-        """Return symbolic contents or a small constant; None for larger constants and computed tables."""
         sizes = self._sizes.get(name)
         if sizes is not None or name in self._tables:
             return sizes

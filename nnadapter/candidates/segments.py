@@ -136,7 +136,7 @@ class OnnxParts:
         )
 
     def remaining_model(self) -> onnx.ModelProto:
-        """Return the specialized graph as an ONNX model that declares result types of non-ONNX operators."""
+        """Return the specialized graph as an ONNX model with result types of non-ONNX operators."""
         graph = self.graph
         read = dict.fromkeys(name for node in graph.nodes for name in node.reads if name in graph.constants)
         output_names = [name for name in dict.fromkeys(graph.outputs) if name in graph.producer]

@@ -221,7 +221,6 @@ def _shape(value: str) -> tuple[str, tuple[int, ...]]:
 
 
 def device_options(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> DeviceOptions:
-    """Parse the values of --option."""
     options_by_device: dict[str, dict[str, str]] = {}
     for value in values:
         target, separator, text = value.partition("=")

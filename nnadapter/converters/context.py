@@ -54,7 +54,7 @@ class KnownContents:
 
 
 def passed_on(type_: str, attributes: Attributes, input_contents: KnownContents) -> KnownContents | None:
-    """Return the contents of an operation's result; None if it changes elements of its input."""
+    """Return an operation's result contents; None if it changes elements of its input."""
     if type_ not in _KEEPING or any(map(is_symbolic, attributes.values())):
         return None
     exact = tuple(sorted(attributes.items()))
@@ -83,7 +83,7 @@ _PLAIN = frozenset((int,))
 
 
 class GraphValues:
-    """Types, constants and known contents of the values of one ONNX graph.
+    """Types, constants and known contents of one ONNX graph's values.
 
     `sizes` maps values that are computed from shapes to symbolic arrays; converters may add entries.
     """
@@ -102,7 +102,7 @@ class GraphValues:
         self._node = OnnxNode("", "", "", 0, (), ())
 
     def constant(self, name: str) -> Array:
-        """Return the contents of an ONNX value, or raise Refusal if not known before the run."""
+        """Return an ONNX value's contents, or raise Refusal if not known before the run."""
         array = self._constants.get(name)
         if array is not None:
             return array
@@ -123,7 +123,7 @@ class GraphValues:
         return f"input {inputs.index(name)}" if name in inputs else "a value inside"
 
     def record_inner_constant(self, name: str, contents: Array | SymbolicArray) -> None:
-        """Record a constant from the function body of the current node."""
+        """Record a constant from the current node's function body."""
         if isinstance(contents, SymbolicArray):
             # `sizes` is a mutable dict whenever sizes are symbolic
             cast("dict[str, SymbolicArray]", self._sizes)[name] = contents
@@ -136,7 +136,7 @@ class GraphValues:
         return name in self._constants or name in self._sizes or name in self._computed
 
     def integers(self, name: str) -> tuple[int, ...] | None:
-        """Return the integers of a known value, symbolic if computed from shapes.
+        """Return a known value's integers, symbolic if computed from shapes.
 
         Returns None for other types; raises as `constant`.
         """
@@ -162,7 +162,7 @@ class GraphValues:
         return self.constant(name) if name else None
 
     def constant_integers(self, node: OnnxNode, position: int) -> tuple[int, ...] | None:
-        """Return the integers of a constant input; None if absent. Raises Refusal."""
+        """Return a constant input's integers; None if absent. Raises Refusal."""
         return self.required_integers(node, position) if node.input(position) else None
 
     def required_integers(self, node: OnnxNode, position: int) -> tuple[int, ...]:
@@ -188,7 +188,7 @@ class GraphValues:
         return None if known_value is None else known_value.source
 
     def record_contents(self, name: str, contents: Callable[[], Array], source: Dequantized | None = None) -> None:
-        """Record lazily computed contents of an output, which later nodes can then use as a constant."""
+        """Record an output's lazily computed contents, so that later nodes can use it as a constant."""
         self._computed[name] = KnownContents(contents, source)
 
     def declared(self, name: str) -> OperandType:
@@ -323,7 +323,7 @@ class ConversionContext(GraphValues):
             self._operands.popitem()
 
     def operand(self, name: str) -> int:
-        """Return the operand of an ONNX value, added as a constant or model input if necessary, or raise Refusal."""
+        """Return an ONNX value's operand, added as a constant or model input if necessary, or raise Refusal."""
         if name in self._quantized.operands:
             return self._quantized.operands[name]
         if name in self._computed:
@@ -350,7 +350,7 @@ class ConversionContext(GraphValues):
             self._quantized = _NOTHING
 
     def optional_operand(self, name: str) -> int:
-        """Return the operand of an ONNX value; `ABSENT` if the name is empty."""
+        """Return an ONNX value's operand; `ABSENT` if the name is empty."""
         return self.operand(name) if name else ABSENT
 
     def type_of(self, value: int | str) -> OperandType:
@@ -366,15 +366,15 @@ class ConversionContext(GraphValues):
         return self.type_of(name).dimensions
 
     def rank(self, node: OnnxNode) -> int:
-        """Return the rank of the first input of a node, or raise Refusal."""
+        """Return the rank of a node's first input, or raise Refusal."""
         return len(self.dimensions(node.input(0)))
 
     def axis(self, node: OnnxNode, default: int | None = None) -> int:
-        """Return the attribute `axis` of a node as a nonnegative axis of its first input, or raise Refusal."""
+        """Return a node's attribute `axis` as a nonnegative axis of its first input, or raise Refusal."""
         return normalize_axis(node, node.integer("axis", default), self.rank(node))
 
     def operands(self, node: OnnxNode, required: int, optional: int = 0) -> tuple[int, ...]:
-        """Return the operands of the first inputs of a node.
+        """Return the operands of a node's first inputs.
 
         The first `required` inputs must be present. Of the next `optional`, absent ones are `ABSENT`, or omitted at the
         end.
@@ -392,7 +392,7 @@ class ConversionContext(GraphValues):
         required: int = 1,
         optional: int = 0,
     ) -> None:
-        """Add the operation that computes the outputs of a node from its first inputs. See `operands`."""
+        """Add the operation that computes a node's outputs from its first inputs. See `operands`."""
         self.add(type_, self.operands(node, required, optional), attributes, node.outputs)
 
     def apply(self, type_: str, *inputs: int, outputs: Sequence[str] = (), **attributes: AttributeValue) -> int:
@@ -417,7 +417,7 @@ class ConversionContext(GraphValues):
             attributes: missing ones take their defaults.
             outputs: ONNX names; empty for intermediate results.
             quantized: types of quantized outputs.
-            makes_result: the operation computes the node's result, although later operations move its elements.
+            makes_result: the operation computes the node's result, but later operations move its elements.
         """
         if (outputs or makes_result) and self._quantized.result is not None:
             quantized, attributes = (self._quantized.result,), {**(attributes or {}), **self._quantized.attributes}
@@ -477,7 +477,7 @@ class ConversionContext(GraphValues):
 
 
 def data_type_attribute(node: OnnxNode, name: str, default: int | None = None) -> str:
-    """Return the name of the data type that an attribute states by its ONNX code, or raise Refusal."""
+    """Return the name of the data type that an attribute states by ONNX code, or raise Refusal."""
     dtype_name = data_type_name(node.integer(name, default))
     if dtype_name not in DataType.__members__.values():
         raise Refusal(

@@ -88,12 +88,12 @@ def convert_graph(
 ) -> Conversion:
     """Convert as many nodes as possible; `nodes` are in topological order and folded.
 
-    1. Converters of the exact schema version run in order. A group becomes one operation at its last node, or is
-    converted node by node if refused.
-    2. A node is refused, and adds nothing, if it violates its schema, has no converter, has a value that is not a dense
-    tensor of known shape, or yields other types than the graph's. Converters and the IR schema may also refuse it.
+    1. Converters of the exact schema version run in order. A group becomes one operation at its last node or, if
+       refused, is converted node by node.
+    2. A node is refused if it violates its schema, has no converter, has a value other than a dense tensor of known
+       shape, or yields other types than the graph's. Converters and the IR schema may also refuse it.
     3. A refused node becomes a CUSTOM call if a device has a kernel, or declares its domain and there is no converter.
-    `calls` can force calls.
+       `calls` can force calls.
     4. Unused outputs after the first count as absent.
     5. Model outputs are `outputs`, inputs of refused nodes, and `captured` values, which subgraphs read.
     """
@@ -198,7 +198,7 @@ def _flops(model: Model, operations: Sequence[int]) -> int:
 
 
 def trimmed(node: OnnxNode, read: Set[str]) -> OnnxNode:
-    """Return a node with empty names for unused outputs after the first. Older exporters name such outputs."""
+    """Return a node with empty names for unused outputs after the first, which older exporters add."""
     if len(node.outputs) == 1 or all(name in read for name in node.outputs[1:]):
         return node
     used_outputs = tuple(name if name in read else "" for name in node.outputs[1:])
@@ -344,7 +344,6 @@ def _converted_alone(
 
 
 _MOST_COMPARED_ELEMENTS = 64
-"""Largest constant, in elements, that is compared between nodes."""
 
 
 def convert_per_node(
@@ -354,7 +353,7 @@ def convert_per_node(
     constants: Mapping[str, Array],
     read: Collection[str],
 ) -> PerNodeConversions:
-    """Convert nodes individually, but only one of several that differ in names and weights alone."""
+    """Convert nodes individually, but only one of nodes that differ in names and weights alone."""
     first: dict[Hashable, int] = {}
     like = []
     for member in members:

@@ -79,7 +79,7 @@ def same_pads(windows: Windows, sizes: Sequence[int]) -> tuple[int, ...]:
 
 
 def split_pads(totals: Sequence[int], *, more_at_end: bool) -> tuple[int, ...]:
-    """Split the padding of each axis into start and end; `more_at_end` puts the larger half at the end."""
+    """Split each axis's padding into start and end; `more_at_end` puts the larger half at the end."""
     smaller = tuple(total // 2 for total in totals)
     larger = tuple(total - total // 2 for total in totals)
     return smaller + larger if more_at_end else larger + smaller
@@ -91,7 +91,7 @@ def resolve_pads(windows: Windows, sizes: Sequence[int]) -> tuple[int, ...]:
 
 
 def spatial_sizes(context: ConversionContext, node: OnnxNode) -> tuple[int, ...]:
-    """Return the sizes of the first input after batch and channels, or raise Refusal unless they are one to three."""
+    """Return the one to three sizes of the first input after batch and channels, or raise Refusal."""
     dimensions = context.dimensions(node.input(0))
     if not 3 <= len(dimensions) <= 5:
         raise Refusal(
@@ -113,7 +113,7 @@ def picture_pads(pads: Sequence[int]) -> tuple[int, ...]:
 
 
 def operation_type(family: str, sizes: Sequence[int], suffix: str = "") -> str:
-    """Return the operation of a family, such as `CONV_2D` for sequences and images."""
+    """Return an operation of a family, such as `CONV_2D` for sequences and images."""
     return f"{family}_{max(2, len(sizes))}D{suffix}"
 
 
@@ -146,7 +146,7 @@ def convert_conv(context: ConversionContext, node: OnnxNode) -> None:
 
 
 def convolution_attributes(context: ConversionContext, node: OnnxNode, filter_: int = 1) -> dict[str, AttributeValue]:
-    """Return attributes of CONV_2D or CONV_3D, or raise Refusal; `filter_` is the position of the filter."""
+    """Return attributes of CONV_2D or CONV_3D, or raise Refusal; `filter_` is the filter's position."""
     sizes = spatial_sizes(context, node)
     windows = read_windows(node, kernel_of(context, node, len(sizes), filter_))
     return {**windows.attributes(resolve_pads(windows, sizes)), "group": node.integer("group", 1)}
@@ -171,7 +171,7 @@ def convert_conv_transpose(context: ConversionContext, node: OnnxNode) -> None:
 
 
 def stated_kernel(node: OnnxNode, rank: int) -> tuple[int, ...]:
-    """Return the attribute `kernel_shape` of a pool, or raise Refusal."""
+    """Return a pool's attribute `kernel_shape`, or raise Refusal."""
     kernel = node.integers("kernel_shape")
     if kernel is None or len(kernel) != rank:
         raise invalid(f"attribute 'kernel_shape' of {node.op_type} is {kernel}; expected {rank} values")

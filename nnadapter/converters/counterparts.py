@@ -146,7 +146,6 @@ class _Mapped(NamedTuple):
     mark: str
     """`[`, `#`, `~` or `!`, as in the table; empty for an attribute of the ONNX op."""
     name: str
-    """ONNX attribute."""
     position: int
     """ONNX input, unless an attribute."""
     is_axis: bool

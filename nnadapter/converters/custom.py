@@ -40,7 +40,7 @@ class KernelCalls:
         return (node.domain, node.op_type) in self.ops
 
     def version_of(self, node: OnnxNode) -> int:
-        """Return the version of the op's schema; without a schema, the opset of its domain."""
+        """Return the op's schema version; without a schema, its domain's opset."""
         return node.since_version or self.opsets.get(node.domain, 1)
 
 

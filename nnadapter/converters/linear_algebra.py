@@ -16,9 +16,8 @@ from nnadapter.onnx.schemas import MICROSOFT
 def convert_gemm(context: ConversionContext, node: OnnxNode) -> None:
     """Convert Gemm to FULLY_CONNECTED or MAT_MUL.
 
-    FULLY_CONNECTED requires real or quantized values, transposed B but not A, alpha 1, and C absent or a bias. B is
-    never
-    copied for it.
+    FULLY_CONNECTED requires real or quantized values, only B transposed, alpha 1, and C absent or a bias, so that B is
+    never copied.
     """
     if _is_fully_connected(context, node):
         inputs, bias = context.operands(node, 2), _bias(context, node)
@@ -137,8 +136,7 @@ def export_fully_connected(write: NodeWriter) -> str:
 def export_mat_mul(write: NodeWriter) -> str:
     """Export MAT_MUL as MatMul.
 
-    For a vector and a transposed matrix, the operands are swapped, because ONNX Runtime 1.32 computes the transpose
-    wrongly.
+    For a vector and a transposed matrix, the operands are swapped: ONNX Runtime 1.32 computes the transpose wrongly.
     """
     x, y = write.inputs
     x_rank, y_rank = (type_.rank if type_ else 0 for type_ in write.types)

@@ -93,11 +93,10 @@ def convert_global_lp_pool(context: ConversionContext, node: OnnxNode) -> None:
 
 @converter("MaxUnpool", 9, 11, 22)
 def convert_max_unpool(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert MaxUnpool to MAX_UNPOOL_2D. Sequences and volumes are reshaped to images, since indices are linear.
+    """Convert MaxUnpool to MAX_UNPOOL_2D. Sequences and volumes become images, since indices are linear.
 
-    Refused: an `output_shape` other than the windows yield, because ONNX indexes the smaller of the two, ONNX Runtime
-    the
-    larger.
+    Refused: an `output_shape` other than the windows yield. ONNX indexes the smaller of the two shapes, ONNX Runtime
+    the larger.
     """
     sizes = convolution.spatial_sizes(context, node)
     kernel = convolution.stated_kernel(node, len(sizes))

@@ -1,7 +1,6 @@
 """Converters of quantization ops, and helpers for quantized operands.
 
-With constant scales and zero points without blocks, the ops become QUANTIZE and DEQUANTIZE, otherwise float32
-arithmetic.
+Constant scales and zero points without blocks yield QUANTIZE and DEQUANTIZE; others yield float32 arithmetic.
 """
 
 from __future__ import annotations
@@ -84,7 +83,7 @@ def integer_type(node: OnnxNode, dtype_name: str, described: str = "quantized va
 
 
 def as_quantized(context: ConversionContext, name: str, quantization: Quantization) -> int:
-    """Return the operand of an integer value, interpreted with this quantization, or raise Refusal."""
+    """Return an integer value's operand, interpreted with this quantization, or raise Refusal."""
     type_ = context.type_of(name)
     if type_.dtype not in INTEGER:
         raise Refusal(Reason.UNSUPPORTED_DTYPE, f"{name!r} is {type_}; expected integers")
@@ -114,7 +113,7 @@ def add_storage_cast(context: ConversionContext, operand: int, quantization: Qua
 
 
 def bias_quantization(x: Quantization, filter_: Quantization) -> Quantization:
-    """Return the quantization of an int32 bias that is added to products of `x` and `filter_`."""
+    """Return the quantization of an int32 bias for products of `x` and `filter_`."""
     scales = tuple(x.scale[0] * scale for scale in filter_.scale)
     return Quantization(scale=scales, zero_point=(0,) * len(scales), axis=None if len(scales) == 1 else 0)
 

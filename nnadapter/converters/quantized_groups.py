@@ -172,10 +172,10 @@ class Group:
 def find_groups(
     nodes: Sequence[OnnxNode], external_values: Collection[str], excluded: Collection[str] = ()
 ) -> tuple[Group, ...]:
-    """Return the fusible groups of a graph, in order of their last nodes.
+    """Return a graph's fusible groups, in order of their last nodes.
 
-    A group ends in a QuantizeLinear, the only consumer of a fusible op or of an activation after it. At least one input
-    of the op is dequantized. No value in `external_values` or `excluded` becomes internal to a group.
+    A group ends in a QuantizeLinear, the only consumer of a fusible op or of an activation after it. At least one of
+    the op's inputs is dequantized. No value in `external_values` or `excluded` becomes internal to a group.
     """
     targets = [position for position, node in enumerate(nodes) if _is(node, _TARGET)]
     if not targets:

@@ -33,7 +33,7 @@ def convert_resize_by_scales(context: ConversionContext, node: OnnxNode) -> None
 
 
 def _resize_by_old_rule(context: ConversionContext, node: OnnxNode, scales: tuple[float, ...]) -> None:
-    """Resize by the rule before version 11: the nearest element is rounded down on growing axes, up on shrinking ones.
+    """Resize by the rule before version 11: nearest rounds down on growing axes, up on shrinking ones.
 
     The rounding matches ONNX's test data and ONNX Runtime; ONNX's text does not define it. If some axes grow and others
     shrink, two operations are needed.

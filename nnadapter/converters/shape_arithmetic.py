@@ -80,7 +80,6 @@ def _present(inputs: Inputs, position: int) -> SymbolicArray:
 
 
 def _moved(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
-    """Return the elements of the first input, after guarding the others."""
     if _is_table(inputs):
         return None
     _settle(inputs[1:])
@@ -88,7 +87,6 @@ def _moved(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
 
 
 def _is_table(inputs: Inputs) -> bool:
-    """Return whether symbolic sizes index or reshape a constant table."""
     sized = any(array is not None and array.is_traced for array in inputs[1:])
     return sized and not _present(inputs, 0).is_traced
 
@@ -149,7 +147,7 @@ def _chosen(node: OnnxNode, inputs: Inputs, expected: Array) -> Array:
 
 
 def _pairwise(function: Callable[[Any, Any], bool]) -> Rule:
-    """Return a rule that compares elements; a guard arises only where the result is read."""
+    """Return a rule that compares elements; guards arise only when its result is read."""
 
     def rule(node: OnnxNode, inputs: Inputs, expected: Array) -> Array:
         return _elementwise(function, _present(inputs, 0).items, _present(inputs, 1).items)
@@ -178,7 +176,7 @@ def _remainder(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
 
 
 def _power(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
-    """Compute small integer powers of integers by multiplication; other powers are inexact, so return None."""
+    """Multiply integers for small integer powers. Other powers are inexact, so return None."""
     base, exponents = _present(inputs, 0), _present(inputs, 1).plain()
     if base.dtype.kind != "i" or exponents.size != 1 or float(exponents.reshape(-1)[0]) not in _SMALL_POWERS:
         return None
@@ -196,7 +194,7 @@ def _clipped(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
 
 
 def _reduced(function: Callable[[Any, Any], Any]) -> Rule:
-    """Return a rule that reduces integers to one number. Reals are not reduced, as the result depends on the order."""
+    """Return a rule that reduces integers to one; None for reals, whose result depends on the order."""
 
     def rule(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
         _settle(inputs[1:])
@@ -208,7 +206,7 @@ def _reduced(function: Callable[[Any, Any], Any]) -> Rule:
 
 
 def _root(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
-    """Return square roots. A float64 root that is rounded to float32 is the correctly rounded float32 root."""
+    """Return square roots; a float64 root rounded to float32 is correctly rounded."""
     source = _present(inputs, 0).items
     roots = _elementwise(numbers.root_of, source, source)
     return _elementwise(numbers.to_float32, roots, roots) if expected.dtype == np.float32 else roots

@@ -79,9 +79,8 @@ for _op_type, _weights in _WINDOWS.items():
 def convert_mel_weight_matrix(context: ConversionContext, node: OnnxNode) -> None:
     """Convert MelWeightMatrix, with constant inputs, to a constant.
 
-    Each column is a triangle. The corners are evenly spaced on the mel scale and rounded down to spectrogram bins. If
-    the
-    first two corners coincide, the triangle is 1 there.
+    Columns are triangles with corners evenly spaced on the mel scale, rounded down to spectrogram bins. A column is 1
+    where its first two corners coincide.
     """
     bins, length, rate, lowest, highest = (_number(context, node, position) for position in range(5))
     if bins < 1 or length < 1 or rate <= 0 or not -700 < lowest <= highest:

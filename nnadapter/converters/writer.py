@@ -76,7 +76,6 @@ class NodeWriter:
         """Channels-last images are `[N, C, H, W]` here."""
 
     def reading(self, inputs: Sequence[str], types: Sequence[OperandType | None]) -> NodeWriter:
-        """Return a writer of the same operation with other inputs."""
         return NodeWriter(self._graph, self.operation, inputs, types)
 
     @property

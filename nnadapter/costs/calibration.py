@@ -30,7 +30,7 @@ _NO_SUCH_PLACE = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
 
 
 def read_stored(kind: FileKind[Contents], file: Path) -> Contents:
-    """Return the contents of a file. Raises FileNotFoundError, or StoredFileError if unreadable or invalid."""
+    """Return a file's contents. Raises FileNotFoundError, or StoredFileError if unreadable or invalid."""
     try:
         return kind.read(file)
     except StoredFileError as error:
@@ -246,7 +246,7 @@ def keep_calibration(calibration: Calibration) -> Path:
 
 
 def contents_of(calibration: Calibration) -> dict[str, object]:
-    """Return the contents of a calibration's file."""
+    """Return the contents of a calibration file."""
     return {**_FILE.header, **to_builtins(calibration)}
 
 
@@ -257,7 +257,7 @@ def speed_options(table: Sequence[Option], options: OptionValues, *, isolated: b
 
 
 def driver_version(device: str) -> str:
-    """Return the version of a device's driver, otherwise of its distribution."""
+    """Return a device's driver version, otherwise its distribution's."""
     info = device_info(device)
     return info.version or info.distribution
 
@@ -369,7 +369,7 @@ def choice_key(
     constraints: str = "",
     machine: str = "",
 ) -> str:
-    """Return the cache key of a choice.
+    """Return a choice's cache key.
 
     `model_digest` includes weights, `devices` are in the user's order, `version` is nnadapter's, and `machine` names
     machine and threads.

@@ -178,7 +178,7 @@ class ProgramTimer:
     def run(self, rounds: int, budget_seconds: float, advance: Callable[[], None], *, cold: bool = False) -> None:
         """Time every program once per round, in shuffled order, so that disturbances affect all programs.
 
-        The time is the median of a turn of runs. If `cold`, it is one run after host work that evicts the caches.
+        A time is the median of several runs or, if `cold`, one run after host work that evicts the caches.
         """
         started, chance = self._clock(), random.Random(0)
         for round_index in range(rounds):
@@ -246,9 +246,9 @@ _TRUSTED = 0.1
 def fit(rows: Sequence[Sequence[float]], seconds: Sequence[float], least: Sequence[float] | None = None) -> Numbers:
     """Return the non-negative coefficients for which `rows` best predict `seconds`.
 
-    Errors are divided by `seconds`, or by the uncertainties `least` if larger. The most negative coefficient is removed
-    until none is negative. Outliers have less weight (Huber: Robust Estimation of a Location Parameter, 1964, by
-    iteratively reweighted least squares).
+    Errors are relative, to the uncertainties `least` if larger. The most negative coefficient is removed until none is
+    negative. Outliers have less weight (Huber: Robust Estimation of a Location Parameter, 1964, by iteratively
+    reweighted least squares).
     """
     times = np.asarray(seconds, dtype=np.float64)
     matrix = np.asarray(rows, dtype=np.float64).reshape(len(times), -1)
@@ -352,7 +352,6 @@ class Pair:
 
     @property
     def further(self) -> Sequence[OperationWork]:
-        """Operations that only the long chain has."""
         return tuple((Counter(work_of(self.long.model)) - Counter(work_of(self.short.model))).elements())
 
 
@@ -390,7 +389,6 @@ def _fitted(kind: Kind, works: Sequence[Works], seconds: Sequence[float], least:
 
 
 def _off(line: Line, works: Sequence[Works], seconds: Sequence[float]) -> float:
-    """Return a line's mean absolute logarithmic error, each term at most 1."""
     pairs = [(_total(line, row), took) for row, took in zip(works, seconds, strict=True) if took > 0]
     return sum(min(1.0, abs(log(predicted / took))) if predicted else 1.0 for predicted, took in pairs) / max(
         1, len(pairs)

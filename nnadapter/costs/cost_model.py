@@ -94,7 +94,7 @@ class DeviceCosts:
         return bool(self.lines or self.fused_lines)
 
     def seconds(self, work: UnitWork, dtypes: tuple[str, ...]) -> Numbers:
-        """Return the seconds of each unit; `work.dtypes` are positions in `dtypes`."""
+        """Return each unit's seconds; `work.dtypes` are positions in `dtypes`."""
         peaks = np.array([self.profile.peak_of_dtype.get(dtype, self.profile.peak_flops) for dtype in dtypes])
         unit_seconds = roofline(self.profile, work.flops, work.nbytes, peaks[work.dtypes])
         for position, operation_class in enumerate(CLASSES):
@@ -332,7 +332,7 @@ def fusion_of(graph: Graph, conversion: Conversion, operations: Sequence[int], r
 
 
 def fuse_atoms(graph: Graph, fusions: Iterable[Fusion]) -> FusedGraph:
-    """Merge the fused groups of all devices to atoms, except groups that would make the graph cyclic."""
+    """Merge all devices' fused groups to atoms, except groups that would make the graph cyclic."""
     multi_node_atoms = [atom for atom in graph.atoms if len(atom) > 1]
     groups = [group for fusion in fusions for group in fusion.groups]
     while True:
@@ -352,7 +352,6 @@ def fuse_atoms(graph: Graph, fusions: Iterable[Fusion]) -> FusedGraph:
 
 
 def _order(graph: Graph, atoms: Groups) -> tuple[Sequence[int], Sequence[int]]:
-    """Return atoms in topological order (Kahn's algorithm), and atoms on or after a cycle."""
     atom_of = {node: atom for atom, nodes in enumerate(atoms) for node in nodes}
     readers: list[set[int]] = [set() for _ in atoms]
     waiting = [0] * len(atoms)
@@ -405,7 +404,7 @@ class CostTable:
         return self.prices.devices
 
     def sole_launch_savings(self, device: str) -> float:
-        """Return the seconds saved if a device's segment is the only one of the plan."""
+        """Return the seconds saved if a device's segment is the plan's only one."""
         return float(self.prices.launch[self.devices.index(device)]) - self.sole_launch_seconds[device]
 
 
@@ -418,8 +417,8 @@ def cost_table(
 ) -> CostTable:
     """Return the costs of `graph`, in linear time.
 
-    A fused group is a unit with bytes counted at its boundary. The host's nodes are priced individually, independent of
-    other devices.
+    A fused group is a unit with bytes counted at its boundary. The host prices nodes individually, independent of other
+    devices.
     """
     devices, fusions = tuple(verdicts), fusions or {}
     work = GraphWork(graph.original, conversion)

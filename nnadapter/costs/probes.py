@@ -1,8 +1,8 @@
 """Programs for calibration: chains of one operation, small mixed networks, and their ONNX form.
 
-A long chain minus a short one gives the time of the further operations, without launch and transfers. Links differ and
-do not cancel, so that a compiler cannot remove any. Mixed networks show the error of a calibration: a device fuses some
-of their operations, and finds its caches cold for others.
+A long chain minus a short one gives the time of the further operations, without launch and transfers. Links differ, so
+that a compiler cannot remove any. Mixed networks show a calibration's error: a device fuses some of their operations,
+and finds its caches cold for others.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ class _Builder(ModelBuilder):
         return self.apply("MAT_MUL", value, self.constant(self.dimensions(value)[-1], columns))
 
     def swap(self, value: int, first: int) -> int:
-        """Move the `first` columns of a table after the others."""
+        """Move a table's `first` columns after the others."""
         parts = self.add_operation("SPLIT", [value], {"axis": 1, "split": (first, self.dimensions(value)[1] - first)})
         return self.apply("CONCAT", *parts[::-1], axis=1)
 

@@ -192,7 +192,6 @@ def layout_changes(
 
 
 _ANY_LAYOUT = frozenset({OperationClass.REDUCTION, OperationClass.VIEW, OperationClass.OTHER})
-"""Classes that accept any layout."""
 
 
 Numbers = NDArray[np.float64]
@@ -234,7 +233,7 @@ class Line(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename
         return float(self.of(np.array([work]), np.array([work]))[0])
 
     def of(self, flops: Numbers, nbytes: Numbers, channels: Numbers | None = None) -> Numbers:
-        """Return the seconds of each operation; `channels` are [operations, 2]."""
+        """Return each operation's seconds; `channels` are [operations, 2]."""
         padding = np.ones_like(flops) if channels is None else padding_of(channels, self.block)
         padded_flops = flops * padding
         seconds: Numbers = self.seconds + np.hypot(padded_flops * self.seconds_per_flop, nbytes * self.seconds_per_byte)
@@ -269,7 +268,7 @@ def padding_of(channels: Numbers, block: int) -> Numbers:
 
 
 def roofline(profile: Profile, flops: Numbers, nbytes: Numbers, peaks: Numbers | float | None = None) -> Numbers:
-    """Return the seconds of each operation by a device's limits.
+    """Return each operation's seconds by a device's limits.
 
     Source: Williams, Waterman, Patterson: Roofline (CACM 2009).
     """
@@ -456,7 +455,6 @@ class GraphWork:
         )
 
     def _boundary_bytes(self, unit: Indices, units: int) -> Numbers:
-        """Return the bytes that cross each unit's boundary, counting each value once."""
         reader, value, read = self._reads
         maker = np.where(self._makers >= 0, unit[self._makers], -1)
         outside = unit[reader] != maker[value]

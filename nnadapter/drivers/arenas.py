@@ -3,10 +3,10 @@
 Buffers with overlapping lifetimes must not overlap in memory. Each is placed at the lowest offset free during its
 lifetime. The smallest arena of several orders wins:
 
-1. By breadth (bytes alive at the same time), then size times lifetime.
+1. By breadth (bytes alive at once), then size times lifetime.
 2. By size.
 3. By first step.
-4. From the best order, repeatedly: buffers at the top of the arena move to the front.
+4. From the best order, repeatedly: buffers at the arena's top move to the front.
 
 The search stops at the lower bound. `place_by_time` handles very many overlapping lifetimes.
 
@@ -61,7 +61,7 @@ def alive(buffers: Sequence[Buffer], amounts: Sequence[int]) -> list[int]:
 
 
 def neighbors(buffers: Sequence[Buffer]) -> list[list[int]]:
-    """Return, for every buffer, the indices of those with overlapping lifetimes."""
+    """Return, for every buffer, the indices of buffers with overlapping lifetimes."""
     neighbor_indices: list[list[int]] = [[] for _ in buffers]
     active: list[int] = []
     for index in sorted(range(len(buffers)), key=lambda index: buffers[index].first):

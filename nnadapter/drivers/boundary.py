@@ -122,7 +122,7 @@ def ask_compatibility(context: Context, blob: memoryview) -> Compatibility | Uns
 
 
 def ask_profile(context: Context, capability: Capability) -> Profile | Unsupported | None:
-    """Return the speed profile of the context, by default the capability's; a refusal if invalid."""
+    """Return the context's speed profile, by default the capability's; a refusal if invalid."""
     try:
         context_profile = context.profile()
     except errors.FAILURES as error:
@@ -134,7 +134,7 @@ def ask_profile(context: Context, capability: Capability) -> Profile | Unsupport
 
 
 def checked_program(program: object) -> Program:
-    """Check the type and sizes of a program, and return it."""
+    """Check a program's type and sizes, and return it."""
     if not isinstance(program, Program):
         raise errors.CompilationError(f"the driver returned {type(program).__name__}, expected a Program")
     # otherwise it would fail outside the handling of driver errors

@@ -187,11 +187,10 @@ class Assignment:
         return Assignment(self.provider_nodes, self.cpu_nodes - positions, self.cpu_op_types_in_functions)
 
     def verdict(self, position: int, provider: str) -> Verdict:
-        """Return the verdict of a node.
+        """Return a node's verdict.
 
-        A node without assignment was folded or fused, so it is supported, unless parts of functions run on the CPU:
-        they may be
-        its own.
+        A node without assignment was folded or fused, so it is supported, unless parts of functions run on the CPU,
+        which may be its own.
         """
         # kernel availability does not depend on sizes, acceptance by a compiler may
         reason = Reason.UNSUPPORTED_OPERATION if provider in providers.BY_KERNELS else Reason.DEVICE_REFUSED

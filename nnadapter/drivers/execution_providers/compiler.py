@@ -331,7 +331,6 @@ _FORMS: Mapping[str, _Forms] = {
     )
 }
 _IN_32_BITS = frozenset(("QNNExecutionProvider",))
-"""Providers that compute int64 in 32 bits."""
 _MAY_LACK_HALF = frozenset(("WebGpuExecutionProvider",))
 """Providers that accept float16 without hardware support."""
 _DOMAINS = ("", "ai.onnx", "com.microsoft")
@@ -411,8 +410,7 @@ class Asker:
     def supported(self, model: onnx.ModelProto) -> Sequence[Verdict]:
         """Return a verdict per node, from ONNX Runtime's assignment of nodes.
 
-        The assignment requires a session, so the provider compiles the model. If that fails, the failing nodes are
-        searched.
+        Only sessions have one, so the provider compiles the model. If that fails, the failing nodes are searched.
         """
         # Weights do not affect verdicts.
         model = with_inputs_for(model, {tensor.name for tensor in filter(is_reference, model.graph.initializer)})

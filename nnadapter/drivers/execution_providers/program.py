@@ -1,8 +1,8 @@
 """Provider programs: device memory, executions, and serialized EPContext models.
 
-Serialized programs are untrusted and must name no files. Most pass a strict scan, which accepts only listed fields in
-the canonical encoding that all parsers read alike; others are parsed. The envelope's header contains, as JSON,
-everything on which the compiled form depends.
+Serialized programs are untrusted and must name no files. Most pass a strict scan for listed fields in canonical
+encoding, which all parsers read alike; others are parsed. The envelope's header is JSON with everything on which the
+compiled form depends.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ class Emitter:
         return self.model.operands[operand].lifetime is Lifetime.CONSTANT
 
     def constant(self, operand: int) -> Array:
-        """Return the value of a constant, rounded if it has half precision."""
+        """Return a constant's value, rounded if it has half precision."""
         value = self.model.operands[operand].value
         assert value is not None, "a temporary is read before it is set"
         return derived(_to_half, value) if self._is_half(operand) else value

@@ -149,7 +149,6 @@ class Binding:
         ]
 
     def bound_again(self, arena: Array, previous: Bound, tensors: Iterable[int], instructions: Iterable[int]) -> Bound:
-        """Bind these tensors and instructions again after a resize."""
         arrays, runs = previous[0].copy(), previous[1].copy()
         for tensor in tensors:
             arrays[tensor] = self._resident(tensor, arena)

@@ -108,7 +108,7 @@ def log_softmax(out: Array, x: Array, *, axis: int) -> None:
 def layer_normalization(
     out: Array, x: Array, scale: Array, bias: Array | None = None, *, axis: int, epsilon: float
 ) -> None:
-    """Compute (x - mean) / sqrt(variance + epsilon) * scale + bias over axes from `axis` on."""
+    """Normalize over axes from `axis` on, then scale and add the bias."""
     depth = prod(x.shape[axis:])
     x, rows = x.reshape(-1, depth), out.reshape(-1, depth)
     np.subtract(x, np.add.reduce(x, axis=1, keepdims=True) / depth, rows)
@@ -120,7 +120,7 @@ def layer_normalization(
 
 
 def rms_normalization(out: Array, x: Array, scale: Array, *, axis: int, epsilon: float) -> None:
-    """Compute x / sqrt(mean(x^2) + epsilon) * scale over axes from `axis` on."""
+    """Divide by the root mean square over axes from `axis` on, then scale."""
     depth = prod(x.shape[axis:])
     rows = x.reshape(-1, depth)
     norm = np.sqrt(np.einsum("rd,rd->r", rows, rows) / depth + epsilon)
@@ -139,7 +139,7 @@ def _center(out: Array, x: Array, axes: tuple[int, ...]) -> Array:
 def instance_normalization(
     out: Array, x: Array, scale: Array, bias: Array, *, axes: tuple[int, ...], channel_axis: int, epsilon: float
 ) -> None:
-    """Compute (x - mean) / sqrt(variance + epsilon) * scale + bias over `axes`."""
+    """Normalize over `axes`, then scale and add the bias per channel."""
     variance = _center(out, x, axes)
     channels = [1] * x.ndim
     channels[channel_axis] = scale.size
