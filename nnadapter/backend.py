@@ -42,7 +42,7 @@ _QUIET = Options(fallback="allow")
 
 
 class PreparedModel(base.BackendRep):
-    """Model that is ready to run. Source: onnx.backend.base.BackendRep."""
+    """Model that is ready to run."""
 
     def __init__(self, session: InferenceSession) -> None:
         self.session = session
@@ -69,7 +69,7 @@ class PreparedModel(base.BackendRep):
 
 
 class Backend(base.Backend):
-    """ONNX backend on sessions. Source: onnx.backend.base.Backend."""
+    """ONNX backend on sessions."""
 
     @classmethod
     def prepare(

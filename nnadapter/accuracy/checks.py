@@ -91,7 +91,7 @@ def check_step(bound: BoundStep, values: Sequence[Any], allowed: tolerances.Valu
 
 
 def is_random(bound: BoundStep, values: Sequence[Any], allowed: tolerances.ValueTolerances) -> bool:
-    """Return True if two runs on the CPU differ, so that the step cannot be compared."""
+    """Return True if two runs on the CPU differ, which makes comparison impossible."""
     return _compared(bound, _expected(bound, values), _expected(bound, values), allowed).is_beyond
 
 
@@ -367,9 +367,7 @@ class PlannedStep:
         return None
 
     def keep(self, located: ErrorLocation) -> ErrorLocation:
-        """Save a reproducer and return `located` with its folder. Also ban the wrong nodes or, if impossible, cache the
-        result.
-        """
+        """Save a reproducer and return `located` with its folder. Ban wrong nodes; if impossible, cache the result."""
         device, model = self.device, self.model
         if device.cache is None or model is None:
             return located
@@ -394,7 +392,7 @@ class PlannedStep:
         return all(ban is not None for ban in bans)
 
     def withdraw_nodes(self, nodes: Sequence[str], reason: str) -> None:
-        """Withdraw `nodes`, or all nodes if it is empty, from the step's device for the rest of the session."""
+        """Withdraw `nodes`, or all if it is empty, from the step's device for the rest of the session."""
         refused = Unsupported(Reason.WRONG_RESULT, reason)
         self.source.withdraw_nodes(self.bound.step.device, dict.fromkeys(nodes or [ALL], refused))
 
@@ -414,7 +412,6 @@ def _enclosing(name: str) -> Sequence[str]:
 
 
 def _written(located: ErrorLocation, nodes: Sequence[str]) -> Mapping[str, Any]:
-    """Return a located error as JSON data, with node indices, since node names differ between models."""
     return {
         "blame": located.blame.value,
         "nodes": [position for position, name in enumerate(nodes) if name in located.nodes],

@@ -118,7 +118,7 @@ class Cutting:
     def between(self, atoms: Sequence[int], values: Values, *, all_visible: bool = False) -> Excerpt:
         """Return consecutive atoms as an excerpt; `values` define input types.
 
-        With `all_visible`, all visible values of the atoms become outputs, so that no device fuses the atoms.
+        `all_visible` adds the visible values between atoms to the outputs, so that no device fuses them.
         """
         outputs = self._visible_outputs(atoms)
         if all_visible:
@@ -355,7 +355,7 @@ class Stretch:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Piece:
-    """Consecutive atoms: their values on the CPU, and each atom's outputs on its device for the CPU's inputs."""
+    """Consecutive atoms: the CPU's values, and each atom's outputs on its device for the CPU's inputs."""
 
     first: int
     last: int
@@ -404,7 +404,7 @@ class Search:
         return stretches.get(number) or self.stretch(0, atoms[number] + 1)
 
     def shortest_deviating_stretch(self, stretch: Stretch) -> Stretch:
-        """Return the shortest deviating stretch with the same end as `stretch`, as far as bisection finds it."""
+        """Return the shortest deviating stretch that bisection finds with the end of `stretch`."""
         atoms = [atom for atom in self.cutting.accelerated if atom < stretch.end]
         stretches: dict[int, Stretch] = {}
 
@@ -427,7 +427,7 @@ class Search:
     def _side_by_side(self, atoms: Sequence[int], values: Values) -> Iterator[tuple[int, Values]]:
         """Run unconnected atoms in one model, and yield each with the outputs.
 
-        Atoms that ran on another device are retried in halves. An atom that does so even by itself is omitted.
+        Atoms that ran on another device are retried in halves, and omitted if they are single.
         """
         excerpt = self.cutting.side_by_side(atoms, values)
         outcome = self.trials.run(excerpt, values)
@@ -444,7 +444,7 @@ class Search:
                     yield from self._side_by_side(part, values)
 
     def _run_halved(self, atoms: Sequence[int], values: Values) -> Mapping[int, Values]:
-        """Run wrong atoms again, in halves, because a wrong atom may change others' results in the same model.
+        """Run wrong atoms again, in halves, because a wrong atom may change others' results.
 
         Halves with several wrong atoms are halved again, the largest first.
         """
@@ -604,7 +604,6 @@ def _located(blame: ErrorCause, cutting: Cutting, stretches: Sequence[Stretch]) 
 
 
 def _at(model: onnx.ModelProto, inputs: Mapping[str, Any]) -> onnx.ModelProto:
-    """Return the model with the shapes of `inputs`, without shapes of intermediate values and outputs."""
     sized = type(model)()
     sized.CopyFrom(model)
     del sized.graph.value_info[:]

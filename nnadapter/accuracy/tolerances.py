@@ -14,7 +14,6 @@ from nnadapter.records import dataclass
 from partition.graph import Graph
 
 _NARROW_INTEGERS = frozenset(("int2", "uint2", "int4", "uint4"))
-"""Integer types that numpy does not classify as integers."""
 
 _TEXTS = frozenset("OUS")
 
@@ -36,8 +35,8 @@ class Deviation:
 
     value: str
     tolerances: float = 0.0
-    """Largest difference as a multiple of the tolerance; infinite for unequal shapes or types, or if one side is
-    infinite or NaN.
+    """Largest difference as a multiple of the tolerance; infinite if shapes, types or NaNs differ, or one side is
+    infinite.
     """
     largest_absolute: float = 0.0
     largest_relative: float = 0.0
@@ -241,7 +240,7 @@ def shapes_of(feed: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
 
 
 def quantized_values(graph: Graph) -> frozenset[str]:
-    """Return the results of quantizing ops, and results of the same data type computed from them."""
+    """Return the results of quantizing ops, and results of their data type computed from them."""
     names: set[str] = set()
     for node in graph.nodes:
         if node.op_type.startswith(_ROUNDING):

@@ -116,7 +116,7 @@ def _per_node_conversions(specialized: Specialized, groups: Sequence[tuple[int, 
 
 
 def commonly_fused_groups(conversion: Conversion) -> tuple[tuple[int, ...], ...]:
-    """Return the groups of nodes that drivers most often fuse, such as a convolution and its activation."""
+    """Return the groups of nodes that drivers usually fuse, such as a convolution and its activation."""
     fused = run_passes(conversion.model, (*FUSIONS, *_INTO_PRODUCTS))
     return tuple(group for group in _groups(conversion, fused) if len(group) > 1)
 
@@ -205,7 +205,7 @@ class Offer:
     nodes: tuple[str, ...]
     inside: frozenset[str]
     refusal_count: int | None
-    """Number of devices that refused it before one accepted it; None if all refused it."""
+    """Number of devices that refused it before one accepted; None if all refused."""
 
 
 def atoms_to_split(graph: Graph, answers: Answers) -> Iterator[Offer]:
@@ -220,7 +220,7 @@ def atoms_to_split(graph: Graph, answers: Answers) -> Iterator[Offer]:
 
 
 def accepted_splits(offered: Sequence[Offer], graph: Graph, answers: Answers) -> list[Offer]:
-    """Return the offers whose atom no device takes, or with a node taken by a device preferred to the atom's taker."""
+    """Return the offers whose atom no device takes, or with a node that a more preferred device takes."""
     atom_of = {graph.nodes[node].name: atom for atom, nodes in enumerate(graph.atoms) for node in nodes}
     return [
         offer
@@ -258,7 +258,7 @@ AT_ALL_SHAPES = frozenset(
         Reason.SWITCHED_OFF,
     ]
 )
-"""Reasons that hold at all shapes. Attributes are not among them, as some sizes may make them acceptable."""
+"""Reasons that hold at all shapes, unlike refused attributes, which some sizes may make acceptable."""
 ASSUMED_PERMANENT = AT_ALL_SHAPES | {
     Reason.RULE,
     Reason.DATA_DEPENDENT_SHAPE,

@@ -44,7 +44,6 @@ class ConversionTemplate:
     """Converted model with symbolic dimensions and the trace that guards it."""
 
     shapes: Mapping[str, tuple[Any, ...]]
-    """Dimensions by input; symbolic if dynamic."""
     trace: SymbolicTrace
     specialized: Specialized
     conversion: Conversion
@@ -243,7 +242,7 @@ def _named(sizes: Sizes | None, names: dict[str, Any]) -> tuple[int | str, ...] 
 
 
 def agree(sizes: Sizes, inferred: Sizes | None) -> bool:
-    """Return whether `sizes` equal the inferred ones at the current shapes; an inferred name equals any size."""
+    """Return whether `sizes` equal the inferred ones at the current shapes. Inferred names equal any size."""
     return (
         inferred is not None
         and len(sizes) == len(inferred)
@@ -441,7 +440,7 @@ class ConversionTracing:
     def _evaluated_producers(self, names: Iterable[str], other_positions: Set[int], *, sized: bool) -> set[int]:
         """Return the nodes that compute `names`, directly or indirectly, except `other_positions`.
 
-        At Shape and Size the search stops; if `sized`, it goes on with the values that determine their input's
+        The search stops at Shape and Size or, if `sized`, continues with the values that determine their input's
         dimensions.
         """
         model_graph, constants = self._specialized.model_nodes, self._prepared.constants

@@ -92,7 +92,7 @@ def _request(
 
 
 Placed = tuple[int, Node]
-"""Position in the model and node of the graph. Copies of a node share its position, but not the names of values."""
+"""Position in the model, which copies of a node share, and node of the graph."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -304,7 +304,6 @@ class DynamicParts(OnnxParts):
 
 
 def _open(always: Value | None, current_values: Mapping[str, Value], name: str) -> Value:
-    """Return the type at all sizes if its shape is known; otherwise the current type with unknown dimensions."""
     if always is not None and always.shape is not None:
         return always
     value = current_values[name]

@@ -66,7 +66,6 @@ class ModelCommand(Command):
 
 
 def option_row(option: Any) -> tuple[str, str]:
-    """Return the name and description of a device option for the help."""
     if isinstance(option.default, tuple):
         kind, default = "comma-separated names", ",".join(option.default) or "none"
     else:

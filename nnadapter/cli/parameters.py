@@ -47,9 +47,7 @@ PATIENCE_S = 1.0
 def progress(description: str, total: int | None = None) -> Iterator[Callable[[], None]]:
     """Show a progress bar while the block runs, if it takes longer than `PATIENCE_S`.
 
-    Args:
-        description: the step, in a word or two.
-        total: number of calls of the yielded function; None if unknown.
+    `total` is the number of calls of the yielded function; None if unknown.
     """
     if sys.stderr is None or not sys.stderr.isatty():
         yield lambda: None
@@ -458,7 +456,7 @@ def number_of(source: str) -> bool | int | float | None:
 
 
 def values_of(sources: Mapping[str, str]) -> dict[str, Any]:
-    """Read the inputs given as files or numbers, and leave out random ones. Raises InvalidInputError."""
+    """Read the inputs that are files or numbers; random ones are omitted. Raises InvalidInputError."""
     values: dict[str, Any] = {}
     for name, source in sources.items():
         value = _load(name, source) if Path(source).suffix == ".npy" else number_of(source)

@@ -89,7 +89,6 @@ def _progress(text: str) -> None:
 
 
 def _function(named: str) -> Any:
-    """Import the function of --metric. Raises Failure."""
     path, separator, name = named.rpartition(":")
     if not separator or not path or not name:
         raise click.BadParameter(f"{named!r} is not a function; write FILE.py:FUNCTION", param_hint="'--metric'")

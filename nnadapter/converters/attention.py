@@ -223,7 +223,7 @@ def _sizes(write: NodeWriter) -> tuple[int, int]:
 
 
 def _spread(write: NodeWriter, mask: str) -> str:
-    """Expand a mask to all queries and keys, because ONNX hides keys beyond a shorter mask."""
+    """Expand a mask to all queries and keys: ONNX hides keys beyond a shorter mask."""
     if not mask:
         return mask
     full_sizes, dimensions = _sizes(write), write.operation.mask.type.dimensions
@@ -233,7 +233,7 @@ def _spread(write: NodeWriter, mask: str) -> str:
 
 
 def _with_band(write: NodeWriter, mask: str) -> str:
-    """Return a mask with causality and windows, computed at run time: a constant would be as large as all scores."""
+    """Return a mask with causality and windows, computed at run time because a constant would be large."""
     of = write.operation
     queries, keys = write.static_sizes(_sizes(write))
     places = write.node("Unsqueeze", _places(write, of.offset, queries), write.integers(1))
@@ -282,7 +282,7 @@ def export_rotary_embedding(write: NodeWriter) -> str:
 
 
 def _rows(write: NodeWriter, position: int) -> str:
-    """Expand a table of cosines or sines to the batch, since ONNX does not broadcast it."""
+    """Expand cosines or sines to the batch, which ONNX does not broadcast."""
     type_ = write.types[position]
     assert type_ is not None, "both are required"
     batch, _, steps, _ = write.type.dimensions

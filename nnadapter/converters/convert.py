@@ -67,7 +67,7 @@ class Conversion:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PerNodeConversions:
-    """Separate conversions of nodes that share an atom; nodes equal up to names and weights share one."""
+    """Separate conversions of nodes that share an atom; nodes that differ only in names and weights share one."""
 
     nodes: tuple[int, ...]
     conversion: Conversion
@@ -198,7 +198,7 @@ def _flops(model: Model, operations: Sequence[int]) -> int:
 
 
 def trimmed(node: OnnxNode, read: Set[str]) -> OnnxNode:
-    """Return a node with empty names for unused outputs after the first, which older exporters add."""
+    """Return a node with empty names for unused outputs after the first."""
     if len(node.outputs) == 1 or all(name in read for name in node.outputs[1:]):
         return node
     used_outputs = tuple(name if name in read else "" for name in node.outputs[1:])
@@ -245,7 +245,7 @@ def _convert_node(context: ConversionContext, node: OnnxNode) -> None:
 
 
 def _check_known(context: ConversionContext, node: OnnxNode, convert: Converter) -> None:
-    """Refuse a node with unknown output types, with its converter's reason if that finds the node invalid."""
+    """Refuse a node with unknown output types; if it is invalid, report the converter's reason."""
     try:
         for name in filter(None, node.outputs):
             context.declared(name)

@@ -102,7 +102,7 @@ def spatial_sizes(context: ConversionContext, node: OnnxNode) -> tuple[int, ...]
 
 
 def as_picture(values: tuple[int, ...], filler: int) -> tuple[int, ...]:
-    """Return one value per axis of an image or volume; a sequence gets `filler` for the height of its image."""
+    """Return one value per axis of an image or volume; a sequence gets `filler` for its height."""
     return (filler,) * (2 - len(values)) + values
 
 

@@ -218,7 +218,7 @@ FUSED: Mapping[str, Callable[..., str]] = {
 
 @exporter("CEIL", "FLOOR", "ROUND")
 def export_rounding(write: NodeWriter) -> str:
-    """Export CEIL, FLOOR and ROUND as ops of the same names, but as Identity for integers."""
+    """Export CEIL, FLOOR and ROUND as Ceil, Floor and Round, but as Identity for integers."""
     op_type = write.operation.type.capitalize() if write.type.dtype.is_floating else "Identity"
     return write.node(op_type, write.inputs[0])
 
@@ -325,7 +325,7 @@ def export_floor_div(write: NodeWriter) -> str:
 
 @exporter("BIT_SHIFT")
 def export_bit_shift(write: NodeWriter) -> str:
-    """Export BIT_SHIFT as BitShift, of version 28 for signed integers and 11 for unsigned ones."""
+    """Export BIT_SHIFT as BitShift (11), but for signed integers as BitShift (28)."""
     signed = not write.type.dtype.value.startswith("u")
     direction = write.operation.direction.upper()
     return write.node("BitShift", *write.inputs, opset=28 if signed else 0, direction=direction)

@@ -395,7 +395,6 @@ def _extreme(context: ConversionContext, type_: str, operand: int) -> int:
 
 
 _ZERO_ONLY = frozenset({DataType.INT32})
-"""Types for which ONNX requires zero point 0."""
 
 
 _LINEAR = frozenset({DataType.INT4, DataType.INT8, DataType.INT16, DataType.UINT4, DataType.UINT8, DataType.UINT16})

@@ -1,7 +1,4 @@
-"""Registries of converters and exporters.
-
-Converters are registered for exact schema versions; there is no fallback to the nearest one.
-"""
+"""Registries of converters, by exact schema version, and of exporters."""
 
 from __future__ import annotations
 
@@ -62,7 +59,7 @@ Converter = Callable[[ConversionContext, OnnxNode], None]
 
 _CONVERTERS: dict[tuple[str, str, int], Converter] = {}
 _PLACES: dict[tuple[str, str, int], Mapping[str, Any]] = {}
-"""Globals of the module that registered a converter; each execution of a module has a new dict."""
+"""Globals of the module that registered a converter; a repeated import has a new dict."""
 _VERSIONS: dict[tuple[str, str], tuple[int, ...]] = {}
 
 _FURTHER = {"": "nnadapter.converters.microsoft", MICROSOFT: "nnadapter.converters.microsoft"}

@@ -49,7 +49,7 @@ class GraphWriter:
         return candidate
 
     def constant(self, name: str, value: Array) -> str:
-        """Return the name of a small constant, which is added unless an equal one exists."""
+        """Return a small constant's name; add the constant unless an equal one exists."""
         key = (value.dtype.name, value.shape, value.tobytes())
         constant_name = self._numbers.get(key)
         if constant_name is None:

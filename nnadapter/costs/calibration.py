@@ -145,7 +145,7 @@ def _line_text(name: str, line: Line) -> str:
 
 
 _EVERYDAY, _NOTHING = 1e6, 1e-6
-"""FLOPs or bytes of a medium operation, and a time in seconds that is too short for it on any device."""
+"""FLOPs or bytes of a medium operation, and seconds that are too few for it anywhere."""
 
 
 def _rate(prefix: str, seconds: float, unit: str) -> str:
@@ -169,7 +169,7 @@ def find_calibration(
 ) -> StoredCalibration:
     """Return the calibration of a device with its options, for this machine and driver version.
 
-    A damaged file gives a note, not an error, because a session may not need costs. `table` lists the device's options.
+    A damaged file gives a note, not an error. `table` lists the device's options.
     """
     requested_options, notes = speed_options(table, options, isolated=isolated), list[str]()
     for name in _names(device):
@@ -401,7 +401,7 @@ def remember(key: str, choice: MeasuredChoice) -> Path:
 
 
 def recall(key: str) -> tuple[MeasuredChoice | None, str]:
-    """Return the choice stored under `key`, or None with a note why a file cannot be used."""
+    """Return the choice stored under `key`; otherwise None, with a note if its file is unusable."""
     try:
         return _read(_file(key), key), ""
     except FileNotFoundError:

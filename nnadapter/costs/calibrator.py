@@ -489,7 +489,7 @@ def _least(programs: Sequence[ProgramTiming]) -> list[float]:
 
 
 _SLACK = 3.0
-"""Deviation of a factor from 1 that weighs as much as a prediction that is 100 % wrong."""
+"""Deviation of a factor from 1 that weighs as much as a prediction error of 100 %."""
 _MOST = 4.0
 """Largest factor; its inverse is the smallest."""
 _FEWEST = 6
@@ -569,12 +569,8 @@ def calibrate(
     Short and long chains of operations are timed in turns, and a line per kind is fitted to their differences. Small
     mixed networks scale the lines and show their error.
 
-    Args:
-        device: its name.
-        options: the device's options.
-        stopwatch: by default the host's clock, which also detects other load.
-        advance: called after each round.
-        budget_seconds: time limit after three rounds.
+    `stopwatch` defaults to the host's clock, which also detects other load. `advance` is called after each round, and
+    `budget_seconds` is the time limit after three rounds.
 
     Raises:
         DeviceNotFoundError, DeviceUnavailableError: the device does not exist or cannot be used.
@@ -656,7 +652,7 @@ def _calibration(
 
 
 def _timed(bench: ProgramTimer, device: str, budget_seconds: float, advance: Callable[[], None]) -> _Measurements:
-    """Time all probes that the device can run, then networks and cold segments.
+    """Time supported probes, then networks and cold segments.
 
     Batches are small, as each program may have threads of its own.
     """

@@ -51,7 +51,7 @@ ASSUMED = Profile(
     transfer_bandwidth=1e9,
     operation_seconds=5e-6,
 )
-"""Assumed speed of a device that declares none, so low that no node is placed on it by a guess."""
+"""Assumed speed of a device that declares none; so low that no node is placed there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,8 +210,7 @@ class Crossing:
     def seconds(self, profile: Profile) -> Numbers:
         """Return the seconds for each value to cross in either direction, infinite if it cannot.
 
-        Host memory costs nothing. A tensor takes a fixed time plus its bytes over the bandwidth. The host casts
-        unaccepted data types, and a channels-last device reorders images.
+        Host memory costs nothing. The host casts unaccepted data types, and a channels-last device reorders images.
         """
         if profile.host_memory:
             return np.zeros_like(self.nbytes)
@@ -417,8 +416,7 @@ def cost_table(
 ) -> CostTable:
     """Return the costs of `graph`, in linear time.
 
-    A fused group is a unit with bytes counted at its boundary. The host prices nodes individually, independent of other
-    devices.
+    A fused group is a unit with bytes counted at its boundary. The host prices nodes individually.
     """
     devices, fusions = tuple(verdicts), fusions or {}
     work = GraphWork(graph.original, conversion)

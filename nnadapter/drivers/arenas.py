@@ -61,7 +61,7 @@ def alive(buffers: Sequence[Buffer], amounts: Sequence[int]) -> list[int]:
 
 
 def neighbors(buffers: Sequence[Buffer]) -> list[list[int]]:
-    """Return, for every buffer, the indices of buffers with overlapping lifetimes."""
+    """Return each buffer's neighbors: the indices of buffers with overlapping lifetimes."""
     neighbor_indices: list[list[int]] = [[] for _ in buffers]
     active: list[int] = []
     for index in sorted(range(len(buffers)), key=lambda index: buffers[index].first):

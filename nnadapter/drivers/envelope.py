@@ -18,7 +18,6 @@ _LENGTH = struct.Struct("<I")
 PREFIX_BYTES = _PREFIX.size
 """Size of the fixed part before the header."""
 ADVICE = "compile the model again"
-"""Advice in errors about unusable programs."""
 
 
 class Envelope(NamedTuple):

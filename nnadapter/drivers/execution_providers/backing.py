@@ -38,7 +38,7 @@ _NEED_CUDA = frozenset(("CUDAExecutionProvider", "TensorrtExecutionProvider"))
 
 
 def missing_library(provider: str, folder: Path | None = None) -> str:
-    """Return the first library that a provider's library needs and the system's loader does not find; empty if none."""
+    """Return the first library that a provider's library needs but the loader does not find; empty if none."""
     named = f"libonnxruntime_providers_{providers.short_name(provider).lower()}.so"
     try:
         ctypes.CDLL(str((folder or Path(onnxruntime.__file__).parent / "capi") / named))
@@ -391,7 +391,7 @@ def _chosen(
 
 
 def _warn_of_unknown(provider: str, provider_options: Mapping[str, str], path: str) -> None:
-    """Warn of options whose names are not in the library's file, since providers ignore unknown ones."""
+    """Warn of options that the library's file does not contain: providers ignore unknown ones."""
     if not provider_options or not path:
         return
     contents = Path(path).read_bytes()

@@ -227,7 +227,6 @@ def _are_consumers_quantized(name: str, facts: _ModelValueIndex) -> bool:
 
 
 def _is_quantized(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
-    """Return whether all computed inputs of a node are dequantized, and all its outputs quantized."""
     producers = [facts.producers.get(name) for name in node.input if name and name not in facts.constants]
     results = [name for name in node.output if name]
     consumers = [consumer for name in results for consumer in facts.consumers.get(name, ())]

@@ -116,7 +116,7 @@ class Emitter:
                 self._tensor_of[operand] = self._rounded(self._tensor_of[operand])
 
     def finish(self) -> NpuGraph:
-        """Return the graph; outputs that share memory with inputs, constants or other outputs are copied."""
+        """Return the graph; outputs that share memory with other tensors are copied."""
         owners, outputs = set(self._inputs), []
         for operand in self.model.outputs:
             tensor = self._output(operand, owners)

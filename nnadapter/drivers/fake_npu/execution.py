@@ -120,7 +120,7 @@ Bound = tuple[list[Any], list[Run]]
 class Binding:
     """Binding of a graph's instructions to arrays.
 
-    Instructions on model inputs or outputs are bound per run, because the arrays are the caller's; others per arena.
+    Instructions on model inputs or outputs are bound per run, to the caller's arrays; others per arena.
     """
 
     def __init__(self, graph: NpuGraph, memory: MemoryPlan) -> None:

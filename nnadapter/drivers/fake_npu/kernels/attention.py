@@ -19,7 +19,7 @@ Sizes = tuple[int, int, int, int, int]
 
 
 def _attention(out: Array, *shown: Array, query: Array, key: Array, value: Array, **parameters: Any) -> None:
-    """Compute softmax(query [B, H, S, D] @ key [B, G, T, D]) @ value [B, G, T, E] per batch item.
+    """Compute attention of query [B, H, S, D], key [B, G, T, D] and value [B, G, T, E].
 
     `shown`, an optional output, receives the scores after the stage in the parameter `scores`.
     """
@@ -64,7 +64,6 @@ def _hidden_keys(
     right_window: int,
     **others: object,
 ) -> list[Array]:
-    """Return masks, true for keys that a query must not see, each of the shape `sizes`."""
     batch, _, _, queries, keys = sizes
     positions, places, hidden = np.arange(queries)[:, None] + offset, np.arange(keys), []
     if lengths is not None:
@@ -129,7 +128,6 @@ def _by_head(packed: Array, heads: int) -> Array:
 
 
 def _causal_convolution(out: Array, state: Array, *, weight: Array, activation: str, **inputs: Array) -> None:
-    """Convolve each channel over current and past elements; the state is for the next call."""
     x, length = inputs["input"], out.shape[2]
     padded = np.concatenate([inputs.get("past_state", np.zeros(state.shape, x.dtype)), x], 2)
     np.copyto(out, inputs["bias"][:, None] if "bias" in inputs else 0)

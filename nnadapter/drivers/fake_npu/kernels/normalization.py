@@ -15,8 +15,7 @@ from nnadapter.ir.operand import Array
 def sum_over(x: Array, axes: Sequence[int]) -> Array:
     """Return sums over axes, which keep size 1.
 
-    Several axes take two steps, the innermost first if possible, because adding thousands of terms to one float loses
-    digits.
+    Several axes take two steps, because adding thousands of terms to one float loses digits.
     """
     # Without dtype, numpy would widen narrow integers; IR results wrap around.
     if len(axes) > 1:

@@ -64,7 +64,7 @@ ROUNDINGS: Mapping[str, Callable[[Array], Array]] = {
 def _places(size: int, result: int, scale: float, mode: str) -> Array:
     """Return the input coordinate of every result index along an axis.
 
-    It is computed in float32, as in ONNX Runtime, because its last bit may decide the nearest pixel.
+    It is float32, as in ONNX Runtime, because the last bit may decide the nearest pixel.
     """
     rule = COORDINATES[mode]
     return rule(np.arange(result, dtype=np.float32), np.float32(scale), size, result).astype(np.float32)
