@@ -18,7 +18,7 @@ from nnadapter.records import dataclass, replace
 from partition.graph import Graph, GraphError, Node, Reason, Unsupported, Verdict
 
 FUSIONS = ("fuse_layer_normalization", "fuse_gelu", "fuse_hard_swish", "fuse_swish", "fuse_attention")
-"""Passes that fuse operations; drivers fold constants themselves."""
+"""Passes that fuse operations."""
 _INTO_PRODUCTS = ("fuse_batch_normalization", "fuse_activation")
 
 
@@ -265,7 +265,7 @@ ASSUMED_PERMANENT = AT_ALL_SHAPES | {
     Reason.DYNAMIC_SHAPE,
     Reason.UNSUPPORTED_RANK,
 }
-"""Reasons assumed to hold at all shapes. A size that is unknown at some shapes is assumed unknown at all shapes."""
+"""Reasons assumed to hold at all shapes. A size unknown at some shapes is assumed unknown at all shapes."""
 
 
 def bodies_to_try(

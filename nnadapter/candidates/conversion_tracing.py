@@ -381,7 +381,7 @@ class ConversionTracing:
         )
 
     def opened(self, visible_values: frozenset[str]) -> DynamicConversion | None:
-        """Return the conversion for all sizes; None if a dimension is known only for these shapes.
+        """Return the conversion for all sizes, or None as in `template`.
 
         Unconvertible nodes are omitted, unless the sizes of their results are needed.
         """

@@ -38,7 +38,7 @@ def offered_ops(model: onnx.ModelProto, domains: frozenset[str]) -> set[tuple[st
 
 
 def prepare(model: onnx.ModelProto, rules: Rules = NO_RULES) -> Prepared:
-    """Return `model` with its shape-independent preparation done; see `preparation.prepare`.
+    """Return `model` after its shape-independent preparation; see `preparation.prepare`.
 
     `rules` give result types of ops that onnx does not know. Raises InvalidModelError.
     """

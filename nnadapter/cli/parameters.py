@@ -195,7 +195,7 @@ def _shapes(ctx: click.Context, param: click.Parameter, values: tuple[str, ...])
 
 
 def _shape_sets(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[Shapes, ...]:
-    """Parse sets of shapes. A second shape for the same input starts another set, as a copy of the current one."""
+    """Parse sets of shapes. A second shape for the same input starts another set, a copy of the current one."""
     sets: list[dict[str, tuple[int, ...]]] = []
     names: set[str] = set()
     for value in values:

@@ -192,7 +192,7 @@ class GraphValues:
         self._computed[name] = KnownContents(contents, source)
 
     def declared(self, name: str) -> OperandType:
-        """Return the type that the ONNX graph declares for a value, with symbolic sizes, or raise Refusal."""
+        """Return a value's type in the ONNX graph, with symbolic sizes, or raise Refusal."""
         declared_type = self._types.get(name)
         if declared_type is None:
             if not name:
@@ -477,7 +477,7 @@ class ConversionContext(GraphValues):
 
 
 def data_type_attribute(node: OnnxNode, name: str, default: int | None = None) -> str:
-    """Return the name of the data type that an attribute states by ONNX code, or raise Refusal."""
+    """Return the name of an attribute's data type, which has an ONNX code, or raise Refusal."""
     dtype_name = data_type_name(node.integer(name, default))
     if dtype_name not in DataType.__members__.values():
         raise Refusal(

@@ -64,7 +64,6 @@ class DeviceCosts:
     lines: Mapping[OperationClass, Line] = field(default_factory=dict)
     """Measured lines by class; other classes use the profile's roofline."""
     fused_lines: Mapping[OperationClass, Mapping[OperationClass, Line]] = field(default_factory=dict)
-    """Measured lines by producer class, then by class."""
     measured_sole_launch_seconds: float | None = None
     """None means the profile's `launch_seconds`."""
     networks: Mapping[str, MeasuredNetwork] = field(default_factory=dict)
@@ -491,7 +490,6 @@ def _on_host(work: GraphWork, costs: DeviceCosts) -> Numbers:
 
 
 _OTHER_SPEEDS = frozenset({"float16", "bfloat16", "float64", "int8", "uint8"})
-"""Data types with a speed other than float32's."""
 
 
 def _notes(work: GraphWork, devices: Sequence[str], costs: Mapping[str, DeviceCosts]) -> Iterator[str]:

@@ -61,7 +61,7 @@ CLASS_OF_TYPE: Mapping[str, OperationClass] = MappingProxyType(
 
 
 def channels_of(model: Model, operation: Operation) -> tuple[int, int]:
-    """Return the input channels (0 if narrow) and output channels per group of a convolution; otherwise (0, 0)."""
+    """Return a convolution's input channels (0 if narrow) and output channels, both per group; otherwise (0, 0)."""
     if operation.type != "CONV_2D":
         return 0, 0
     group = operation.attributes["group"]
@@ -311,7 +311,7 @@ class GraphWork:
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """Names of the values that nodes read or return, constants included, in order of first use."""
+        """Names of values that nodes read or return, constants included, in order of first use."""
         nodes = self.graph.nodes
         return tuple(
             dict.fromkeys(name for node in nodes for name in (*node.inputs, *node.captured, *node.outputs) if name)

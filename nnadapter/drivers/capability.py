@@ -15,7 +15,7 @@ from nnadapter.records import dataclass, field
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """Speed of a device, attained rather than promised by a data sheet.
+    """Speed that a device attains, which may be below its data sheet.
 
     An operation takes `operation_seconds` plus the longer of FLOP / peak and bytes / bandwidth. A segment adds
     `launch_seconds` and, for each input and output, `transfer_seconds` plus bytes / `transfer_bandwidth`. A

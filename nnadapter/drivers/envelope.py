@@ -46,7 +46,7 @@ class Envelope(NamedTuple):
     def open(self, blob: bytes | memoryview, *, is_checked: bool = False) -> tuple[bytes, memoryview]:
         """Return header and contents without copying the contents. A view must be read-only.
 
-        `is_checked` means that the caller has verified a checksum, so the digest is skipped.
+        `is_checked` skips the digest, because the caller has verified a checksum.
         """
         is_immutable = isinstance(blob, bytes) or (isinstance(blob, memoryview) and blob.readonly)
         if not is_immutable or len(blob) < PREFIX_BYTES:

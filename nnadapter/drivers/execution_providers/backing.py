@@ -409,7 +409,7 @@ _SHAPE = (1, 4, 4, 4)
 
 
 def takes_addition(backing: Backing) -> bool:
-    """Return whether the provider computes a float32 addition. If not, it is unusable.
+    """Return whether the provider computes a float32 addition.
 
     ONNX Runtime silently drops a provider that fails.
 

@@ -90,7 +90,7 @@ def instruction_flops(instruction: Instruction, inputs: Types, outputs: Types) -
 
 
 def _by_filter(inputs: Types, outputs: Types) -> float:
-    """Return the multiply-adds of a product with output channels on the last axis."""
+    """Return a product's multiply-adds; its output channels are on the last axis."""
     return outputs[0].size * inputs[1].size / outputs[0].dimensions[-1]
 
 
@@ -104,7 +104,7 @@ def _by_labels(equation: str, inputs: Types) -> int:
 
 
 def _by_steps(inputs: Types, outputs: Types) -> float:
-    """Return the multiply-adds of a recurrent layer over all steps; its input is [T, B, I]."""
+    """Return a recurrent layer's multiply-adds over all steps; its input is [T, B, I]."""
     return inputs[0].size / inputs[0].dimensions[-1] * (inputs[1].size + inputs[2].size)
 
 

@@ -32,7 +32,7 @@ from nnadapter.process.resources import new_lock
 
 @contextmanager
 def blame_invalid_models(model: Model) -> Iterator[None]:
-    """Verify `model` if the block fails unexpectedly, because drivers themselves do not verify models.
+    """Verify `model` if the block fails unexpectedly, because drivers do not verify models.
 
     Raises:
         InvalidModelError: the model is invalid; otherwise the failure passes unchanged.

@@ -27,7 +27,6 @@ class NumpyKernel(NamedTuple):
 
     run: Callable[..., None]
     in_place: tuple[int, ...] = ()
-    """Inputs with memory that the first output may reuse."""
     fuses: bool = False
     """True if the kernel applies `finish`, the fused activation."""
 
