@@ -37,7 +37,7 @@ def equalized(model: FloatModel) -> FloatModel:
 
 
 def _pairs(model: FloatModel) -> Iterator[tuple[Product, Product]]:
-    """Yield each convolution with the convolution that alone reads its result."""
+    """Yield pairs of consecutive convolutions without other readers of the values between them."""
     products = {product.node: product for product in model.products}
     outputs = {value.name for value in model.model.graph.output}
     for node in model.model.graph.node:
