@@ -103,7 +103,6 @@ class DeviceTensor:
 
     @property
     def nbytes(self) -> int:
-        """Size in bytes."""
         return prod(self.shape) * self.dtype.itemsize
 
 

@@ -1,4 +1,4 @@
-"""ONNX Runtime's execution providers by name, and `providers` and `provider_options` as device requests."""
+"""ONNX Runtime's execution providers by name; conversion of `providers` and `provider_options` to device requests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from nnadapter.optional_parts import optional_part
 
 DRIVER = "ort"
 SUFFIX = "ExecutionProvider"
-"""Optional in device names."""
 
 _BUILD = "a build of ONNX Runtime that has it"
 SUPPLIERS: Mapping[str, str] = MappingProxyType(
@@ -39,7 +38,6 @@ SUPPLIERS: Mapping[str, str] = MappingProxyType(
         "WebNNExecutionProvider": "ONNX Runtime in a browser",
     }
 )
-"""Installation hint per provider."""
 
 
 _EVERYWHERE = ("Linux", "Windows")
@@ -67,15 +65,15 @@ GRAPHICS = frozenset(
     f"{name}{SUFFIX}" for name in ("CUDA", "Dml", "Js", "MIGraphX", "NvTensorRTRTX", "Tensorrt", "WebGpu")
 )
 BY_KERNELS = frozenset(("CUDAExecutionProvider", "WebGpuExecutionProvider"))
-"""Providers with kernels for dynamic shapes; others need static shapes, or are untested."""
+"""Providers with kernels for dynamic shapes; other providers need static shapes or are untested."""
 
 PLACES: Mapping[str, str] = MappingProxyType({CPU_PROVIDER: "cpu", "CUDAExecutionProvider": "cuda"})
-"""Provider -> name of memory in ONNX Runtime that may keep values; the CPU is for tests."""
+"""Provider -> ONNX Runtime's name of the memory in which it may keep values; the CPU is for tests."""
 
 OWN_OPTIONS: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {"CUDAExecutionProvider": MappingProxyType({"use_tf32": "0"})}
 )
-"""Provider -> default options: float32 is multiplied in float32, as on every device."""
+"""Provider -> our default options, such as float32 products without TF32."""
 
 NO_HARDWARE = "ONNX Runtime supports it, but this machine lacks the hardware"
 
@@ -106,7 +104,7 @@ def full_name(name: str, providers: Iterable[str]) -> str:
 
 
 def how_to_get(provider: str) -> str:
-    """Return how to install a provider, as end of a sentence."""
+    """Return a clause for the end of a sentence that explains how to install a provider."""
     return f"get it by {SUPPLIERS.get(provider, _BUILD)}"
 
 
@@ -123,11 +121,11 @@ _READERS: Mapping[str, Collection[str]] = {
     "qnn.lora_config": (_QNN,),
     "qnn.rpc_control_latency": (_QNN,),
 }
-"""Run option entries of single providers. Source: onnxruntime_run_options_config_keys.h."""
+"""Entry of run options -> the only providers that read it. Source: onnxruntime_run_options_config_keys.h."""
 
 
 def provider_of_device(name: str) -> str:
-    """Return the provider of a device, or the device's name."""
+    """Return the provider of a device; other devices' names are returned unchanged."""
     if name == CPU:
         return CPU_PROVIDER
     driver, _, device_id = device_of(name).partition(":")

@@ -54,7 +54,7 @@ _OWN_DOMAIN = "ai.onnx"
 
 
 class ReferenceExecution(Execution):
-    """Execution with its own evaluator, because operators may keep state of a run."""
+    """Execution with an evaluator of its own, because operators may keep state during a run."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
         self._inputs = tuple(value.name for value in model.graph.input)
@@ -176,7 +176,7 @@ def _node_verdict(node_model: onnx.ModelProto, functions: Container[tuple[str, s
 
 
 def _is_read_as_newer(node_model: onnx.ModelProto) -> bool:
-    """Return whether the evaluator ignores broadcasting of an old opset, or cannot read an attribute."""
+    """Return whether the evaluator ignores an old opset's broadcasting, or cannot read an attribute of that opset."""
     (node,) = node_model.graph.node
     attributes = {attribute.name: attribute for attribute in node.attribute}
     if node.op_type == "Cast":
@@ -238,7 +238,6 @@ def _read_only(input_value: Any) -> Any:
 
 
 def _result(value: Any) -> Any:
-    """Convert a result to a writable array, a list of these, or None."""
     from nnadapter.drivers.reference_operators import EMPTY
 
     if value is None or value is EMPTY:

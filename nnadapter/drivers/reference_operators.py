@@ -10,11 +10,11 @@ from onnx.reference.op_run import OpRun
 from onnx.reference.ops.op_loop import Loop as _Loop
 
 EMPTY: list[None] = [None]
-"""Empty optional; results cannot be None."""
+"""Representation of an empty optional, since an operator's result cannot be None."""
 
 
 class Optional(OpRun):
-    """Optional equal to its contents, which the evaluator wraps in a list. Source: Optional-15."""
+    """Operator that returns its input itself; the evaluator's version wraps it in a list. Source: Optional-15."""
 
     op_domain = ""
 
@@ -35,7 +35,7 @@ _Base: Any = _Loop
 
 
 class Loop(_Base):  # type: ignore[misc]
-    """Loop with a leading axis for scan outputs; an absent condition is true; no iterations give no rows.
+    """Loop that stacks scan outputs along a new leading axis, even without iterations. An absent condition is true.
 
     Source: Loop-16.
     """

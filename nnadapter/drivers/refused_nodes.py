@@ -1,4 +1,4 @@
-"""Search for the nodes of a model that a loader refuses.
+"""Search for the nodes of a model that an engine refuses to load.
 
 Used only after a refusal, or in advance if an engine judges entire models only.
 """

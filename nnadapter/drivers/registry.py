@@ -48,7 +48,6 @@ class Machine:
 
     system: str = field(default_factory=platform.system)
     root: Path = Path("/")
-    """Parent of `dev` and `sys`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,10 +205,10 @@ class DriverSource(NamedTuple):
     target: str
     """`module:Class`; for C drivers `module`, `module:path` or the library's path."""
     distribution: str
-    """Name and version; NNADAPTER_DRIVER_PATH for a library found there."""
+    """Name and version of the Python distribution; NNADAPTER_DRIVER_PATH for a library found by that variable."""
     library: Path | None = None
     is_around: bool = False
-    """Its devices wrap others, named after the colon."""
+    """True if the driver's devices wrap other devices, which are named after the colon."""
 
 
 _DISTRIBUTION = "nnadapter"
@@ -234,15 +233,15 @@ _loaded: dict[str, Driver | _Failure] = {}
 _devices: dict[str, Device] = {}
 _isolated: dict[str, IsolatedDevice] = {}
 _isolating: dict[str, threading.Lock] = {}
-"""One lock per device, so that a hanging device blocks no other."""
+"""Lock per device, so that a device that hangs while opening blocks no other."""
 _device_locks: dict[str, threading.Lock] = {}
 
 
 @cache
 def sources() -> Mapping[str, DriverSource]:
-    """Return every driver by name, sorted. Plug-ins cannot replace built-in names.
+    """Return the sources of all drivers, sorted by name. Plug-ins cannot replace built-in names.
 
-    If two of them claim a name, neither is usable, and the row has the reason.
+    If two plug-ins claim one name, neither is usable, and the device's row has the reason.
     """
     sources_by_name = dict(_BUILT_IN)
     for name, source in _external_drivers():
@@ -288,7 +287,6 @@ def devices() -> tuple[DeviceInfo, ...]:
 
 
 def _shadowed() -> Iterator[DeviceInfo]:
-    """Yield rows for plug-ins that claim a built-in name."""
     for name, source in _external_drivers():
         if name in _BUILT_IN:
             yield DeviceInfo(
@@ -325,7 +323,7 @@ def device_of(lane: str) -> str:
 
 
 def inside(name: str) -> str:
-    """Return `fake_npu` for a wrapper `faulty:fake_npu`, at any depth, and for a lane; other names unchanged."""
+    """Return the name of the innermost device: `fake_npu` for the wrapper `faulty:fake_npu`, or for a lane of it."""
     name = device_of(name)
     driver_name, _, device_id = name.partition(":")
     is_around = driver_name in _BUILT_IN and _BUILT_IN[driver_name].is_around
@@ -397,7 +395,7 @@ def open_isolated(name: str, limit_s: float | None = None) -> IsolatedDevice:
 
 
 def device_lock(name: str) -> threading.Lock:
-    """Return the lock of a serial device, shared by all sessions."""
+    """Return the lock of a device; all sessions that use a serial device share it."""
     with _lock:
         return _device_locks.setdefault(inside(name), new_lock())
 
@@ -457,7 +455,6 @@ def _load_library(name: str, path: Path) -> Driver:
 
 
 def _check(factory: object, source: DriverSource) -> str:
-    """Return the error in an entry point's object; empty for a valid driver class."""
     where = f"{source.target} of {source.distribution}"
     if not (inspect.isclass(factory) and issubclass(factory, Driver)):
         expected = "a sub-class of nnadapter.drivers.Driver, or a module whose LIBRARY is the path of a driver in C"

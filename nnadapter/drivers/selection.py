@@ -22,7 +22,7 @@ DeviceRequest = str | tuple[str, Mapping[str, Any]]
 Limits = Mapping[str, float]
 """Time limits of an isolated device in seconds, by phase."""
 Isolate = bool | Collection[str] | Mapping[str, Any]
-"""Devices to run in other processes: all, none, or by name, optionally with `Limits`."""
+"""Devices to isolate in processes: True for all, names, or names with `Limits`."""
 ISOLATE = "isolate"
 """Device option that requests or forbids a process of its own."""
 
@@ -63,7 +63,7 @@ def select(
 def select_one(
     name: str, options: Mapping[str, Any], isolate: Isolate = False, precision: str | None = None
 ) -> Selected:
-    """Return one device, without adding `cpu`; see `select`."""
+    """Return the device `name` with its options, without adding `cpu`; see `select`."""
     device = canonical(name)
     limits = _limits(device, options.get(ISOLATE), isolate)
     if limits is None:
@@ -78,7 +78,7 @@ def select_one(
 
 
 def canonical(name: str) -> str:
-    """Return the canonical name: `fake_npu:0` is `fake_npu`, and `cpu@float32`, the only lane of `cpu`, is `cpu`."""
+    """Return the canonical name: `fake_npu` for `fake_npu:0`, `cpu` for its only lane `cpu@float32`."""
     if not isinstance(name, str):
         raise InvalidOptionError(f"a device is selected by its name, got {name!r}")
     device, separator, precision = name.partition(LANE)
@@ -100,7 +100,7 @@ def named_requests(requests: DeviceRequest | Sequence[DeviceRequest]) -> dict[st
 
 
 def accelerates_first(requests: DeviceRequest | Sequence[DeviceRequest]) -> bool:
-    """Return whether the first device is an accelerator; False for invalid requests."""
+    """Return whether the first requested device is an accelerator; False for invalid requests."""
     try:
         return next(iter(named_requests(requests)), CPU) not in HOSTS
     except InvalidOptionError:
@@ -159,7 +159,6 @@ def _check_precision(chosen: Sequence[Selected], precision: str | None) -> None:
 def _checked(
     device: str, options: Mapping[str, Any], capability: Capability, precision: str | None = None
 ) -> tuple[OptionValues, Precision]:
-    """Return every option, and the resulting floating precision."""
     supported_options = {option.name: option for option in capability.options}
     options = {**options, **_lane_options(device, options, capability)}
     if precision is not None and PRECISION in supported_options and PRECISION not in options:
@@ -178,7 +177,6 @@ def _checked(
 
 
 def _lane_options(device: str, options: Mapping[str, Any], capability: Capability) -> Mapping[str, Any]:
-    """Return the option that a lane's name sets. Raises InvalidOptionError."""
     target, separator, precision = device.partition(LANE)
     if not separator:
         return {}

@@ -1,8 +1,8 @@
 """Shared memory: blocks that another process can map.
 
-A block is a memfd, or an unlinked file on systems without one, freed with its last mapping. A memfd is sealed: if a
-peer could shrink it, reads beyond the end would kill this process. A forked child gets private, empty memory, so two
-processes never compute in one block.
+A block is a memfd, or an unlinked file on systems without memfd. It is freed with its last mapping. A memfd is sealed,
+because reads beyond the end would kill this process if a peer could shrink it. In a forked child, blocks become
+private, empty memory, so two processes never compute in one block.
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ class Block(mmap.mmap):
     """
 
     descriptor: int
-    """Open as long as the block lives."""
     number: int
     nbytes: int
     address: int
@@ -71,7 +70,7 @@ class Place(NamedTuple):
 _all: WeakValueDictionary[int, Block] = WeakValueDictionary()
 _block_number_by_address: dict[int, int] = {}
 _starts: list[list[int]] = [[]]
-"""Sorted addresses, replaced as a whole, so lookups need no lock."""
+"""Sorted addresses of blocks; the inner list is never changed but replaced, so lookups need no lock."""
 
 
 def shared_bytes(nbytes: int) -> Array:
@@ -130,7 +129,7 @@ def _forget(address: int) -> None:
 
 
 def _make_private() -> None:
-    """Replace shared pages by empty private ones in a forked child."""
+    """Replace the pages of blocks by private, empty pages; runs in a forked child."""
     _block_number_by_address.clear()
     _starts[0] = []
     with suppress(AttributeError, OSError):  # C library without these symbols: blocks stay shared

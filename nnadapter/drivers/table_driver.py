@@ -57,7 +57,7 @@ class TableDriver(Driver):
     precisions: ClassVar[tuple[ComputePrecision, ...]] = precisions_of("float32")
     default_precision: ClassVar[Precision] = Precision.FLOAT32
     dynamic_shapes: ClassVar[DynamicShapes] = DynamicShapes.NONE
-    """Support for dynamic shapes. New sizes are lowered again without planning; comparisons of sizes become guards."""
+    """Support for dynamic shapes. New sizes are lowered again without planning. Comparisons of sizes become guards."""
     dimension_bounds: ClassVar[DimensionBounds | None] = None
     """Supported sizes, for `DynamicShapes.BOUNDED`."""
     limits: ClassVar[str] = ""
@@ -151,7 +151,7 @@ class TableDevice(Device):
 
 
 class TableContext(Context):
-    """Table driver with one set of options."""
+    """Context of a table driver: an instance of it with one set of options."""
 
     def __init__(self, driver: TableDriver) -> None:
         self._driver = driver

@@ -17,7 +17,6 @@ views of inputs, but must neither write to inputs nor retain outputs.
 Lowers = Callable[..., Computes | Unsupported]
 """Lowering: `NamedOperation` -> compute function, or a refusal."""
 Names = str | Iterable[str]
-"""One name or several."""
 _Function = TypeVar("_Function", bound=Lowers)
 
 _ROWS = "nnadapter_lowerings"
@@ -25,7 +24,7 @@ _ROWS = "nnadapter_lowerings"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lowering:
-    """One operation of a device, and limits checked before `lower` is called. Arguments of `lowers` define them."""
+    """Lowering of an operation, with limits checked before `lower` is called. See the arguments of `lowers`."""
 
     type: str
     lower: Lowers

@@ -32,7 +32,6 @@ class TableRow:
     """Data types per role; the last entry covers all further inputs."""
     results: frozenset[DataType]
     quantized: frozenset[DataType]
-    """Data types of quantized operands, in any role."""
     ranks: tuple[int, int]
 
     @property
@@ -42,7 +41,7 @@ class TableRow:
 
 
 class LoweringTable:
-    """Lowerings by operation. `dtypes` is the default for rows without `types`."""
+    """Lowerings by operation; `dtypes` are the data types for lowerings without `types`."""
 
     def __init__(self, lowerings: Iterable[Lowering], dtypes: frozenset[DataType]) -> None:
         rows: dict[str, TableRow] = {}
@@ -134,7 +133,7 @@ def _refusals(operation: NamedOperation, row: TableRow) -> Iterator[Unsupported]
 def _refused_operand(
     operation: NamedOperation, operand: Operand, dtypes: frozenset[DataType], row: TableRow
 ) -> Iterator[Unsupported]:
-    """Yield refusals of an operand. Format dynamic shapes only in refusals, because that adds guards."""
+    """Yield refusals of an operand. Dynamic shapes are formatted only for refusals, because formatting adds guards."""
     type_, layouts = operand.type, row.lowering.layouts
     accepted_dtypes = dtypes if type_.quantization is None else row.quantized
     if not accepted_dtypes:
@@ -160,7 +159,7 @@ class ConstantMemory:
         spans = sorted(_span(array) for array in arrays if array.size)
         self._begins = [begin for begin, _ in spans]
         self._ends = list(accumulate((end for _, end in spans), max))
-        """Largest end of the spans that start no later, per span."""
+        """For each span: the largest end among itself and all earlier spans."""
 
     def may_hold(self, array: Array) -> bool:
         begin, end = _span(array)
@@ -169,7 +168,6 @@ class ConstantMemory:
 
 
 def _span(array: Array) -> tuple[int, int]:
-    """Return the first address and the one after the last byte."""
     begin: int = array.__array_interface__["data"][0]
     end = begin + array.itemsize
     for size, stride in zip(array.shape, array.strides, strict=True):
@@ -193,12 +191,11 @@ class Step(NamedTuple):
 
     compute: Computes
     read: Callable[[Sequence[Any]], Sequence[Any]]
-    """Selects the operation's inputs from all values."""
     result: int | None
-    """None if the function returns a sequence."""
+    """Index of the result; None if the function returns a sequence of results."""
     results: tuple[int, ...]
     freed: tuple[int, ...]
-    """Indices of values used last here."""
+    """Indices of values that no later step uses."""
     operation: NamedOperation
 
 
@@ -206,7 +203,7 @@ class Constants(NamedTuple):
     """Constants of a segment on its device."""
 
     values: Sequence[Any]
-    """Values by operand index, plus None for absent inputs (index -1)."""
+    """Values by operand index, with None at the end for absent inputs (index -1)."""
     memory: ConstantMemory
 
 
@@ -289,7 +286,6 @@ def copy_constants(model: Model, transfers: HostTransfers) -> Constants:
 
 
 def _host_forms(arrays: Iterable[Array | None], values: Iterable[Any], transfers: HostTransfers) -> Iterator[Array]:
-    """Yield each constant and its device value as an array; results may share memory with either."""
     for array, value in zip(arrays, values, strict=False):
         if array is not None:
             yield array
@@ -349,7 +345,6 @@ def _reader(positions: tuple[int, ...]) -> Callable[[Sequence[Any]], Sequence[An
 
 
 def _last_uses(model: Model) -> list[tuple[int, ...]]:
-    """Return the values to drop after each operation; constants and outputs stay."""
     live_values = {
         *model.outputs,
         ABSENT,

@@ -31,7 +31,7 @@ class _Owner(weakref.ref[object]):
 
 
 class OwnerBoundMemory:
-    """Device memory by key and owner, freed after the owner is gone. Thread-safe."""
+    """Device memory by key, freed after the key's owner object is collected. Thread-safe."""
 
     def __init__(self) -> None:
         self._owners: dict[Hashable, _Owner] = {}
@@ -46,7 +46,7 @@ class OwnerBoundMemory:
         return owner_ref.memory if owner_ref is not None and owner_ref() is owner else None
 
     def add(self, key: Hashable, owner: object, memory: Memory) -> Memory:
-        """Store and return memory for an owner. If another thread was first, free it and return that thread's."""
+        """Store memory for an owner and return it. If another thread was first, free it and return its memory."""
         owner_ref = _Owner(owner, self._dead_owners.append)  # C callback: no lock, no interrupt
         owner_ref.memory, owner_ref.key = memory, key
         if self._dead_owners:
@@ -85,9 +85,9 @@ def bind_to_owner(tensor: DeviceTensor) -> DeviceTensor:
 
 HOST = "host"
 _PLAIN_KINDS = frozenset("biufc")
-"""numpy's numbers; extension types have kind V."""
+"""dtype kinds of numpy's own numbers; extension types have the kind V."""
 _PACKED = frozenset(name for name, size in ITEMSIZE_OF_DTYPE.items() if 0 < size < 1)
-"""Types that only devices pack into bytes."""
+"""Data types that devices pack into bytes and numpy does not."""
 
 
 class Transfer(NamedTuple):
@@ -104,9 +104,9 @@ class Copies(FedTensor):
     """Tensor with copies on the host and on devices. Thread-safe: concurrent requests get the same copy.
 
     Args:
-        array: the host copy, no longer written to; None if only devices have one.
+        array: the host copy, which nothing writes to any more; None if only devices have a copy.
         tensors: device copies by device name.
-        is_donated: not needed after the run that it is fed to.
+        is_donated: the tensor is fed to one run, and is not needed after it.
     """
 
     __slots__ = ("_array", "_tensors", "is_donated", "is_shared")
@@ -117,7 +117,7 @@ class Copies(FedTensor):
         self._array, self.is_donated = array, is_donated
         self._tensors = dict(tensors or {})
         self.is_shared = False
-        """Several values share it, so it cannot be donated."""
+        """True if several values share the tensor, which therefore cannot be donated."""
         tensor = array if array is not None else next(iter(self._tensors.values()))
         self.dtype = tensor.dtype
         self.shape = tensor.shape
@@ -151,7 +151,7 @@ class Copies(FedTensor):
         return self._array
 
     def without_array(self) -> Copies:
-        """Return the tensor without its host array, because the caller may write to that."""
+        """Return the tensor with device copies only, for callers that may write to the host array."""
         return Copies(None, self._tensors) if self._tensors else Copies(self.own_array())
 
     def donate(self, is_donated: bool = True) -> Copies:

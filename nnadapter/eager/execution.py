@@ -1,7 +1,7 @@
 """Execution of single operations on devices: cached programs, device-resident arrays, fallback to numpy.
 
-The first operation that reads an array, which is read-only, copies it to the device; a later one frees copies of dead
-arrays.
+An array is read-only, and is copied to the device by the first operation that reads it. Later operations free the
+copies of arrays that no longer exist.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ RESIDENTS = OwnerBoundMemory()
 def set_eager_fallback(rule: str) -> str:
     """Set the rule for operations that a device does not support; return the previous one.
 
-    `warn` computes with numpy and a FallbackWarning, `allow` without it; `forbid` raises NotDelegatedError. Raises
-    InvalidOptionError for others.
+    `warn` computes with numpy and issues a FallbackWarning, `allow` computes with numpy silently, and `forbid` raises
+    NotDelegatedError. Other rules raise InvalidOptionError.
     """
     if rule not in FALLBACKS:
         raise errors.InvalidOptionError(f"set_eager_fallback got {rule!r}, expected one of {', '.join(FALLBACKS)}")
@@ -66,7 +66,7 @@ def fall_back(device: str, operation: str, reason: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Device name: `fake_npu`, or `fake_npu:1` of several. Source: Paddle's Place."""
+    """Place of a tensor: the name of a device, such as `fake_npu` or `fake_npu:1`. Source: Paddle's Place."""
 
     device: str
 
@@ -87,7 +87,7 @@ def place_of(device: str | Place | None) -> Place:
 
 
 class OnDevice:
-    """Read-only array with its device; the base of tensors."""
+    """Read-only array and its place; base class of tensors."""
 
     __slots__ = ("_array", "_place")
 
@@ -99,12 +99,11 @@ class OnDevice:
     array = property(attrgetter("_array"))
 
     def with_array(self, array: Array) -> Self:
-        """Return a tensor with this array in the same place."""
         return type(self)(array, self._place)
 
 
 def common_place(operands: Iterable[object]) -> OnDevice | None:
-    """Return the first operand on a device, or None; raise InvalidInputError for several devices."""
+    """Return the first operand that is on a device, or None; raise InvalidInputError if devices differ."""
     placed = [operand for operand in operands if isinstance(operand, OnDevice)]
     names = list(dict.fromkeys(operand.place.device for operand in placed))
     if len(names) > 1:
@@ -116,7 +115,6 @@ def common_place(operands: Iterable[object]) -> OnDevice | None:
 
 
 def _compute_resident(device: str, execution: Execution, inputs: Sequence[Array]) -> tuple[Array, ...] | None:
-    """Run a program on device-resident arrays, or return None if the device cannot."""
     RESIDENTS.free_orphans()
     types = [operand.type for operand in (*execution.inputs, *execution.outputs)]
     if not open_device(device).has_memory or any(type_.dtype in PACKED or not type_.size for type_ in types):
@@ -191,7 +189,7 @@ class ProgramCache:
         return len(self._kept)
 
     def compute(self, device: str, call: OperationCall) -> tuple[Array, ...] | str:
-        """Return an operation's results, or the reason of its refusal."""
+        """Compute an operation; return its results, or the reason why the device refuses it."""
         while True:
             entry = self._take(device, call)
             if isinstance(entry.outcome, str):
@@ -257,7 +255,6 @@ def _model(call: OperationCall) -> Model | str:
 
 
 def _candidates(context: Context, call: OperationCall, plain: Model) -> list[Model]:
-    """Return models to try: `plain` and a call of a custom kernel, if any, in order."""
     driver_context = context.driver_context
     if not isinstance(driver_context, KernelContext) or ("", call.op_type) not in driver_context.table.by_op:
         return [plain]

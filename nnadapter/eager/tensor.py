@@ -28,12 +28,12 @@ Placed = TypeVar("Placed", bound=OnDevice)
 
 
 _DEFAULT_FLOAT = np.dtype(np.float32)
-"""Type of Python floats, and of floating results of integers."""
+"""dtype of Python floats, and of floating-point results of integer operands."""
 _DTYPE_NAMES = frozenset(map(str, DataType))
 _FLOATING_NAMES = frozenset(str(dtype) for dtype in DataType if dtype.is_floating)
 
 _NARROW = frozenset({"int4", "uint4"})
-"""Integers of ml_dtypes, which wrap around silently."""
+"""Integer types of ml_dtypes, whose conversions wrap around silently."""
 
 
 def contents(data: object, dtype: object = None) -> Array:
@@ -77,7 +77,7 @@ def _summed(dtype: Dtype) -> Dtype:
 
 
 class UfuncRow(NamedTuple):
-    """Operation of a ufunc, the equivalent ONNX op for custom kernels, and the type to compute in."""
+    """Row of the ufunc table: operation, equivalent ONNX op for custom kernels, and rule for the data type."""
 
     type: str
     op_type: str
@@ -95,7 +95,7 @@ _UFUNCS = {
     "boolean": "logical_and AND, logical_or OR, logical_xor XOR, logical_not NOT",
 }
 _OP_TYPES = {"GREATER_EQUAL": "GreaterOrEqual", "IS_NAN": "IsNaN", "LESS_EQUAL": "LessOrEqual"}
-"""ONNX names other than the type in title case."""
+"""Operation -> ONNX op type, if it is not the operation's name in title case."""
 UFUNCS: Mapping[str, UfuncRow] = MappingProxyType(
     {
         name: UfuncRow(type_, _OP_TYPES.get(type_, type_.title().replace("_", "")), rule)
@@ -106,12 +106,11 @@ UFUNCS: Mapping[str, UfuncRow] = MappingProxyType(
 _ON_BOOLEANS: Mapping[str, str] = MappingProxyType(
     {"bitwise_and": "logical_and", "bitwise_or": "logical_or", "bitwise_xor": "logical_xor", "invert": "logical_not"}
 )
-"""Ufuncs that are logical for booleans."""
+"""Bitwise ufunc -> ufunc that computes it for booleans."""
 _COMPARISONS = frozenset({"equal", "not_equal", "greater", "greater_equal", "less", "less_equal"})
 
 
 def _compute_ufunc(like: OnDevice, ufunc: np.ufunc, inputs: Sequence[Any]) -> Array | None:
-    """Compute a ufunc on the device of `like`, or return None if it maps to no operation."""
     name = ufunc.__name__
     if name not in UFUNCS:
         return None
@@ -257,7 +256,6 @@ def _cumsum(a: Any, axis: Any = None) -> Any:
 
 
 def _reduce(a: Placed, name: str, axis: Axes = None, keepdims: bool = False) -> Placed:
-    """Reduce by `sum`, `prod`, `max`, `min` or `mean`; None means all axes."""
     axes = _all_axes(range(a.array.ndim) if axis is None else axis, a.array.ndim)
     dtype = a.array.dtype
     dtype = _floating(dtype) if name == "mean" else dtype if name in ("max", "min") else _summed(dtype)
@@ -285,7 +283,6 @@ def _arg_extreme(a: Placed, name: str, axis: int | None = None, keepdims: bool =
 
 
 def _get_item(a: Placed, key: Any) -> Placed | None:
-    """Return `a[key]`, or None if the key maps to no operation."""
     shape, keys = a.array.shape, key if isinstance(key, tuple) else (key,)
     if len(keys) == 1 and isinstance(keys[0], np.ndarray) and keys[0].dtype.kind in "iu" and shape:
         return _take(a, keys[0], 0)
@@ -339,7 +336,7 @@ FUNCTIONS: Mapping[Callable[..., Any], Callable[..., Any]] = MappingProxyType(
         np.dot: _dot,
     }
 )
-"""Function of numpy -> its implementation on tensors. numpy itself computes calls with other arguments."""
+"""numpy function -> implementation on tensors. Calls with arguments that it lacks are computed by numpy."""
 
 
 def tensor(data: Any, dtype: Any = None, device: str | Place | None = None) -> Tensor:
@@ -378,13 +375,13 @@ def _of_array(convert: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class TensorOperators(OnDevice, NDArrayOperatorsMixin):
-    """Operators, also in place, and numpy functions of tensors; operators call ufuncs."""
+    """Operators (also in place) and numpy functions of tensors. Operators call ufuncs."""
 
     __slots__ = ()
     __hash__ = None  # type: ignore[assignment]
 
     def _compare(self, name: str, other: object) -> Any:
-        """Compare by a ufunc; anything that cannot become a tensor equals no element."""
+        """Compare by a ufunc; a value that cannot become a tensor is unequal to every element."""
         try:
             return getattr(NDArrayOperatorsMixin, f"__{name}__")(self, other)
         except InvalidInputError:
@@ -481,7 +478,7 @@ class Tensor(TensorOperators, OnDevice):
         return _reordered(self, np.transpose, axes[0] if len(axes) == 1 else axes or None)
 
     def squeeze(self, axis: Axes = None) -> Tensor:
-        """Return the tensor without axes of size 1: without `axis`, or by default all."""
+        """Return the tensor without the axes `axis`, which must have size 1; by default without all such axes."""
         return self.reshape(np.squeeze(self._array, axis).shape)
 
     def ravel(self) -> Tensor:
@@ -547,7 +544,6 @@ def _refuse_outs(outs: Sequence[Any]) -> None:
 
 
 def _write(output: Any, outs: Sequence[Any], casting: Any) -> Any:
-    """Copy results into `outs` and return those; without an out, return the result."""
     written = []
     for result, out in zip(output if isinstance(output, tuple) else (output,), outs, strict=True):
         if out is not None:

@@ -43,7 +43,7 @@ class BackgroundSource(Protocol):
 
 
 class BackgroundPlanner:
-    """Queue of plans that a background thread makes, for one session. Thread-safe."""
+    """Queue of shapes for which a background thread makes plans, for one session. Thread-safe."""
 
     def __init__(self, source: BackgroundSource) -> None:
         self.runs = 0
@@ -57,7 +57,7 @@ class BackgroundPlanner:
         register_after_fork(self)
 
     def begin(self, shapes: InputShapes, selection: BranchSelection | None = None) -> bool:
-        """Queue the plan for these shapes; return False if planning for them failed before."""
+        """Queue planning for these shapes; return False if it failed before or no thread can start."""
         key = shapes, selection
         if self._failed.get(key):
             return False
@@ -123,7 +123,6 @@ class BackgroundPlanner:
                     self._queue.pop(key, None)
 
     def _next_key(self) -> _Key | None:
-        """Return the shapes and branch selection to plan next; None if there are none, or the process is ending."""
         with self._lock:
             key = None if _is_process_over() else next(iter(self._queue), None)
             if key is None:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 class Bindable(NamedTuple):
     """Plan to bind, with the information that differs between a model and a compiled file.
 
-    `reads` maps each segment to the inputs of its program.
+    `reads` has the inputs of each segment's program.
     """
 
     plan: Plan
@@ -40,9 +40,10 @@ class Bindable(NamedTuple):
     nodes_of: Callable[[Step], Sequence[str]]
     incidents: Incidents
     make_substitute: Callable[[Mapping[str, int], Step, BaseException | None], bound_steps.Substitute]
-    """Makes the program that runs a step in place of its device, after an error or (None) for comparison.
+    """Function that makes a program to run a step on another device. It gets the slot of every value, the step, and the
+    error of the step's device, or None to make the program only for comparison.
 
-    The first argument is the slot of every value. Raises if no other device can run the step.
+    Raises an error if no other device can run the step.
     """
     checks: Mapping[int, Sequence[IndexCheck]] = {}
     make_cpu_fallback: Callable[[NNAdapterError], CpuFallback] | None = None
@@ -50,7 +51,7 @@ class Bindable(NamedTuple):
 
 
 class Binder:
-    """Binder of one plan."""
+    """Binder that connects the steps of one plan with programs, slots and memory."""
 
     def __init__(self, devices: PlanDevices, arenas: Arenas, bindable: Bindable) -> None:
         self._devices, self._bindable, self._plan = devices, bindable, bindable.plan
@@ -64,7 +65,7 @@ class Binder:
         self.held_between = partial(held_between, arenas)
         self._outputs = {name: self._slots[name] for name in graph.outputs}
         self._checked = {name for checks in bindable.checks.values() for check in checks for name in check.sizes}
-        """Values with sizes that index checks read, released only at the end of the run."""
+        """Values whose sizes index checks read; they are released only at the end of the run."""
         self._fields: dict[int, Mapping[str, Any]] = {}
         constants, produced = bindable.constants, self._plan.produced_values
         self._constants = {

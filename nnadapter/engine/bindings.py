@@ -32,14 +32,14 @@ Target = Any
 
 
 class PlannedBinding:
-    """Binding of a session that runs compiled plans; `run` is `PlanEngine.run`."""
+    """Binding of a session that runs compiled plans, by `run` (`PlanEngine.run`)."""
 
     def __init__(self, run: Callable[..., RunResult], outputs: Sequence[str], devices: Sequence[str]) -> None:
         self._run, self._all_outputs, self._devices = run, tuple(outputs), tuple(devices)
         self._inputs: dict[str, Any] = {}
         self._targets: dict[str, Target] = {}
         self._places: dict[str, str] = {}
-        """Place to request for values of each bound device: the device itself if it has memory, otherwise empty."""
+        """Bound device -> place to request for values: the device itself if it has memory, otherwise empty."""
         self.results: list[Any] = []
 
     def bind_input(self, name: str, value: Any) -> None:
@@ -106,9 +106,9 @@ class HostBinding:
         self._allocate = output_binder(self._binding)
         self._targets: dict[str, Target] = {}
         self._values: dict[str, tuple[DeviceValue, Copies | Array]] = {}
-        """Inputs that the caller may replace before the next run, with the contents that ONNX Runtime reads now."""
+        """Bound device values, which may change before the next run, with the contents that ONNX Runtime reads now."""
         self._used: set[str] = set()
-        """Outputs to allocate anew for each run, since the caller may still read the arrays of the previous run."""
+        """Outputs to allocate anew for each run, because the caller may still read the previous arrays."""
 
     @property
     def results(self) -> list[Any]:
@@ -193,7 +193,6 @@ class HostBinding:
 
 
 Binding = PlannedBinding | HostBinding
-"""Bound inputs and outputs of one session, by name."""
 
 
 def _device_of(target: Target) -> str:
@@ -203,7 +202,7 @@ def _device_of(target: Target) -> str:
 
 
 def _replaced(values: Mapping[str, DeviceValue], feed: Mapping[str, Any], targets: Mapping[str, Target]) -> list[str]:
-    """Return the inputs to donate: an output is bound to the same value, which nothing else reads."""
+    """Return the inputs to donate: an output is bound to the same value, and nothing else reads it."""
     target_ids = {id(target) for target in targets.values() if isinstance(target, DeviceValue)}
     fed = Counter(id(feed[name]) for name in values)
     return [

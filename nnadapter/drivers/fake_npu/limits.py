@@ -27,7 +27,6 @@ INDICES: Types = frozenset({DataType.INT32, DataType.INT64})
 BOOLEANS: Types = frozenset({DataType.BOOL})
 ALL_FLOATS: Types = FLOATS | {DataType.FLOAT64}
 ALL_NUMBERS: Types = NUMBERS | {DataType.INT64, DataType.FLOAT64}
-"""Data types of elementwise operations, comparisons, reductions and matrix products."""
 HELD: Types = ALL_NUMBERS | BOOLEANS
 
 LARGEST_RANK = 6

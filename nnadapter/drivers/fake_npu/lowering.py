@@ -47,7 +47,6 @@ PASSES = (
 `channels_last` inserts.
 """
 _SIDE_WORK = frozenset({"transpose", "round_to_half", "cast", "copy", "center", "requantize"})
-"""Auxiliary kernels. Reports name one only if its operation has no other kernel."""
 
 
 def emit(model: Model, arithmetic: Arithmetic) -> tuple[NpuGraph, Sequence[Sequence[Instruction]]]:

@@ -58,14 +58,12 @@ class _Planner:
         self._graph, self._kinds, self._room = graph, kinds, room
         self._owner = graph.owners()
         self._last_use: dict[int, int] = {}
-        """Memory owner -> last instruction that reads it; outputs live forever."""
         for step, instruction in enumerate(graph.instructions):
             self._last_use.update((self._owner[tensor], step) for tensor in instruction.inputs)
         self._last_use.update((self._owner[tensor], _FOREVER) for tensor in graph.outputs)
         self._root: dict[int, int] = {}
         """Memory owner -> first owner in its chain of in-place results."""
         self._life: dict[int, tuple[int, int]] = {}
-        """First owner of a chain -> first and last instruction that uses its memory."""
         self._output = {self._owner[tensor]: position for position, tensor in enumerate(graph.outputs)}
         self._output_roots: dict[int, int] = {}
 
@@ -103,7 +101,6 @@ class _Planner:
         return None
 
     def _reads_once(self, instruction: Instruction, tensor: int, root: int, in_place: Sequence[int]) -> bool:
-        """Check that the instruction reads the memory of `root` only through `tensor`, at `in_place` positions."""
         return all(
             self._root.get(self._owner[other]) != root or (other == tensor and position in in_place)
             for position, other in enumerate(instruction.inputs)

@@ -32,7 +32,6 @@ from nnadapter.ir.operations.quantization import EIGHT_BITS, SIXTEEN_BITS
 from nnadapter.records import dataclass, field, replace
 
 _FOUR_BITS: Types = frozenset({DataType.INT4, DataType.UINT4})
-"""Data types of weights until DEQUANTIZE; each element takes one byte."""
 _STORED: Types = EIGHT_BITS | {DataType.INT32}
 _INTEGERS = ALL_NUMBERS - ALL_FLOATS
 
@@ -47,12 +46,10 @@ class OperationRow:
     other_dtypes: Mapping[int, Types] = field(default_factory=dict)
     """Data types of inputs that differ from `dtypes`, by position."""
     quantized: Types = frozenset()
-    """Data types of quantized inputs, in addition to `dtypes`."""
     results: Types = HELD
     ranks: tuple[int, int] = (0, LARGEST_RANK)
     limits: str = ""
     moves: bool = False
-    """True if elements are only moved, not rounded."""
 
     @property
     def limits_in_words(self) -> str:
@@ -73,7 +70,6 @@ def _row(type_: str, lower: Lower, dtypes: Types, **limits: Any) -> OperationRow
 def _rows(
     types: str, dtypes: Types, attributes: str = "", how: Callable[..., Lower] = direct, **limits: Any
 ) -> Iterator[OperationRow]:
-    """Yield a row with the same limits for each type; `how` makes its lowering from kernel name and `attributes`."""
     for type_ in types.split():
         yield _row(type_, how(type_.lower(), *attributes.split()), dtypes, **limits)
 

@@ -42,10 +42,8 @@ class ProgramNeeds(NamedTuple):
     arithmetic: Arithmetic
     memory_bytes: int
     operations: tuple[str, ...]
-    """Adapter IR types that must not be switched off."""
 
     def check(self, options: FakeNpuOptions) -> None:
-        """Raise IncompatibleProgramError unless a context with these options can run the program."""
         wrong, off = "", [operation for operation in self.operations if operation in options.switched_off]
         if self.arithmetic != options.arithmetic:
             wrong = f"computes with {self.arithmetic}, got a context with {options.arithmetic}"
@@ -85,8 +83,6 @@ def _place(value: Array) -> tuple[int, int]:
 
 
 class _BoundProgram(Program):
-    """Base class of programs, which reports their memory."""
-
     def __init__(self, graph: NpuGraph, resources: Resources, packed: Mapping[Hashable, int]) -> None:
         self.graph, self._resources, self._packed = graph, resources, packed
 
@@ -217,7 +213,6 @@ class SymbolicGraph:
         self.graph = graph
         self._numbers = Interned()
         self._types: dict[tuple[str, int], int] = {}
-        """Data type, and position of the dimensions in `_numbers` -> kind."""
         self.kinds: dict[int, int] = {}
         """Kind of each tensor with a dynamic shape. Tensors of one kind always have equal types."""
         for index, tensor in enumerate(graph.tensors):
@@ -307,8 +302,6 @@ class FakeNpuOpenProgram(_BoundProgram):
 
 
 class _SizedExecution(FakeNpuExecution):
-    """Execution that rebinds only instructions with dynamic sizes if the memory plan is unchanged."""
-
     def __init__(self, program: FakeNpuOpenProgram, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._program = program

@@ -82,7 +82,6 @@ class Groups:
         return Groups.of(values, list(groups.values()))
 
     def variables(self, values: Sequence[Any]) -> list[Any] | None:
-        """Return the value of each group in a model; None if its numbers do not fit the partition."""
         comparable = _comparable(values)
         if any(comparable[place] != self.labels[place] for place in self.fixed):
             return None
@@ -113,7 +112,6 @@ class LoweringTemplate:
         self._graph = SymbolicGraph(graph) if groups.groups else None
         tensor_values: list[tuple[int, object]] = [(index, tensor.value) for index, tensor in enumerate(graph.tensors)]
         self._constants = [(index, value.number) for index, value in tensor_values if isinstance(value, TracedArray)]
-        """Index of each tensor that is a traced constant, and the constant's number in the trace."""
         self._bound = BoundConstants()
         self._fresh: Sequence[Array] | None = [contents[number] for _, number in self._constants]
         """Strong references until the first instantiation, because `_bound` has only weak ones."""
@@ -121,7 +119,6 @@ class LoweringTemplate:
         self._sized: Cache[Hashable, tuple[NpuGraph, MemoryPlan]] = Cache("fake_npu: sizes", _SIZES)
 
     def filled(self, model: Model, values: Sequence[Any]) -> Lowered | None:
-        """Instantiate the template; return None if a guard fails. Thread-safe."""
         sized = self._specialize(values)
         arrays = None if sized is None else self._contents(constants(model))
         self._fresh = None
@@ -179,7 +176,6 @@ class Lowerings:
         return sum(len(structure.templates) for structure in self._structures.values())
 
     def prepare(self, model: Model) -> Lowered:
-        """Lower a model and plan its memory; raise InvalidModelError if it is invalid."""
         values = numbers(model)
         verify(model)  # passes assume a valid model
         structure = self._structures.get_or_make(
@@ -196,7 +192,6 @@ class Lowerings:
         self._structures.clear()
 
     def _traced(self, model: Model, structure: _Structure, values: Sequence[Any]) -> Lowered | None:
-        """Lower a model into a new template; return None if tracing fails, or failed too often."""
         if structure.failures >= _MOST_FAILURES or structure.count >= _MOST_TEMPLATES:
             return None
         groups = structure.groups

@@ -165,7 +165,6 @@ class _Queue:
     def __init__(self) -> None:
         self.work: SimpleQueue[Work | _Point | None] = SimpleQueue()
         self.failure: BaseException | None = None
-        """First failure that no caller has received yet."""
 
     def do_all(self) -> None:
         while (item := self.work.get()) is not None:

@@ -130,7 +130,6 @@ class TriggeredFault:
     """Position in the script, from 1."""
     call: int
     draw: int
-    """Random bits for this call."""
 
     @property
     def text(self) -> str:
@@ -348,7 +347,6 @@ def _verdict(due: TriggeredFault) -> Verdict:
 
 
 _OTHER_KINDS = {"f": "i", "V": "u", "i": "u", "u": "i", "b": "u"}
-"""numpy kind -> another one of the same item size."""
 _FLOATING = frozenset(dtype.value for dtype in FLOATING)
 
 

@@ -199,7 +199,6 @@ class Script(Struct, frozen=True, kw_only=True):
 
     faults: tuple[Fault, ...] = ()
     seed: Seed = 0
-    """Seed of all random choices."""
     log: str = ""
     """Path of a log. If the file exists, counts continue from it."""
 
@@ -296,7 +295,6 @@ def _written(value: object) -> str:
 
 
 VARIABLE = "NNADAPTER_FAULTS"
-"""Environment variable that names a script."""
 TEXT = "the script's text"
 """Name of an inline script in messages."""
 

@@ -249,7 +249,6 @@ def _operand(name: str, type_: Any, lifetime: Any, value: Any) -> Operand:
 HEADER_BYTES = ALIGNMENT
 """Offset of the first tensor. The first byte is the cancellation flag."""
 LANE_BLOCK = 0
-"""Block number of a lane's own memory."""
 GRACE_S = 0.04
 """Time for a driver to stop after cancellation."""
 _POLL_S = 0.005
@@ -284,14 +283,11 @@ class Lane:
 
     def __init__(self, channel: Channel, device: str) -> None:
         self.is_talking = False
-        """True while a request is unanswered."""
         self.is_alone = False
-        """True if there is no other lane."""
         self.was_used = True
         self._channel, self._device = channel, device
         self._block: Block | None = None
         self._known_blocks: dict[int, ReferenceType[Block]] = {}
-        """Blocks that the peer has mapped."""
 
     def ask(self, contents: bytes, aside: Sequence[memoryview], end: float) -> tuple[bytes, None]:
         """Send a request, with large buffers in shared memory; return the raw answer."""
@@ -401,14 +397,12 @@ class _Request:
         self._lane = lane
         self.nbytes = HEADER_BYTES
         self.copies: list[tuple[int, Array]] = []
-        """Offset in the lane's memory of each input that must be copied there."""
         self.new_blocks: list[Block] = []
         self.inputs = [self._input(array) for array in computation.inputs]
         self._into = computation.into
         self._places: list[tuple[int, Form]] = []
         """Offset and form of each output in the lane's memory."""
         self._targets: list[Array] = []
-        """The caller's arrays to which these outputs are copied."""
         self.outputs = self._outputs(computation)
 
     def results(self, lane_block: Block) -> Sequence[Array]:

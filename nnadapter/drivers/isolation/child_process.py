@@ -157,7 +157,7 @@ class Child:
         """Reason for the loss of the process; empty while it lives."""
         self.is_ended = False
         self.has_delivered = False
-        """True after a successful request."""
+        """True after a computation."""
         self.users: WeakSet[object] = WeakSet()
         self.is_counted = False
         self.closing: queue.SimpleQueue[int | None] = queue.SimpleQueue()

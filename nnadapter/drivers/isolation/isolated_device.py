@@ -401,7 +401,6 @@ class Computed:
 
     results: list[Array]
     changed_inputs: tuple[int, ...]
-    """Inputs that the driver overwrote."""
 
 
 class IsolatedDevice(Device):

@@ -60,7 +60,6 @@ class _ObjectTable:
         return number
 
     def pop_with_dependents(self, number: int) -> list[Any]:
-        """Remove an object and its dependents; return them in closing order."""
         with self._lock:
             if number not in self._by_number:
                 return []
@@ -336,7 +335,6 @@ class LaneServer:
     def __init__(self, channel: channels.Channel, served: DeviceServer) -> None:
         self._channel, self._served = channel, served
         self._blocks: dict[int, tuple[mmap.mmap, mmap.mmap]] = {}
-        """Block number -> read-only and writable mapping."""
 
     def answer(self) -> None:
         contents, descriptors = self._channel.receive_with_descriptors()

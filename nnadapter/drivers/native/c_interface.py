@@ -114,12 +114,14 @@ def _members(text: str) -> Members:
 STRUCTURES: Mapping[str, Members] = MappingProxyType(
     {name: _members(f"size:u32 version:u32 {text}") for name, text in _STRUCTURES.items()}
 )
-"""Members of each C structure; keys lack the prefix `NNAdapter`."""
+"""Structure name without the prefix `NNAdapter` -> its members."""
 UNIONS: Mapping[str, Members] = MappingProxyType({name: _members(text) for name, text in _UNIONS.items()})
 FUNCTIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {name: tuple(text.split()) for name, text in _FUNCTIONS.items()}
 )
-"""Types of result and parameters. After a `status` result, the last parameter is an NNAdapterError."""
+"""Types of the result and the parameters of each function. If the result is `status`, the last parameter is an
+NNAdapterError.
+"""
 REQUIRED: tuple[str, ...] = (
     "open_device",
     "close_device",
@@ -135,7 +137,7 @@ REQUIRED: tuple[str, ...] = (
 GROUPS: Mapping[str, str] = MappingProxyType(
     {"memory": "MemoryFunctions", "streams": "StreamFunctions", "serialization": "SerializationFunctions"}
 )
-"""Member of the driver's table -> structure."""
+"""Member of the driver's function table -> structure with a group of optional functions."""
 LATER = frozenset(("synchronize_event", "query_event", "check_blob"))
 """Functions that were added later; older drivers lack them."""
 
@@ -166,20 +168,20 @@ CLASSES: Mapping[str, Any] = MappingProxyType(
 SIGNATURES: Mapping[str, Any] = MappingProxyType(
     {name: ctypes.CFUNCTYPE(*(_TYPES[type_] for type_ in types)) for name, types in FUNCTIONS.items()}
 )
-"""Function types of ctypes, by name; calls release the GIL."""
+"""ctypes function types by name; calls release the GIL."""
 ATTRIBUTE_VALUE: Any = _TYPES["AttributeValue"]
 CODED_VERSION = VERSION[0] << 16 | VERSION[1]
 
 
 def make(name: str, /, **members: Any) -> Any:
-    """Return a structure with size, version and the given members."""
+    """Return a structure with these members; its size and version are set."""
     structure = CLASSES[name](**members)
     structure.size, structure.version = ctypes.sizeof(structure), CODED_VERSION
     return structure
 
 
 class StructPool:
-    """Array of C structures that drivers overwrite; `clear` restores them."""
+    """Array of C structures that drivers overwrite; `clear` restores the initial contents."""
 
     def __init__(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
         contents = [bytes(make(name, **members)) for members in rows]
@@ -213,7 +215,7 @@ def read_text(value: bytes | None) -> str:
 
 
 class Holder:
-    """Owner of ctypes objects while C code uses their addresses."""
+    """Owner of ctypes objects, which must live as long as C code uses their addresses."""
 
     def __init__(self) -> None:
         self.objects: list[Any] = []
@@ -226,7 +228,6 @@ class Holder:
         return ctypes.addressof(self.keep(make(name, **members)))
 
     def values(self, type_: str, values: Iterable[Any]) -> int | None:
-        """Return the address of a new array; None if empty."""
         elements: Sequence[Any] = tuple(values)
         return ctypes.addressof(self.keep((_TYPES[type_] * len(elements))(*elements))) if elements else None
 
@@ -305,11 +306,10 @@ _ERROR_CLASSES: Mapping[Status, type[errors.NNAdapterError]] = {
     Status.CANCELLED: errors.CancelledError,
     Status.TRANSIENT: errors.TransientError,
 }
-"""Errors that do not depend on the function."""
 
 
 class _ErrorBuffer(threading.local):
-    """NNAdapterError of the thread. After nested calls, the last failure remains."""
+    """Buffer for the NNAdapterError of a thread. After nested calls, it has the last failure."""
 
     def __init__(self) -> None:
         self.message = ctypes.create_string_buffer(MESSAGE_BYTES)
@@ -328,7 +328,7 @@ _OK = int(Status.OK)
 
 
 class Functions:
-    """C functions of one driver; missing optional ones are absent."""
+    """C functions of one driver; optional functions that it lacks are absent."""
 
     def __init__(self, driver: str, functions: Mapping[str, Any], vendor: str = "", version: str = "") -> None:
         self.driver = driver
@@ -496,7 +496,7 @@ def _functions(structure: str, table: Any) -> dict[str, Any]:
 
 
 def _group(path: Path, member: str, structure: str, address: int | None) -> dict[str, Any]:
-    """Return the functions of a group, empty if the driver has none; all but those in `LATER` are required."""
+    """Return the functions of a group; empty if absent. Except those in `LATER`, all must be present."""
     if not address:
         return {}
     functions = _functions(structure, read(structure, address))

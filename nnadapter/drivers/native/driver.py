@@ -37,7 +37,7 @@ DETAIL_BYTES = 512
 
 
 class VerdictSink:
-    """Reusable structures into which drivers write verdicts."""
+    """Reusable C structures for verdicts, which drivers fill in."""
 
     def __init__(self, count: int, *, supported: bool = False) -> None:
         self._holder = c_interface.Holder()
@@ -191,7 +191,7 @@ class NativeContext(Context):
         return self._program(handle, requests.CallSignature(types), holder)
 
     def check_blob(self, blob: memoryview) -> Compatibility | None:
-        """Map unknown answers of the driver to RECOMPILE, which is always safe."""
+        """Return the driver's answer; unknown answers become RECOMPILE, which is always safe."""
         if "check_blob" not in self._functions:
             return None
         written = requests.written_by(self._functions.driver, blob)
@@ -203,7 +203,6 @@ class NativeContext(Context):
         return c_interface.COMPATIBILITIES.get(code, Compatibility.RECOMPILE) if code else None
 
     def _request(self, model: int, control: Control) -> tuple[c_interface.Holder, int]:
-        """Return owner and address of a compile request, valid while the lock is held."""
         if control is not UNLIMITED:
             passing = c_interface.Holder()
             return passing, passing.make(
@@ -222,15 +221,15 @@ class NativeContext(Context):
         return sink.cleared()
 
     def _take_built(self, model: Model) -> _Built:
-        """Return a model in C and drop it from the cache, because a program owns it now."""
+        """Return a model as C structures and remove it from the cache, because a program will own it."""
         built = self._built(model)
         self._last = _NONE_BUILT
         return built
 
     def _built(self, model: Model) -> _Built:
-        """Return a model in C, cached for the compilation that follows.
+        """Return a model as C structures, cached for the compilation that follows.
 
-        Specialized models cache their own, because all are admitted before the first is compiled.
+        A specialized model has a cache of its own, because all are admitted before the first is compiled.
         """
         if isinstance(model, SpecializedModel):
             built_model: _Built = model.prepared(_build_specialized, _build_specialized)
@@ -268,7 +267,6 @@ def _build_specialized(model: SpecializedModel) -> _Built:
 
 
 def _signature_of(model: Model) -> requests.CallSignature:
-    """Return the types of inputs and outputs; specialized models share equal ones."""
     if isinstance(model, SpecializedModel):
         signature: requests.CallSignature = model.prepare_signature(
             requests.CallSignature, lambda types: requests.CallSignature(requests.NativeSignature(*types))

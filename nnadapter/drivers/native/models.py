@@ -1,8 +1,8 @@
 """Adapter IR models as C structures.
 
 A model with dynamic shapes is built once, at its size hints, and becomes a relocatable block of words
-(`StructTemplate`). A specialization copies the blocks of all models of a plan, and writes words that depend on sizes,
-and pointers to shape-derived values. The copy lives as long as a program of these models.
+(`StructTemplate`). A specialization copies the blocks of all models of a plan. It then writes the words that depend on
+sizes, and the pointers to shape-derived values. The copy lives as long as a program of these models.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from nnadapter.process.resources import Cache
 from nnadapter.records import dataclass
 
 OPEN = -1
-"""NNADAPTER_DYNAMIC_SIZE, and the size index of static values."""
+"""Value of NNADAPTER_DYNAMIC_SIZE; also the size index of static values."""
 
 
 class NumberedSizes:
@@ -69,7 +69,7 @@ class NumberedSizes:
         return len(self._traced)
 
     def of(self, sizes: Sequence[Any]) -> list[int]:
-        """Return the values of the numbered sizes, from all sizes of a run."""
+        """Return the values of the numbered sizes; `sizes` has all symbolic sizes of a run."""
         return [sizes[number] for number in self._traced]
 
     def c_array(self, numbers: Sequence[int]) -> Any:
@@ -99,7 +99,6 @@ def symbolic_real_attribute(operation: Operation) -> str:
 
 _KINDS = {kind: AttributeCode[f"KIND_{kind.name}"] for kind in AttributeKind}
 _MEMBERS = {code: name for code, (name, _) in zip(AttributeCode, UNIONS["AttributeValue"], strict=True)}
-"""Member of the union by kind; the orders are equal."""
 _ELEMENTS = {AttributeCode.KIND_INTS: "i64", AttributeCode.KIND_FLOATS: "f64"}
 _OPTION_KINDS: dict[type, AttributeCode] = {
     bool: AttributeCode.KIND_BOOL,
@@ -123,7 +122,7 @@ def attribute(
 
 
 def option(holder: Holder, name: str, value: OptionValue) -> int:
-    """Return the address of a new NNAdapterAttribute for an option."""
+    """Return the address of a new NNAdapterAttribute that describes an option."""
     return _written(holder, name, _OPTION_KINDS[type(value)], value)
 
 
@@ -148,7 +147,7 @@ def read_option(address: int) -> tuple[str, OptionValue]:
 
 
 def read_texts(address: int | None, count: int) -> tuple[str, ...]:
-    """Return the strings of an array of C."""
+    """Return the strings of a C array."""
     pointers = read_pointers(address, count)
     return tuple(read_text(ctypes.c_char_p(pointer).value) for pointer in pointers)
 
@@ -169,7 +168,7 @@ def _written(holder: Holder, name: str, kind: AttributeCode, value: Any, places:
 
 
 def build(model: Model, holder: Holder, sizes: NumberedSizes | None = None) -> int:
-    """Return the address of a model in C. Only packed and unaligned constants are copied."""
+    """Return the address of a model's C structure. Of the constants, only packed and unaligned ones are copied."""
     operands = [_operand(holder, operand, sizes) for operand in model.operands]
     operations = [_operation(holder, operation, sizes) for operation in model.operations]
     return holder.make(
@@ -187,7 +186,7 @@ def build(model: Model, holder: Holder, sizes: NumberedSizes | None = None) -> i
 
 
 def contents(array: Array) -> int | None:
-    """Return the address of the first element; None if empty."""
+    """Return the address of an array's first element; None if empty."""
     address: int = array.__array_interface__["data"][0]
     return address if array.nbytes else None
 
@@ -273,7 +272,7 @@ class StructTemplate:
             count += -(-ctypes.sizeof(thing) // WORD)
         self.words: Array = np.zeros(count, np.int64)
         self.moves: Array = np.zeros(count, np.int64)
-        """1 for words that point into the block."""
+        """1 for each word that is an address within the block, otherwise 0."""
         block_bytes = self.words.view(np.uint8)
         for thing in things:
             place = self._starts[ctypes.addressof(thing)] * WORD
@@ -284,13 +283,11 @@ class StructTemplate:
                     self.words[place // WORD + word] = start * WORD
                     self.moves[place // WORD + word] = 1
         self.root = self._starts[root] * WORD
-        """Byte offset of the main structure."""
 
     def __len__(self) -> int:
         return len(self.words)
 
     def word_of(self, address: int, member: str = "", structure: str = "") -> int:
-        """Return the position in `words` of an address in the holder, or of a member of the structure there."""
         offset = getattr(CLASSES[structure], member).offset if member else 0
         return self._starts[address] + int(offset) // WORD
 
@@ -302,7 +299,6 @@ class StructTemplate:
         return other
 
     def copied(self) -> tuple[Array, int]:
-        """Return a copy and the address of its main structure."""
         words = self.words.copy()
         return words, _relocate(words, self.moves) + self.root
 
@@ -331,15 +327,13 @@ _MOST_JOINED = 16
 
 @dataclass(frozen=True, slots=True)
 class _Bytes:
-    """Byte count of an operand: a factor times symbolic sizes."""
-
     place: int
     factor: int
     numbers: tuple[int, ...]
 
 
 class _Template:
-    """Template of one model, and positions of the 8-byte words that depend on sizes."""
+    """Template of one model, with the positions of 8-byte words that depend on sizes."""
 
     def __init__(self, of: SpecializableModel) -> None:
         traced = of.model
@@ -368,7 +362,6 @@ class _Template:
                     into = reals if kinds[name] in _REAL else integers
                     into += self._of_attribute(place, value)
         self.integers: Sequence[tuple[int, int]] = integers
-        """Words to write, with the numbers of their symbolic values."""
         self.reals: Sequence[tuple[int, int]] = reals
 
     def _of_attribute(self, address: int, value: AttributeValue) -> Iterator[tuple[int, int]]:
@@ -381,15 +374,14 @@ _REAL = (AttributeKind.FLOAT, AttributeKind.FLOATS)
 
 
 class ModelTemplates:
-    """Templates of the models of a specialization group."""
+    """Templates of models that are specialized together."""
 
     def __init__(self, of: SpecializationGroup) -> None:
         self._templates = {model.group_index: _Template(model) for model in of.models if not _has_packed_sizes(model)}
-        """Group index -> template; models with packed dynamic tensors have none."""
+        """Group index -> template; models with packed dynamic tensors have no template."""
         self._joined: Cache[tuple[int, ...], _Joined] = Cache("models in C that are filled at once", _MOST_JOINED)
 
     def build(self, model: SpecializedModel, holder: Holder) -> int | None:
-        """Return the address of a specialized model; None if it has no template."""
         place = model.of.group_index
         if place not in self._templates:
             return None
@@ -419,11 +411,11 @@ class _SpecializedStructs(NamedTuple):
     words: Array
     address: int
     starts: dict[int, int]
-    """First word of each model without a program, by group index."""
+    """Group index -> first word of the model, for models without a program."""
 
 
 class _Joined:
-    """Concatenated templates, copied and specialized together."""
+    """Concatenated templates of several models, to copy and specialize them together."""
 
     def __init__(self, templates: Mapping[int, _Template]) -> None:
         starts = list(accumulate((len(template.block) for template in templates.values()), initial=0))
@@ -440,7 +432,6 @@ class _Joined:
         self._products = _Products((start, product) for start, template in moved for product in template.bytes)
 
     def write_sizes(self, values: Sequence[Any]) -> _SpecializedStructs:
-        """Return a copy specialized by the values of the symbolic numbers."""
         words = self._words.copy()
         self._integers.write(words, values)
         self._reals.write(words.view(np.float64), values)
@@ -473,7 +464,7 @@ class _Products:
 
 
 def _has_packed_sizes(of: SpecializableModel) -> bool:
-    """Return whether byte counts are not plain products, because packed tensors have dynamic shapes or contents."""
+    """Return whether a packed tensor has a dynamic shape or contents: its bytes are no product of sizes."""
     packed = (operand.type for operand in of.model.operands if operand.type.dtype in PACKED)
     return any(is_symbolic(type_.dimensions) for type_ in packed) or any(
         of.model.type_at(index).dtype in PACKED for index in of.given

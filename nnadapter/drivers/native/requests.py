@@ -105,7 +105,6 @@ class DeviceMemory(Memory):
         self._copy("copy_out", array, offset, stream)
 
     def copy_from(self, source: DeviceMemory, nbytes: int | None = None, stream: NativeStream | None = None) -> None:
-        """Copy the first `nbytes`, by default all, from memory of this driver."""
         count = source.nbytes if nbytes is None else nbytes
         if not 0 <= count <= min(self.nbytes, source.nbytes):
             raise errors.InvalidInputError(
@@ -166,7 +165,7 @@ class NativeSignature(NamedTuple):
 
 
 def seal(driver: str, types: NativeSignature, parts: Sequence[bytes]) -> bytes:
-    """Return a serialized program with a header of driver name and signature."""
+    """Return a serialized program: a header with driver name and signature, and the driver's own bytes."""
     header = {
         "driver": driver,
         "inputs": [_plain(type_) for type_ in types.inputs],
@@ -194,7 +193,7 @@ def unseal(driver: str, blob: bytes | memoryview, *, is_checked: bool = False) -
 
 
 def written_by(driver: str, blob: memoryview) -> memoryview | None:
-    """Return the driver's own bytes, unchecked; None if another driver wrote them."""
+    """Return the driver's own bytes without a check; None if another driver wrote them."""
     header = _ENVELOPE.header_of(blob)
     if header is None:
         return None
@@ -236,7 +235,7 @@ def build_control(control: Control, holder: Holder) -> int:
 
 
 class Request:
-    """Template of an NNAdapterComputeRequest for one signature."""
+    """Template of the NNAdapterComputeRequests with one signature."""
 
     def __init__(self, types: NativeSignature) -> None:
         all_types = (*types.inputs, *types.outputs)
@@ -246,7 +245,7 @@ class Request:
         self.types = types
         self.output_forms = [(type_.dimensions, type_.dtype.array_type) for type_ in types.outputs]
         self.is_packed = any(type_.dtype in PACKED for type_ in all_types)
-        """True if some data type is packed in C only."""
+        """True if some data type is packed in C but not in numpy."""
         self.may_lie_on_device = not self.is_packed and all(type_.size for type_ in all_types)
         sizes = [size for type_ in all_types for size in type_.dimensions]
         self.block = pattern.block.with_words(pattern.sizes, [*sizes, *self.sizes, *self.output_sizes])
@@ -254,7 +253,7 @@ class Request:
 
 
 class NativeCall:
-    """NNAdapterComputeRequest, for one computation at a time."""
+    """NNAdapterComputeRequest; it serves one computation at a time."""
 
     def __init__(self, request: Request, stream: int | None, control: Control, sizes: Any = None) -> None:
         self._request, self._holder = request, Holder()
@@ -268,7 +267,7 @@ class NativeCall:
         self._output_arrays: Sequence[Array] = ()
 
     def take(self, inputs: Sequence[Array], outputs: Sequence[Array] = ()) -> None:
-        """Bind host arrays; use new outputs unless `outputs` fit."""
+        """Bind host arrays: the inputs, and `outputs` if these fit, otherwise new arrays."""
         request = self._request
         if request.is_packed:
             self._input_arrays, self._output_arrays = _packed(request.types, inputs)
@@ -296,7 +295,6 @@ class NativeCall:
         self._words[request.memory] = [memory.handle or 0 for memory in (*inputs, *outputs)]
 
     def _other_sizes(self, inputs: Sequence[Array | DeviceMemory]) -> errors.ExecutionError:
-        """Return the error for inputs of other sizes than compiled for."""
         input_sizes = [buffer.nbytes for buffer in inputs]
         return errors.ExecutionError(
             f"inputs have {input_sizes} bytes, but the program was compiled for {self._request.sizes}"
@@ -319,12 +317,11 @@ def _packed(types: NativeSignature, inputs: Sequence[Array]) -> tuple[list[Array
 
 
 class CallSignature:
-    """Types, sizes and cached requests of a run."""
+    """Types and sizes of a run, with cached requests."""
 
     def __init__(self, types: NativeSignature, sizes: Any = None) -> None:
         self.types, self.c_sizes = types, sizes
         self.calls: dict[object, NativeCall] = {}
-        """Requests by slot; a slot runs one computation at a time."""
 
     @cached_property
     def request(self) -> Request:
@@ -332,7 +329,7 @@ class CallSignature:
 
 
 class ExecutionSlot:
-    """Stream for one computation at a time."""
+    """Slot for one computation at a time, with a stream of its own if the device has streams."""
 
     def __init__(self, stream: NativeStream | None) -> None:
         self.stream = stream
@@ -351,7 +348,7 @@ class _Pattern:
 
     block: StructTemplate
     sizes: Array
-    """Words of all dimensions, then of all byte counts."""
+    """Positions of the words of all dimensions, then of all byte counts."""
     data: Array
     memory: Array
 
@@ -394,7 +391,7 @@ def _allocate(type_: OperandType) -> Array:
 
 
 _Type = tuple[Any, ...]
-"""Fields of an `OperandType`; dimensions are (size index, OPEN) or (OPEN, size)."""
+"""Fields of an `OperandType`. A dynamic dimension is (size index, OPEN), a static one (OPEN, size)."""
 
 
 class _DynamicSignature:
@@ -413,7 +410,7 @@ class _DynamicSignature:
 
 
 class RunSignature(NamedTuple):
-    """Signature of a program that gets sizes per run."""
+    """Signature of a program that gets concrete sizes for each run."""
 
     sizes: NumberedSizes
     signature: _DynamicSignature
@@ -454,14 +451,16 @@ def _type_at(type_: _Type, numbers: Sequence[int]) -> OperandType:
 class NativeExecution(Execution):
     """Execution of a C driver. Reads the caller's arrays directly.
 
-    Executions of a context share `slots`, because a stream may be a thread.
+    Executions of a context share `slots`, because each stream may be a thread.
     """
 
     def __init__(self, program: NativeProgram, handle: int) -> None:
         self._program, self._handle = program, handle
         self._functions, self._signature, self._slots = program.functions, program.signature, program.slots
         self._calls: dict[object, tuple[CallSignature | None, NativeCall]] = {}
-        """Last request per stream, which the driver may still read. The signature is None if not reusable."""
+        """Last request of each stream, because the driver may still read it. The signature is None if it is not
+        reusable.
+        """
         self._last: tuple[Sequence[int], NativeExecution] | None = None
 
     def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:
@@ -535,7 +534,6 @@ class NativeExecution(Execution):
         *,
         is_awaited: bool,
     ) -> list[DeviceTensor]:
-        """Compute into new device memory. On failure, wait for the stream, then free that memory."""
         output_memories: list[DeviceMemory] = []
         try:
             for nbytes in self._signature.request.output_sizes:
@@ -611,7 +609,7 @@ class NativeProgram(Program):
         return NativeExecution(self, handle)
 
     def bound(self, request: int) -> int | None:
-        """Return the handle of a clone with other constants; None if the driver declines."""
+        """Return the handle of a clone with other constants than this program; None if the driver declines."""
         with self._lock:
             handle = self.functions.create_handle_or_none(
                 "clone_with_constants",

@@ -1,4 +1,4 @@
-"""Parameters of LoRA adapters in run options, as feeds.
+"""Parameters of the LoRA adapters in run options, read so that they can be passed as feeds.
 
 Run options hide their adapters, but ONNX Runtime feeds their parameters to a run, so a model that returns its inputs
 reveals them.
@@ -62,7 +62,7 @@ def adapter_parameters(options: onnxruntime.RunOptions, inputs: Iterable[NodeArg
 
 
 def warn_of_adapters(options: onnxruntime.RunOptions) -> None:
-    """Warn if run options activate LoRA adapters, which runs on bound values ignore."""
+    """Warn if run options activate LoRA adapters, because runs with bound values ignore them."""
     if has_adapters(options):
         warnings.warn(
             "the run options activate adapters, which have no effect on run_with_iobinding; use run or "
@@ -84,7 +84,7 @@ def _session(model: bytes) -> onnxruntime.InferenceSession:
 
 
 def _model_of(types: Mapping[str, int]) -> bytes:
-    """Return a model that returns its inputs; an input without value is an empty tensor."""
+    """Return a model that returns its inputs; an input that is not fed is an empty tensor."""
     from onnx import helper
 
     returned = {f"{name}{_RETURNED}": type_ for name, type_ in types.items()}

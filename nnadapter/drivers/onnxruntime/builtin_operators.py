@@ -11,13 +11,13 @@ from nnadapter.process.real_onnxruntime import onnxruntime
 from nnadapter.process.resources import memoize
 
 _PLAIN_PROVIDERS = frozenset((CPU_PROVIDER, "AzureExecutionProvider"))
-"""Providers of a build without provider libraries."""
 
 
 def has_operator(op_type: str, opset: int) -> bool:
     """Return whether ONNX Runtime has a kernel for an op of ONNX's domain at this opset.
 
-    If the build has other providers than the CPU, a schema suffices: listing kernels crashes in onnxruntime-gpu 1.31.
+    If the build has other providers than the CPU, only the op's schema is checked: listing kernels crashes in
+    onnxruntime-gpu 1.31.
     """
     if not hasattr(native, "get_all_opkernel_def"):
         return True

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 class _Packed(NamedTuple):
-    """Input that packs several operands: nodes with an input of this rank load, but their runs fail."""
+    """Input that may pack several operands: nodes whose input has this rank load, but fail when they run."""
 
     position: int
     rank: int
@@ -54,7 +54,7 @@ _PACKED: Mapping[tuple[str, str], tuple[_Packed, ...]] = {
 
 
 def kernel_verdicts(model: onnx.ModelProto) -> Mapping[int, Verdict]:
-    """Return refusals, by position, of nodes that load but fail at run time, because inputs pack several operands."""
+    """Return refusals, by position, of nodes that load but fail to run, because an input packs several operands."""
     nodes = {at: node for at, node in enumerate(model.graph.node) if (node.domain, node.op_type) in _PACKED}
     ranks = _ranks(model) if nodes else {}
     verdicts = {position: _kernel_verdict(node, ranks) for position, node in nodes.items()}
@@ -81,14 +81,14 @@ def _kernel_verdict(node: onnx.NodeProto, ranks: Mapping[str, int]) -> Verdict:
 
 
 _ENOUGH = 150_000
-"""Work in output elements that makes a thread pool faster."""
+"""Amount of work, in output elements, from which a thread pool makes a model faster."""
 _PRODUCTS = 32
-"""Multiply-adds that take as long as an elementwise function."""
+"""Number of multiply-adds that take as long as one output element of an elementwise function."""
 _DYNAMIC_SIZE_GUESS = 128
 _WITHOUT_WEIGHTS = frozenset({"Attention", "Einsum", "Gemm", "MatMul", "MatMulInteger", "QLinearMatMul"})
-"""Ops that multiply matrices without constants."""
+"""Ops that multiply matrices, even if none is constant."""
 _GROWING = frozenset({"ConstantOfShape", "Expand", "EyeLike", "OneHot", "Range", "Resize", "Tile", "Upsample"})
-"""Ops with large outputs."""
+"""Ops with outputs that may be much larger than their inputs."""
 _NO_WORK = frozenset({"Constant", "Identity", "Reshape", "Shape", "Size", "Squeeze", "Unsqueeze"})
 
 
@@ -96,7 +96,7 @@ def threads_gain(model: onnx.ModelProto) -> bool:
     """Return whether a thread pool, which sleeps between runs, makes a model faster.
 
     Waking a pool costs more than short segments gain. The estimate assumes that each node's output is as large as the
-    model's largest input or output. Subgraphs, other domains and models without tensors always get a pool.
+    model's largest input or output. Models with subgraphs, with other domains or without tensors always get a pool.
     """
     weights = {tensor.name: tuple(tensor.dims) for tensor in model.graph.initializer}
     border = [value for value in (*model.graph.input, *model.graph.output) if value.name not in weights]
@@ -135,11 +135,9 @@ def _work(node: onnx.NodeProto, most: float, weights: Mapping[str, Sequence[int]
 
 
 _OLDEST_JUDGED_OPSET = 7
-"""Oldest judged opset; ONNX Runtime treats older models specially."""
+"""Oldest opset whose nodes are judged; ONNX Runtime treats older models specially."""
 _KNOWN_OPSET = 23
-"""Opset that every supported ONNX Runtime knows."""
 _OF_TYPES = "Type Error: "
-"""Start of messages about types, which have various exception classes."""
 _UNKNOWN_OPERATOR = "is not a registered function/op"
 _LOADED_PARTS = 64
 _PROFILE = Profile(
@@ -236,7 +234,7 @@ class CpuContext(Context):
 def refused_nodes(
     model: onnx.ModelProto, session_options: onnxruntime.SessionOptions | None = None
 ) -> dict[int, Unsupported]:
-    """Return refusals by position of valid nodes that ONNX Runtime does not load."""
+    """Return the refusals, by position, of valid nodes that ONNX Runtime does not load."""
     from nnadapter.drivers.refused_nodes import find_culprits
 
     def attempt(part: onnx.ModelProto) -> Unsupported | None:
@@ -257,10 +255,10 @@ def refuse_invalid_nodes(
     contexts: Sequence[Context],
     session_options: onnxruntime.SessionOptions | None = None,
 ) -> None:
-    """Raise for a node that is invalid or has an unknown operator; only positions in `suspects` are tried.
+    """Raise an error if a node in `suspects` (positions) is invalid or has an op that no device knows.
 
-    `is_external` means that a node may belong to a third party; `contexts` are other ONNX devices, which may support
-    it.
+    `is_external` returns True for a position whose node may belong to a third party. `contexts` are other ONNX devices,
+    which may support a node.
 
     Raises:
         InvalidModelError: no device supports a node.

@@ -97,7 +97,7 @@ _OF_INPUTS = re.compile(
     "|^(?:(?!while running).)*while running (AffineGrid|Col2Im|DFT|MaxRoiPool|Reshape|Resize|RoiAlign"
     "|Split|SplitToSequence|Squeeze|STFT|TensorScatter) "
 )
-"""Messages about inputs. Operators inside If may fail for another reason."""
+"""Messages about values of inputs. Operators that run inside If may fail for other reasons."""
 
 
 _POSITION = re.compile(r"\S*\.(?:cc|h):\d+ (?:[\w:*&<>~, ]+\([^()]*\)|\w+) ")
@@ -114,18 +114,17 @@ def brief(error: BaseException) -> str:
 
 _Result = TypeVar("_Result")
 FEWER_OPTIMIZATIONS = "fewer optimizations"
-"""Start of notes about a lower optimization level."""
 _DISABLED_OPTIMIZERS = "optimization.disable_specified_optimizers"
 EXTENDED = "extended optimizations"
-"""Marker for all optimizers above ORT_ENABLE_BASIC, some unnamed."""
+"""Name for all optimizers above ORT_ENABLE_BASIC, because some have no name of their own."""
 _MOST_ATTEMPTS = 3
-"""Limit of repeated runs, since inputs may be at fault."""
+"""Maximum number of repeated runs per program: if inputs are at fault, repetition is useless."""
 
 
 def disabled_optimizers(
     options: onnxruntime.SessionOptions | None, wrong: Iterable[str], caller_disabled: Iterable[str] = ()
 ) -> list[str]:
-    """Return the optimizers to disable, including the caller's, which a session argument would override."""
+    """Return the optimizers to disable: `wrong`, and the caller's, which a session argument would override."""
     names = dict.fromkeys(wrong)
     if not names:
         return list(caller_disabled)
@@ -134,7 +133,7 @@ def disabled_optimizers(
 
 
 def config_entry(read: Callable[[str], object], key: str) -> str | None:
-    """Return an entry of options, read by their method `read`; None if unset."""
+    """Return an entry of options by `read`, their method; None if unset."""
     try:
         return str(read(key))
     except RuntimeError:  # no such entry
@@ -144,7 +143,7 @@ def config_entry(read: Callable[[str], object], key: str) -> str | None:
 def with_fewer_optimizations(
     options: onnxruntime.SessionOptions, attempt: Callable[[], _Result], problem: str, error: Exception
 ) -> tuple[_Result, str]:
-    """Retry at the highest optimization level below that of `options` at which `attempt` works.
+    """Retry at lower optimization levels than that of `options`, and return the result of the highest that works.
 
     Returns:
         The result, and a note, which is also a warning. If even the unoptimized model fails, `error` is raised.
@@ -183,13 +182,12 @@ def unoptimized() -> onnxruntime.SessionOptions:
 
 
 class UnoptimizedRuns:
-    """Limit on repetitions of failed runs."""
+    """Limit on the number of failed runs that are repeated without optimizations."""
 
     def __init__(self) -> None:
         self._attempts = 0
 
     def allows(self, error: Exception) -> bool:
-        """Return whether to repeat a failed run; count the attempt."""
         if self._attempts >= _MOST_ATTEMPTS or not _may_come_of_optimizers(error):
             return False
         self._attempts += 1
@@ -242,13 +240,13 @@ def wrong_optimizers(model: onnx.ModelProto) -> tuple[str, ...]:
 
 
 _UNCHANGED = frozenset(("Identity", "Dropout", "Cast", "Expand", "Transpose", "Slice"))
-"""Operators removed before fusions if they have no effect."""
+"""Operators that ONNX Runtime removes before fusions if they have no effect."""
 _NEUTRAL = {"Add": 0.0, "Sub": 0.0, "Mul": 1.0, "Div": 1.0}
 _INTEGERS = (UINT8, INT8, UINT16, INT16)
 _LONGEST_CHAIN = 100
 _MATRIX_RANK = 2
 _MOVED_BATCH = (b"permB", *(b"perm@" + bytes((first,)) for first in range(1, 6)))
-"""Encodings of a `perm` that moves the batch dimension."""
+"""Encoded `perm` attributes that move the batch dimension."""
 
 
 class Flaw(NamedTuple):
@@ -256,14 +254,14 @@ class Flaw(NamedTuple):
 
     optimizers: tuple[str, ...]
     words: tuple[bytes, ...]
-    """Byte strings in all such models."""
+    """Byte strings that occur in every model with this pattern."""
     occurs_in: Callable[[WireGraph], bool]
     any_word: tuple[bytes, ...] = ()
-    """Byte strings of which models contain at least one, if there are any."""
+    """Byte strings, at least one of which occurs in every model with this pattern; empty for no condition."""
 
 
 class _Norm(NamedTuple):
-    """Division by `Sqrt(Add(ReduceMean(Pow(base, exponent)), epsilon))`, or product with its reciprocal."""
+    """Division by `Sqrt(Add(ReduceMean(Pow(base, exponent)), epsilon))`, or multiplication by its reciprocal."""
 
     power: WireNode
     mean: WireNode
@@ -273,7 +271,7 @@ class _Norm(NamedTuple):
 
 
 def _layer_norm(graph: WireGraph) -> bool:
-    """Return whether a norm of a difference has another exponent or operand order than layer norm."""
+    """Return whether the graph has a norm of a difference that is not exactly a layer norm."""
     for norm in _norms(graph):
         base, exponent = (_producer(graph, name, "Sub") for name in norm.power.inputs)
         if base is None and exponent is None:
@@ -288,7 +286,7 @@ def _layer_norm(graph: WireGraph) -> bool:
 
 
 def _rms_norm(graph: WireGraph) -> bool:
-    """Return whether an RMS norm lacks keepdims, or has constants of a higher rank."""
+    """Return whether the graph has an RMS norm without keepdims or with constants of a higher rank."""
     for norm in _norms(graph):
         exponent = _constant(graph, norm.power.inputs[1])
         is_square = exponent is None or not exponent.has_static_type or exponent.number == 2
@@ -330,7 +328,6 @@ def _norms(graph: WireGraph) -> Iterator[_Norm]:
 
 
 def _quotients(graph: WireGraph) -> Iterator[tuple[str, str]]:
-    """Yield operands of divisions and of products with reciprocals."""
     for node in graph.nodes:
         if len(node.inputs) != 2:
             continue
@@ -344,7 +341,7 @@ def _quotients(graph: WireGraph) -> Iterator[tuple[str, str]]:
 
 
 def _reciprocal(graph: WireGraph) -> bool:
-    """Return whether `1 / x * w` has an integer numerator, or a numerator of higher rank than x."""
+    """Return whether the graph has `1 / x * w` with an integer numerator, or a numerator of higher rank than x."""
     for node in graph.nodes:
         numerator = _constant(graph, node.inputs[0]) if node.op_type == "Div" else None
         if numerator is None or (numerator.has_static_type and numerator.number != 1):
@@ -359,7 +356,7 @@ def _reciprocal(graph: WireGraph) -> bool:
 
 
 def _nearly_neutral(graph: WireGraph) -> bool:
-    """Return whether a float64 constant becomes neutral in float32, such as 1 for Mul."""
+    """Return whether a float64 constant rounds to a neutral element in float32, such as 1 for Mul."""
     for node in graph.nodes:
         neutral = _NEUTRAL.get(node.op_type)
         for name in node.inputs if neutral is not None else ():
@@ -383,7 +380,7 @@ def _expand_to_nothing(graph: WireGraph) -> bool:
 
 
 def _quantized_relu(graph: WireGraph) -> bool:
-    """Return whether a Relu is quantized with a zero point that is computed or of an unusual type."""
+    """Return whether a quantizer reads a Relu and has a computed zero point or one of an unusual type."""
     for node in graph.nodes:
         if node.op_type != "QuantizeLinear" or len(node.inputs) < 3:
             continue
@@ -414,7 +411,6 @@ def _parameters(graph: WireGraph, node: WireNode) -> tuple[object, ...]:
 
 
 def _layout(graph: WireGraph, node: WireNode) -> tuple[int, ...]:
-    """Return axis and block size of a quantizer; empty if it has one scale."""
     scale = _constant(graph, node.inputs[1])
     is_single = scale is not None and not scale.shape
     return () if is_single else (graph.integer(node, "axis", 1), graph.integer(node, "block_size", 0))
@@ -423,7 +419,7 @@ def _layout(graph: WireGraph, node: WireNode) -> tuple[int, ...]:
 def _half_batch(graph: WireGraph) -> bool:
     """Return whether a float16 product of constants may be fused with a Transpose that moves the first dimension.
 
-    `FuseFp16InitializerToFp32NodeTransformer` crashes on it. Optimizers move nodes, so every such Transpose counts.
+    `FuseFp16InitializerToFp32NodeTransformer` crashes on it. Optimizers move nodes, so the two need not be adjacent.
     """
     permutations = (graph.integers(node, "perm") for node in graph.nodes if node.op_type == "Transpose")
     return any(len(permutation) > _MATRIX_RANK and permutation[0] != 0 for permutation in permutations) and any(
@@ -432,7 +428,6 @@ def _half_batch(graph: WireGraph) -> bool:
 
 
 def _is_half(graph: WireGraph, name: str) -> bool:
-    """Return whether a value derives from float16 constants."""
     pending, visited, has_half = [name], set[str](), False
     while pending:
         name = pending.pop()
@@ -486,7 +481,6 @@ def _wrong_fusions(contents: Contents) -> tuple[str, ...]:
 
 
 def _producer(graph: WireGraph, name: str, op_type: str) -> WireNode | None:
-    """Return the producer of a value, past operators without effect, if it has this op type."""
     node = graph.producers.get(_root(graph, name))
     return node if node is not None and node.op_type == op_type else None
 
@@ -496,7 +490,7 @@ def _constant(graph: WireGraph, name: str) -> WireConstant | None:
 
 
 def _root(graph: WireGraph, name: str) -> str:
-    """Return the value that reaches `name` through operators without effect."""
+    """Return the value that operators without effect forward as `name`."""
     for _ in range(_LONGEST_CHAIN):
         node = graph.producers.get(name)
         if node is None or not node.inputs:
@@ -512,7 +506,7 @@ def _root(graph: WireGraph, name: str) -> str:
 
 
 def _other_operand(graph: WireGraph, node: WireNode) -> str | None:
-    """Return the operand that an operator passes on because the other is neutral, or None."""
+    """Return the operand that an operator forwards unchanged because the other is neutral, or None."""
     neutral = _NEUTRAL.get(node.op_type)
     if neutral is None or len(node.inputs) != 2:
         return None

@@ -1,7 +1,7 @@
 """CPU segments as programs: sessions, thread pool permits and memory estimates.
 
-Permits limit the thread pools of the process. Programs that are only timed do not count, so that measured times hold
-later. Memory estimates were fitted to malloc statistics of ONNX Runtime 1.31; runs use a shared arena.
+Permits limit the thread pools of the process. Programs that exist only for timing do not count, so measured times apply
+to later runs. Memory estimates were fitted to malloc statistics of ONNX Runtime 1.31; runs use a shared arena.
 """
 
 from __future__ import annotations
@@ -30,13 +30,12 @@ if TYPE_CHECKING:
 
 
 _MOST_THREADS = 256
-"""Limit for all pools."""
 _FEWEST_POOLS = 8
 _uncounted: ContextVar[int] = ContextVar("uncounted", default=0)
 
 
 class _Pools:
-    """Target of all permits, which are weak references."""
+    """Object to which all permits are weak references, so that they can be counted."""
 
 
 _POOLS = _Pools()
@@ -68,7 +67,7 @@ def pools_held() -> int:
 
 @contextmanager
 def not_counting(pools: int) -> Iterator[None]:
-    """Raise the limit by `pools` in the block, for programs that are only timed."""
+    """Raise the limit by `pools` in the block, because so many belong to programs that exist only for timing."""
     token = _uncounted.set(max(pools, 0))  # some may be gone
     try:
         yield
@@ -104,7 +103,6 @@ class CpuProgram(Program):
         notes: Sequence[str] = (),
     ) -> None:
         self.wants_pool = wants_pool
-        """True if a thread pool would help, even without a permit."""
         self.notes = list(notes)
         self._reopen, self._unoptimized_runs = reopen, UnoptimizedRuns()
         self._session = session
@@ -115,7 +113,7 @@ class CpuProgram(Program):
             register_after_fork(self)
 
     def after_fork(self) -> None:
-        """Keep the session alive in a forked child: its destructor would wait for threads of the parent."""
+        """Keep the session alive in a forked child, because its destructor would wait for threads of the parent."""
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._session))
 
     @property
@@ -132,7 +130,7 @@ class CpuProgram(Program):
     def _repeat(
         self, names: Sequence[str], feeds: Mapping[str, Any], error: Exception
     ) -> tuple[onnxruntime.InferenceSession, list[Array]] | None:
-        """Repeat a failed run in a session with fewer optimizations, which replaces the old one."""
+        """Repeat a failed run in a new session with fewer optimizations, which replaces the session of the program."""
         if not self._unoptimized_runs.allows(error):
             return None
         results: list[Array] = []
@@ -162,9 +160,9 @@ def open_program(
     nodes: int = 0,
     profile: SessionProfile | None = None,
 ) -> CpuProgram:
-    """Return the program of a model in a supported opset. ONNX Runtime's errors pass.
+    """Return the program of a model in a supported opset. ONNX Runtime's errors are not translated.
 
-    `wants_pool` means that a thread pool would help. Other arguments are those of `open_session`.
+    `wants_pool` means that a thread pool would help. Other arguments are as in `open_session`.
     """
     permit = pool_permit() if wants_pool else None
     try:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 _CLOCKS = (time.time_ns, time.monotonic_ns)
-"""Candidates for ONNX Runtime's clock, decades apart."""
+"""Possible clocks of ONNX Runtime's profiler; their times differ by decades."""
 _READINGS = 20
 _OMITTED_FACTS = frozenset(("thread_scheduling_stats",))
 _AROUND_NODES = 2
@@ -63,12 +63,11 @@ class SessionProfile:
         self._recorder.add_source(self._read)
 
     def ran(self) -> None:
-        """Count a run; end the profile if the recorder is full."""
         if not self._recorder.reserve_events(self.nodes + _AROUND_NODES):
             self.end()
 
     def end(self) -> None:
-        """Write the profile file; may be repeated."""
+        """Write the profile file; do nothing if it is already written."""
         with suppress(IndexError):
             self._files.append(self._sessions.pop().end_profiling())
 
@@ -87,7 +86,7 @@ class SessionProfile:
 
 
 def profile_of(trace: Trace, lane: str, nodes: int = 0) -> SessionProfile | None:
-    """Return a profile whose events appear as `lane`; None if the trace does not record or is full."""
+    """Return a profile whose events appear in the lane `lane`; None if the trace does not record or is full."""
     if isinstance(trace, Recorder) and trace.reserve_events(_AROUND_NODES):
         return SessionProfile(trace, lane, nodes)
     return None
@@ -111,7 +110,7 @@ def _entries(file: Path) -> list[Mapping[str, Any]]:
 
 
 _NUMBERS = "fiub"
-"""numpy's kinds of arrays that are passed by address."""
+"""numpy's dtype kinds of arrays that are passed by address."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +119,7 @@ class Loadable:
 
     contents: bytes
     weights: Mapping[str, Array] = field(default_factory=dict)
-    """Weights missing from `contents`, read as long as the session lives."""
+    """Weights that are not in `contents`. The session reads them as long as it lives."""
 
     @property
     def nbytes(self) -> int:
@@ -185,7 +184,7 @@ def register_arena() -> None:
 
 
 def shrink_arena() -> None:
-    """Release unused memory of the shared arena, by a tiny run that requests it."""
+    """Release unused memory of the shared arena, by running a tiny model with a run option that requests it."""
     from nnadapter.process.real_onnxruntime import onnxruntime
 
     session = _smallest_session()
@@ -210,7 +209,6 @@ def _smallest_session() -> Any:
 run_options: ContextVar[onnxruntime.RunOptions | None] = ContextVar("run_options", default=None)
 """Run options of the caller for the run of this thread."""
 options_lock = new_lock()
-"""Guards temporary changes of session options."""
 _RUN_FIELDS = ("log_severity_level", "log_verbosity_level", "logid", "only_execute_path_to_fetches", "terminate")
 _RUN_ENTRIES = (
     "memory.enable_memory_arena_shrinkage",
@@ -221,9 +219,10 @@ _RUN_ENTRIES = (
     "qnn.rpc_control_latency",
     "qnn.lora_config",
 )
-"""Known entries of run options, which ONNX Runtime cannot list. Source: onnxruntime_run_options_config_keys.h."""
+"""Entries of run options that are read, since ONNX Runtime cannot list them. Source:
+onnxruntime_run_options_config_keys.h.
+"""
 _FOLDER = "session.model_external_initializers_file_folder_path"
-"""Folder of external data for models in memory."""
 _MODEL_ENTRIES = {
     "ep.context_enable": "",
     "ep.context_file_path": "",
@@ -242,7 +241,7 @@ _MODEL_ENTRIES = {
     "session.save_model_format": "",
     "session.strict_shape_type_inference": "",
 }
-"""Entries for entire models, with defaults. Source: onnxruntime_session_options_config_keys.h."""
+"""Entry that applies only to entire models -> default. Source: onnxruntime_session_options_config_keys.h."""
 _ignored: WeakKeyDictionary[onnxruntime.SessionOptions, Mapping[str, str]] = WeakKeyDictionary()
 _CONFIG_FROM_MODEL = "ORT_LOAD_CONFIG_FROM_MODEL"
 _AFFINITIES = "session.intra_op_thread_affinities"
@@ -257,7 +256,7 @@ def new_session_options() -> onnxruntime.SessionOptions:
 
 
 def without_files(options: onnxruntime.SessionOptions) -> onnxruntime.SessionOptions:
-    """Prevent sessions from opening files that a (forged) model names. Irreversible, so not for a caller's options."""
+    """Prevent sessions from opening files that a forged model may name. Irreversible, so not for a caller's options."""
     options.add_session_config_entry(_FOLDER, os.devnull)
     return options
 
@@ -270,7 +269,7 @@ def new_run_options() -> onnxruntime.RunOptions:
 
 
 def copied_run_options(options: onnxruntime.RunOptions) -> onnxruntime.RunOptions:
-    """Copy run options, without adapters and unknown entries."""
+    """Copy run options, except adapters and entries that are not in `_RUN_ENTRIES`."""
     copied = new_run_options()
     for name in _RUN_FIELDS:
         setattr(copied, name, getattr(options, name))
@@ -291,7 +290,9 @@ def entries_of(options: onnxruntime.RunOptions) -> Mapping[str, str]:
 Repeat = Callable[
     [Sequence[str], Mapping[str, Any], Exception], "tuple[onnxruntime.InferenceSession, list[Array]] | None"
 ]
-"""Repeats a failed run with fewer optimizations; None if that fails."""
+"""Function that repeats a failed run with fewer optimizations. It returns the new session and the results, or None on
+failure.
+"""
 
 
 class SessionExecution(Execution):
@@ -386,14 +387,14 @@ def open_session(
     Args:
         model: its weights must outlive the session.
         session_options: the caller's; None for quiet defaults.
-        has_pool: there is a permit for a thread pool.
+        has_pool: the session may have a thread pool.
         spins: threads may spin.
         shares_arena: use the shared arena, unless the options configure arenas.
-        providers: execution providers; empty for the options' own, without fallback.
+        providers: execution providers; empty for the providers in the options, without fallback.
         without: further optimizers to disable.
         profile: receives events, instead of the options' profile.
-        notes: receives a note about a lower optimization level; None forbids it.
-        accept: raises if a session with fewer optimizations is unusable.
+        notes: receives a note about a lower optimization level; None forbids a lower level.
+        accept: raises an error if a session with fewer optimizations is unusable.
         failed: error of a run with all optimizations; a session with fewer is tried.
     """
     from nnadapter.process.real_onnxruntime import onnxruntime
@@ -463,7 +464,7 @@ def _optimized(
 
 
 def profiling(options: onnxruntime.SessionOptions, profile: SessionProfile | None) -> AbstractContextManager[None]:
-    """Set or disable the profile of sessions created in the block."""
+    """Enable profiling into `profile` for sessions created in the block, or disable it if `profile` is None."""
     if profile is None:
         return temporarily(options, enable_profiling=False)
     return temporarily(options, enable_profiling=True, profile_file_prefix=profile.prefix)
@@ -471,7 +472,7 @@ def profiling(options: onnxruntime.SessionOptions, profile: SessionProfile | Non
 
 @contextmanager
 def _options_as_given() -> Iterator[None]:
-    """Ignore options stored in models, in the block; the caller holds `options_lock`.
+    """Ignore options that models contain, in the block; the caller holds `options_lock`.
 
     ONNX Runtime reads the environment variable that is changed here for every session.
     """
@@ -491,7 +492,7 @@ def external_folder(options: onnxruntime.SessionOptions | None) -> str | None:
 
 
 def whole_model_entries(options: onnxruntime.SessionOptions) -> Mapping[str, str]:
-    """Return the entries that apply to entire models only; sessions of segments will ignore them."""
+    """Return the entries that apply only to entire models, and ignore them in later sessions of segments."""
     raw_entries = {key: session_entry(options, key) for key in _MODEL_ENTRIES}
     entries = {key: value for key, value in raw_entries.items() if value is not None and value not in ("", "0")}
     _ignored[options] = entries
@@ -500,7 +501,6 @@ def whole_model_entries(options: onnxruntime.SessionOptions) -> Mapping[str, str
 
 @contextmanager
 def _without_ignored(options: onnxruntime.SessionOptions) -> Iterator[None]:
-    """Set the entries of `whole_model_entries` to their defaults in the block; the caller holds `options_lock`."""
     entries = _ignored.get(options, {})
     for key in entries:
         options.add_session_config_entry(key, _MODEL_ENTRIES[key])

@@ -1,4 +1,4 @@
-"""ONNX Runtime values of types that its Python interface lacks (bfloat16, float8, 4 and 2 bits), and one-node models.
+"""ONNX Runtime values, of types that its Python interface lacks (bfloat16, float8, 4 and 2 bits), and one-node models.
 
 Such values are copied by memory. Types below a byte are packed, first element in the lowest bits (ONNX IR
 specification, "Packed data types"); numpy uses a byte each.
@@ -31,7 +31,7 @@ _INPUTS, _OUTPUT = (b"a", b"b"), b"c"
 
 
 def model_of_one(op_type: bytes, inputs: int, element_type: int, shape: Sequence[int] | None = None) -> bytes:
-    """Serialize a one-node model from `a`, and `b` if `inputs` is 2, to `c`."""
+    """Serialize a model of one node, with the inputs `a` and, if `inputs` is 2, `b`, and the output `c`."""
     tensor = [(1, element_type)]
     if shape is not None:
         tensor.append((2, _message(*((1, _message((1, size))) for size in shape))))  # type: ignore[arg-type]
@@ -62,11 +62,11 @@ def tiny_session_options() -> onnxruntime.SessionOptions:
 
 
 Run = Callable[[Sequence[str], Mapping[str, Any], Any], list[Any]]
-"""Output names, feeds, run options -> results."""
+"""Function of output names, feeds and run options, which returns results."""
 RunInto = Callable[[Iterable[tuple[str, Any]], Iterable[tuple[str, Any]], Any], None]
-"""Runs a session into existing arrays: feeds, output arrays, run options."""
+"""Function that runs a session into existing arrays. It gets feeds, output arrays and run options."""
 RunInPlace = Callable[[Iterable[tuple[str, Any]], Sequence[str], Any], list[Any]]
-"""OrtValues by input name, output names, run options -> OrtValues."""
+"""Function of OrtValues by input name, output names and run options, which returns OrtValues."""
 
 _PLAIN = frozenset(
     f"tensor({name})"
@@ -75,10 +75,9 @@ _PLAIN = frozenset(
         *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
     )
 )
-"""Types that the Python interface supports."""
 _PACKED_BYTES = "tensor(float4e2m1)"
 _RETURNED_AS_BYTES = MappingProxyType({"tensor(float8e4m3fn)": "float8_e4m3fn", _PACKED_BYTES: "float4_e2m1fn"})
-"""Types that it returns as uint8."""
+"""Types that the Python interface returns as uint8."""
 
 
 def run_of(session: onnxruntime.InferenceSession) -> Run:
@@ -95,18 +94,18 @@ def run_of(session: onnxruntime.InferenceSession) -> Run:
 
 
 def goes_by_memory(session: onnxruntime.InferenceSession) -> bool:
-    """Return whether runs must use OrtValues: all values are tensors, some of a type that arrays lack."""
+    """Return whether runs must use OrtValues, because all values are tensors, some of a type that arrays lack."""
     types = {value.type for value in (*session.get_inputs(), *session.get_outputs())}
     return not types <= _PLAIN and all(type_.startswith("tensor(") for type_ in types)
 
 
 def gives_foreign_memory(session: onnxruntime.InferenceSession) -> bool:
-    """Return whether the Python interface reads beyond the end of an output, because it ignores packing."""
+    """Return whether the Python interface reads beyond the end of a packed output."""
     return any(value.type == _PACKED_BYTES for value in session.get_outputs()) and goes_by_memory(session)
 
 
 def run_into_of(session: onnxruntime.InferenceSession) -> RunInto | None:
-    """Return a thread-safe function that runs a session into existing contiguous arrays; None for other types."""
+    """Return a thread-safe function that runs a session into existing contiguous arrays; None for unsupported types."""
     from onnxruntime.capi import onnxruntime_pybind11_state as native
 
     inner = getattr(session, "_sess", None)
@@ -148,7 +147,8 @@ def run_in_place_of(session: onnxruntime.InferenceSession, place: str) -> RunInP
 def declared(result: Any, type_: str) -> Any:
     """Return a result in its declared data type.
 
-    The interface returns float8e4m3fn as uint8, and float4e2m1 as packed bytes followed by foreign memory.
+    The Python interface returns float8e4m3fn as uint8. It returns float4e2m1 as packed bytes, followed by foreign
+    memory.
     """
     name = _RETURNED_AS_BYTES.get(type_)
     if name is None or not isinstance(result, np.ndarray) or result.dtype != np.uint8:
@@ -199,7 +199,7 @@ def results_of(binding: onnxruntime.IOBinding) -> list[onnxruntime.OrtValue]:
 
 
 def _independent_values(values: Any) -> list[onnxruntime.OrtValue]:
-    """Copy the references of a native vector; indexing is faster than iteration."""
+    """Return OrtValues independent of a native vector; indexing it is faster than iteration."""
     from onnxruntime.capi import onnxruntime_pybind11_state as native
 
     from nnadapter.process.real_onnxruntime import onnxruntime
@@ -218,7 +218,7 @@ def native_value(array: Array) -> Any:
 
 
 def ort_value_of(result: Any, type_: str = "") -> Any:
-    """Return a result as an OrtValue, sharing memory if possible; `type_` is that of an empty list."""
+    """Return a result as an OrtValue, sharing memory if possible; `type_` is the type of an empty list."""
     from nnadapter.process.real_onnxruntime import onnxruntime
 
     if isinstance(result, np.ndarray):
@@ -232,7 +232,6 @@ def ort_value_of(result: Any, type_: str = "") -> Any:
 
 
 def _sequence_value(arrays: Sequence[Array], type_: str) -> Any:
-    """Build a sequence by running a model."""
     from nnadapter.onnx.construction import build
     from nnadapter.onnx.signature import type_name
     from nnadapter.process.real_onnxruntime import onnxruntime
@@ -277,7 +276,6 @@ def array_of(value: onnxruntime.OrtValue) -> Array:
 
 
 def _tensor_type(dtype: str) -> str:
-    """Return `nnadapter.onnx.signature.type_name` of a plain data type, without loading that module."""
     name = {"float32": "float", "float64": "double"}.get(dtype, dtype)
     return f"tensor({name})"
 

@@ -39,20 +39,20 @@ def compare_the_other_way(operator: Any) -> None:
 
 
 def divide_exactly(division: Any) -> None:
-    """Prevent the engine from multiplying by the reciprocal of the divisor."""
+    """Make the engine divide, instead of multiplying by the reciprocal of the divisor."""
     division.get_rt_info()["nonconvertable_divide_0"] = True
 
 
 _EXTREMES = {"ReduceMax": ("reduce_max", -1, "Maximum"), "ReduceMin": ("reduce_min", 1, "Minimum")}
-"""Reduction -> factory, sign of the engine's initial value, operator that bounds the result from there."""
+"""Reduction -> (factory, sign of the engine's initial value, operator that bounds the result)."""
 _DTYPES: Mapping[str, Any] = {"f16": np.float16, "f32": np.float32}
 
 
 def reach_infinities(operator: Any) -> None:
-    """Make the maximum or minimum of infinities infinite.
+    """Correct maxima and minima of infinities, which the engine makes finite.
 
-    Halved elements are reduced, so that only the engine's initial value exceeds them. A reduction is unchanged if all
-    readers bound its result.
+    Elements are halved before the reduction, so that only the engine's initial value is beyond them. A reduction is
+    unchanged if all readers bound its result.
     """
     name, side, bound = _EXTREMES[operator.get_type_name()]
     dtype = _DTYPES.get(element_type(operator.output(0)))
@@ -75,7 +75,7 @@ def reach_infinities(operator: Any) -> None:
 
 _THRESHOLD = 3
 _LEAST = np.finfo(np.float32).tiny
-"""Smallest threshold; the engine flushes smaller numbers to zero."""
+"""Smallest threshold that the engine does not flush to zero."""
 
 
 def exclude_threshold(suppression: Any) -> None:
@@ -88,7 +88,7 @@ def exclude_threshold(suppression: Any) -> None:
 
 
 _LARGE = 1024.0
-"""Smallest magnitude of separated constants; smaller ones change a small term by at most 2^-14."""
+"""Smallest constant that is separated. A smaller one changes a small term by at most 2^-14."""
 _REAL_DTYPES: Mapping[str, Any] = {**_DTYPES, "f64": np.float64}
 _ADDING = name_set("Add Subtract")
 _COMBINED = _ADDING | name_set("Multiply Divide")
@@ -96,7 +96,7 @@ _MOVING = name_set("Broadcast Convert Identity Negative Reshape Slice Squeeze St
 
 
 class _Size(NamedTuple):
-    """Magnitude of the constants that are added to a computed value, and that multiply it."""
+    """Magnitudes of the constants that were added to a computed value, and by which it was multiplied."""
 
     term: float = 0.0
     factor: float = 1.0
@@ -106,7 +106,7 @@ _NONE = _Size()
 
 
 def keep_small_terms(operators: Operators) -> None:
-    """Prevent the engine from combining constants of consecutive sums or products if the first are large."""
+    """Prevent the engine from combining constants of consecutive sums or products if the first constant is large."""
     constant_names, sizes = set[str](), dict[str, _Size]()
     for kind, operator in operators:
         read = [source.get_node() for source in operator.input_values()]

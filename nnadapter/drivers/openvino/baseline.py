@@ -13,7 +13,6 @@ from nnadapter.drivers.openvino.engine import PRECISIONS, default_precision, mod
 from nnadapter.errors import CompilationError, ExecutionError
 
 Run = Callable[[Mapping[str, Any]], Sequence[Any]]
-"""Feed -> all outputs, in the model's order."""
 __all__ = ["default_precision", "opened", "version"]
 _ADVICE = "exclude it from the comparison"
 

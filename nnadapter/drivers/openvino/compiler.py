@@ -1,4 +1,4 @@
-"""Verdicts, admission and compilation of ONNX models. Deserialized programs need neither this module nor `onnx`."""
+"""Verdicts, admission and compilation of ONNX models. Loading a program needs neither this module nor `onnx`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _AXES = "axes"
 
 
 def with_axes_as_input(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a model with axes of reductions as an input; the same model if none needs it.
+    """Return a model whose reductions get their axes as an input; the same model if none needs it.
 
     In opsets 13 to 17, OpenVINO ignores the attribute and reduces all dimensions (last seen in 2026.4).
     """
@@ -69,9 +69,9 @@ _SHARED_TYPES = frozenset(
 
 
 def read(model: onnx.ModelProto) -> Any:
-    """Return the engine's model of an ONNX model.
+    """Convert an ONNX model to the engine's model.
 
-    Large constants become inputs for the reader, then constants that share memory.
+    Large constants are inputs while the engine reads the model, then become constants that share the model's memory.
     """
     large = {tensor.name: tensor for tensor in model.graph.initializer if _is_shared(tensor)}
     light = with_inputs_for(model, large)
@@ -150,7 +150,6 @@ def _is_other_size(engine_size: int | None, declared_size: int | str | None) -> 
 
 
 def _is_as_said(value: Value, port: Any) -> bool:
-    """Check whether a port has exactly the value's shape and type, by comparing text."""
     shape = value.static_shape
     return (
         shape is not None
@@ -160,11 +159,11 @@ def _is_as_said(value: Value, port: Any) -> bool:
 
 
 _RECURRENT = name_set("LSTM GRU RNN")
-"""Ops that mix up the sequences of a batch after import; last seen in OpenVINO 2026.4."""
+"""Ops that mix up the sequences of a batch in imported programs; last seen in OpenVINO 2026.4."""
 
 
 def is_read_as_written(model: onnx.ModelProto) -> bool:
-    """Check whether a program computes the same after export and import; only then it is serialized."""
+    """Check whether a program would compute the same after export and import. Other programs are not serialized."""
     recurrent = [node for node in model.graph.node if node.op_type in _RECURRENT and not node.domain]
     if not recurrent:
         return True
@@ -179,16 +178,16 @@ def _is_of_one_sequence(parts: Parts, name: str) -> bool:
 
 
 _CONSTANT_BYTES = 1 << 20
-"""Largest constants in queries; the contents of larger ones decide nothing."""
+"""Size up to which queries contain constants; the contents of larger constants decide nothing."""
 _MOST_NODES = 2000
 """Number of nodes above which the engine's compile time grows quadratically."""
 _MOST_KNOWN = 1 << 14
 _BY_RANKS = frozenset(("CPU",))
-"""Devices that choose kernels by types, ranks, and sizes equal to 1 or each other."""
+"""Devices that choose kernels only by types, by ranks, and by which sizes are equal to 1 or to each other."""
 
 
 class _Case(NamedTuple):
-    """Key of cached verdicts: everything that decides the engine's answer on a node."""
+    """Key of cached verdicts: everything that decides whether the engine supports a node."""
 
     query_kind: str
     opsets: tuple[tuple[str, int], ...]
@@ -205,7 +204,7 @@ class Asker:
         self._known: dict[_Case, Unsupported | None] = {}
 
     def supported(self, model: onnx.ModelProto) -> Sequence[Verdict]:
-        """Return the tables' verdicts; for nodes that they accept, the engine's, queried once for equivalent nodes."""
+        """Return verdicts from the tables. Nodes that the tables accept are queried, once for equivalent nodes."""
         analysis = ModelAnalysis.of(model, _CONSTANT_BYTES)
         parts = analysis.parts
         is_open = has_open_inputs(model)
@@ -221,7 +220,7 @@ class Asker:
         return verdicts
 
     def admit(self, model: onnx.ModelProto) -> Admission:
-        """Refuse segments with too many nodes, or with dynamic shapes and any node that is refused."""
+        """Refuse segments with too many nodes, and segments with dynamic shapes if any node is refused."""
         if (count := len(model.graph.node)) > _MOST_NODES:
             detail = f"a segment has {count} nodes, and OpenVINO compiles up to {_MOST_NODES} in linear time"
             return Admission(verdict=Unsupported(Reason.MEMORY_LIMIT, detail))
@@ -238,7 +237,7 @@ class Asker:
         """Compile a segment; `seal` is stored in the program.
 
         Raises:
-            CompilationError: the engine refuses the segment; names refused nodes if found.
+            CompilationError: the engine refuses the segment; it names the refused nodes if they are found.
             DeviceLostError: see `refuse_forked`.
         """
         engine.refuse_forked(self._device)
@@ -280,7 +279,7 @@ class Asker:
     def _takes_at_once(self, cases: Mapping[int, _Case], parts: Parts) -> bool:
         """Check whether the engine accepts the nodes of all cases together.
 
-        Queries are slow, so only one of roughly equal cases is queried.
+        Queries are slow, so of cases that are equal on devices in `_BY_RANKS`, only one is queried.
         """
         if self._device not in _BY_RANKS or not cases:
             return not cases

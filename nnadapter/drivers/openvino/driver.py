@@ -39,7 +39,6 @@ _HINTS = {"latency": "LATENCY", "throughput": "THROUGHPUT"}
 
 
 _QUANTIZED = ("w8a8", "w8", "w4a16")
-"""Precisions of devices with the ability INT8."""
 
 
 def floating_precisions(abilities: frozenset[str]) -> tuple[str, ...]:
@@ -70,7 +69,7 @@ def options_of(abilities: frozenset[str], properties: frozenset[str]) -> tuple[O
 
 
 def properties_of(options: OptionValues, understood: frozenset[str]) -> Mapping[str, Any]:
-    """Convert option values into the engine's properties, limited to those `understood`.
+    """Convert option values into those properties of the engine that it has (`understood`).
 
     The precision float32 selects accuracy mode, which also forbids quantization.
     """
@@ -238,9 +237,9 @@ def _row(name: str, kind: str) -> DeviceInfo:
 
 
 def _is_there(name: str) -> bool:
-    """Check whether a device responds, without loading the libraries of others.
+    """Check whether a device responds, without loading the libraries of other devices.
 
-    Names such as `GPU.1` need a search, because the CPU responds to any number.
+    The result is False for names such as `GPU.1`, which need a search, because the CPU responds to any number.
     """
     try:
         return "." not in name and bool(core().get_property(name, "FULL_DEVICE_NAME"))

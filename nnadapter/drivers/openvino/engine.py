@@ -1,6 +1,6 @@
 """Boundary to the package `openvino`: lazy import, translated errors, ports and shared arrays.
 
-Its conversion tools start a telemetry process, so they are imported on access only.
+The package's conversion tools start a telemetry process, so they are imported only when they are accessed.
 """
 
 from __future__ import annotations
@@ -58,7 +58,6 @@ _tools = lazily(_PACKAGE, {_TOOLS: "convert_model"})
 
 
 def _offered(name: str) -> Any:
-    """Implement the package's `__getattr__`, for conversion tools."""
     try:
         return _tools(name)
     except ImportError as error:
@@ -134,7 +133,7 @@ def _threads() -> Threads:
 
 
 def default_precision(device: str = "CPU") -> str | None:
-    """Return the precision without a hint; None if unknown."""
+    """Return the precision in which a device computes without a hint; None if unknown."""
     try:
         hint = core().get_property(device, "INFERENCE_PRECISION_HINT").get_type_name()
     except Exception:  # noqa: BLE001  devices without this property
@@ -158,7 +157,7 @@ def brief(error: BaseException) -> str:
 
 
 _TWINS = frozenset(char for char in "bBhHiIlLqQ" if np.dtype(np.dtype(char).str).char != char)
-"""Type characters of numpy's integers that must be exchanged for a twin of equal size."""
+"""Type characters of numpy's integers that are not the usual one of their size."""
 
 
 class _Memory:

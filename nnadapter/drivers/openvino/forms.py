@@ -1,4 +1,4 @@
-"""Forms of ONNX nodes that OpenVINO may compute wrongly; `verdicts.py` has the table.
+"""Predicates for nodes that OpenVINO may compute wrongly; `verdicts.py` has the table.
 
 The engine moves DequantizeLinear past its readers, so neighbors of quantized values matter.
 """
@@ -21,7 +21,7 @@ from nnadapter.records import dataclass
 
 
 class DynamicSizeError(Exception):
-    """Decision that depends on a dynamic size; internal to this package."""
+    """A decision depends on a dynamic size; internal to this package."""
 
 
 def _raise_dynamic_size(*_: object) -> Any:
@@ -30,7 +30,7 @@ def _raise_dynamic_size(*_: object) -> Any:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DynamicSize:
-    """Dynamic dimension; any use of its value raises DynamicSizeError."""
+    """Dynamic dimension. Any use of its value, except comparison with an equal name, raises DynamicSizeError."""
 
     name: str
     """Equal names mean equal dimensions."""
@@ -44,7 +44,7 @@ class DynamicSize:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """Node with values of static shapes, or dynamic ones of known rank."""
+    """Node with its attributes and values; shapes are static, or dynamic with a known rank."""
 
     node: onnx.NodeProto
     attributes: Mapping[str, Any]
@@ -89,7 +89,7 @@ class Form:
         return self.has(position) and self.node.input[position] in self.parts.constants
 
     def constant(self, *positions: int) -> bool:
-        """Check that each input at these positions is absent, a constant or a value computed from dynamic shapes."""
+        """Check that every input at these positions is absent, constant, or computed from dynamic shapes."""
         return all(
             not self.has(position) or self.is_constant(position) or self.node.input[position] in self.sizes
             for position in positions
@@ -106,7 +106,6 @@ class Form:
         return list(self.attribute(name, [])) or [default] * (len(self.shape(0)) - 2)
 
     def padding(self) -> Sequence[int]:
-        """Return the sum of the two pads of each spatial dimension."""
         rank = len(self.shape(0)) - 2
         pads = list(self.attribute("pads", [])) or [0] * 2 * rank
         return list(map(sum, zip(pads[:rank], pads[rank:], strict=True)))
@@ -118,7 +117,7 @@ class Form:
 
 
 def makes_part_of_pixel(form: Form) -> bool:
-    """Check whether Resize scales a dimension to a fractional number of pixels."""
+    """Check whether Resize scales a dimension to a fractional number of pixels before rounding."""
     shape = form.shape(0)
     axes = form.attribute("axes", range(len(shape)))
     scaled = ((scale, shape[axis]) for axis, scale in zip(axes, form.scales, strict=False))
@@ -136,7 +135,7 @@ def changes_channels(form: Form) -> bool:
 
 
 def wide_strides(form: Form) -> bool:
-    """Check for automatic padding (`SAME`) with dilations, or with strides wider than the window."""
+    """Check for `SAME` padding with dilations, or with strides wider than the window."""
     windows = zip(form.per_axis("kernel_shape"), form.per_axis("strides"), form.per_axis("dilations"), strict=True)
     return bool(form.attribute("auto_pad", b"").startswith(b"SAME")) and any(
         stride > _extent(size, dilation) or _extent(size, dilation) > size for size, stride, dilation in windows
@@ -144,7 +143,7 @@ def wide_strides(form: Form) -> bool:
 
 
 def overhanging(form: Form) -> bool:
-    """Check for a pool that averages over padding, with a last window that reaches beyond it."""
+    """Check for an average pool that counts padding and has a last window beyond it."""
     if not (form.attribute("ceil_mode", 0) and form.attribute("count_include_pad", 0)):
         return False
     sizes = form.shape(0)[2:]
@@ -157,7 +156,7 @@ def overhanging(form: Form) -> bool:
 
 
 def pads_whole_windows(form: Form) -> bool:
-    """Check a convolution for windows of padding only."""
+    """Check for a convolution with a window that may lie completely in the padding."""
     if form.attribute("auto_pad", b"NOTSET") != b"NOTSET":
         return True
     windows = map(_extent, form.shape(1)[2:], form.per_axis("dilations"))
@@ -167,8 +166,8 @@ def pads_whole_windows(form: Form) -> bool:
 def padding_to_shape(form: Form) -> bool:
     """Check whether the engine computes a ConvTranspose with this `output_shape` wrongly.
 
-    An output smaller than without padding is right for one group, except an odd difference with SAME_UPPER; a larger
-    one is wrong.
+    For one group, outputs smaller than without padding are right, unless the difference is odd with SAME_UPPER. Larger
+    outputs are wrong.
     """
     output_shape = form.attribute("output_shape", [])
     if not output_shape:
@@ -215,7 +214,7 @@ def is_crossed(form: Form) -> bool:
 
 
 def swaps_alike(form: Form) -> bool:
-    """Check for a Transpose of integers or booleans that keeps the shape."""
+    """Check for a Transpose of integers or booleans that moves dimensions without changing the shape."""
     if form.has_dynamic_shapes or form.dtype(0) in FLOATS:
         return False
     shape = form.shape(0)
@@ -224,13 +223,13 @@ def swaps_alike(form: Form) -> bool:
 
 
 def is_read_plainly_too(form: Form) -> bool:
-    """Check whether a Gemm transposes weights that other nodes read too."""
+    """Check for a Gemm that transposes weights (`transB`) that other nodes read, too."""
     name = form.node.input[1]
     return bool(form.attribute("transB", 0)) and name in form.parts.weights and len(form.parts.readers[name]) > 1
 
 
 def is_spread_over_weights(form: Form) -> bool:
-    """Check whether MatMul broadcasts its first factor over a stack of constant matrices."""
+    """Check for a MatMul that broadcasts its first input over a stack of constant matrices."""
     factor, weights = form.shape(0), form.shape(1)
     if form.node.input[1] not in form.parts.weights or len(weights) < 3 or len(factor) > 3:
         return False
@@ -240,7 +239,7 @@ def is_spread_over_weights(form: Form) -> bool:
 
 
 def is_crosswise(form: Form) -> bool:
-    """Check for an empty input, or for inputs whose dynamic dimensions are at different axes."""
+    """Check for an empty input, or for inputs with dynamic dimensions at different axes."""
     shapes = [form.shape(position) for position in range(len(form.node.input)) if form.has(position)]
     axes = [{len(shape) - at for at, size in enumerate(shape) if isinstance(size, DynamicSize)} for shape in shapes]
     opened = [dynamic_axes for dynamic_axes in axes if dynamic_axes]
@@ -249,9 +248,9 @@ def is_crosswise(form: Form) -> bool:
 
 
 def is_filled(form: Form) -> bool:
-    """Check for an input from ConstantOfShape or Expand.
+    """Check for an input that ConstantOfShape or Expand computes.
 
-    The engine uses the unexpanded value, so that a dimension of 0 becomes 1.
+    The engine reads the value before expansion, so a dimension of 0 becomes 1.
     """
     return any(_made_by(form, name) in {"ConstantOfShape", "Expand"} for name in form.node.input)
 
@@ -263,7 +262,7 @@ def is_plain_einsum(form: Form) -> bool:
 
 
 def lone_labels(form: Form) -> Sequence[str]:
-    """Return the terms with a label that neither other terms nor the result have."""
+    """Return the terms of an Einsum with a label that occurs neither in other terms nor in the result."""
     terms, result = _equation(form)
     everything = "".join(terms) + result
     return [term for term in terms if any(everything.count(label) == term.count(label) for label in term)]
@@ -298,7 +297,7 @@ _SCALED_AXES: Mapping[str, Mapping[int, int]] = {
     "Gemm": {1: 1, 2: 0},
     "Gather": {0: 0},
 }
-"""Op type -> position of a constant input -> axis along which it may have several scales."""
+"""Op type -> position of a constant input -> axis along which the engine supports several scales."""
 _ANY_AXIS = name_set("Add Sub Mul")
 
 
@@ -308,7 +307,7 @@ def is_beside_quantized(form: Form) -> bool:
 
 
 def has_scales_elsewhere(form: Form) -> bool:
-    """Check for a weight with scales per block, or with several along an axis for which a reader allows only one."""
+    """Check for a weight with scales per block, or with several scales along an axis that a reader does not support."""
     if not _is_weight(form) or math.prod(form.shape(1)) == 1:
         return False
     if len(form.shape(1)) != 1 or form.attribute("block_size", 0):

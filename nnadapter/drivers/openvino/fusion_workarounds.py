@@ -39,12 +39,12 @@ _CHAINED = _ELEMENTWISE | name_set(
 )
 _CHANNELS = 1
 _FOLLOWED = _ELEMENTWISE | name_set("Broadcast Concat Pad Reshape Slice Squeeze StridedSlice Tile Transpose Unsqueeze")
-"""Operators that the engine fuses into attention, or removes."""
+"""Operators through which the engine recognizes attention."""
 _REWRITTEN = name_set("Divide Subtract")
 _LONGEST_WALK = 100
 _HALVING = name_set("Slice Split StridedSlice VariadicSplit")
 _LONGEST_CHAIN = 100
-"""Length of elementwise chains that compile in linear time."""
+"""Length up to which chains of elementwise operators compile in linear time."""
 DIVIDED_CHAINS = "long chains are divided"
 _SIZES = name_set("i64 u64")
 
@@ -62,7 +62,7 @@ def replace_cast(convert: Any) -> None:
 
 
 def broadcast_before_constants(operators: Operators) -> None:
-    """Broadcast operands explicitly to the shape of a constant that is larger."""
+    """Broadcast operands explicitly if the operator's constant is larger."""
     constants = set[str]()
     for kind, operator in operators:
         sources = [source.get_node().get_name() for source in operator.input_values()]
@@ -98,7 +98,7 @@ def _enlarges(constant: Any, shape: Any) -> bool:
 
 
 def separate_reduction(reduction: Any) -> None:
-    """Prevent the fusion of elementwise readers with a reduction that drops dimensions."""
+    """Prevent the fusion of a reduction that drops dimensions with elementwise operators that read it."""
     if not reduction.get_attributes().get("keep_dims", True) and _reaches_elementwise(reduction.output(0)):
         insert(reduction.output(0))
 
@@ -116,9 +116,9 @@ def _reaches_elementwise(value: Any) -> bool:
 
 
 def separate_gates(product: Any) -> None:
-    """Prevent the fusion of attention with a further operand of elementwise operators on its result.
+    """Prevent the fusion of attention with elementwise operators on its result that have another operand.
 
-    A Split is inserted after the operand or, if that has more dimensions, after the result.
+    A Split is inserted after that operand or, if it has more dimensions than the result, after the result.
     """
     if any(True for _ in _weights(product)):
         for port in list(_gates(product)):
@@ -156,14 +156,14 @@ def _gates(product: Any) -> Iterator[Any]:
 
 
 def _is_computed(value: Any) -> bool:
-    """Check whether an operator computes a value. Parameters of other types than float32 count: they are converted."""
+    """Check whether the engine computes a value; parameters are computed unless their type is float32."""
     if kind_of(value) == "Parameter":
         return element_type(value) != "f32"
     return kind_of(value) not in {"Constant", "VariadicSplit"}
 
 
 def separate_weights(product: Any) -> None:
-    """Prevent the fusion of a MatMul with a Softmax of another rank."""
+    """Prevent the fusion of Softmax and MatMul (attention weights and values) of different ranks."""
     ranks = {str(source.get_partial_shape().rank) for source in product.input_values()}
     if any({str(softmax.get_output_partial_shape(0).rank)} != ranks for softmax in _weights(product)):
         part(product.input(0), opaque)
@@ -178,7 +178,7 @@ def multiply_by_number(product: Any) -> None:
 
 
 def separate_slope(product: Any) -> None:
-    """Prevent the fusion of Relu with a multiplication by a vector that is not per channel."""
+    """Prevent the fusion of a Relu with a multiplication by a vector if the vector is not per channel."""
     for port, other in (product.inputs(), product.inputs()[::-1]):
         vector, shape = other.get_partial_shape(), port.get_partial_shape()
         if vector.rank == 1 and (shape.rank.is_dynamic or len(shape) > _CHANNELS + 1):
@@ -195,7 +195,7 @@ def _is_rectified(node: Any) -> bool:
 
 
 def separate_rotation(concat: Any) -> None:
-    """Prevent the fusion of a Concat into a rotary embedding of an unexpected form."""
+    """Prevent the fusion of a rotary embedding that differs from the engine's pattern; `concat` ends its rotation."""
     if concat.get_input_size() == 2 and _is_odd_rotation(concat):
         insert(concat.output(0))
 
@@ -266,7 +266,7 @@ def _is_number(value: Any) -> bool:
 
 
 def separate_scales(operators: Operators) -> None:
-    """Prevent the engine from moving scales through norms, and through Gather with indices of several dimensions."""
+    """Prevent the engine from moving quantization scales through norms and multidimensional Gathers."""
     if all(kind != "FakeQuantize" for kind, _ in operators):
         return
     values = [value for kind, operator in operators for value in _scaled(kind, operator)]
@@ -276,7 +276,6 @@ def separate_scales(operators: Operators) -> None:
 
 
 def _scaled(kind: str, operator: Any) -> Iterator[Any]:
-    """Yield inputs of norms and Gathers through which scales must not move."""
     is_mean = kind == "ReduceMean" and _is_read_by(operator.input_value(0), "Subtract")
     if is_mean or kind in {"GroupNormalization", "MVN", "NormalizeL2"}:
         yield operator.input_value(0)
@@ -296,7 +295,7 @@ def _is_read_by(value: Any, kind: str) -> bool:
 
 
 def divide_chains(operators: Operators) -> str | None:
-    """Divide long elementwise chains, which compile in cubic time; return a note."""
+    """Divide long elementwise chains, which compile in cubic time; return a note, or None without such chains."""
     if len(operators) <= _LONGEST_CHAIN:
         return None
     lengths: dict[str, int] = {}

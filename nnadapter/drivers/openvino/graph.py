@@ -30,7 +30,7 @@ def readers_of(value: Any) -> list[Any]:
 
 
 def upstream(operator: Any, followed: Collection[str], limit: float = inf) -> Iterator[Any]:
-    """Yield an operator and its predecessors, through at most `limit` operators of the types `followed`."""
+    """Yield an operator and its predecessors, traversing at most `limit` operators of the types `followed`."""
     pending, visited = [operator], set[str]()
     while pending:
         node = pending.pop()
@@ -57,14 +57,14 @@ def is_finite(value: Any) -> bool:
 
 
 def parted(value: Any) -> Any:
-    """Return max(-inf, value); the engine does not move or fuse operators across it."""
+    """Return max(-inf, value), across which the engine neither moves nor fuses operators."""
     operators = module().opset13
     least = np.array(-np.inf, value.get_element_type().to_dtype())
     return operators.maximum(operators.constant(least), value).output(0)  # for NaN the result is the second input
 
 
 def opaque(value: Any) -> Any:
-    """Return the value after a Split into one part, which matches no pattern of the engine."""
+    """Return a value after a Split into one part, which no pattern of the engine matches."""
     operators = module().opset13
     first, parts = operators.constant(np.int64(0)), operators.constant(np.array([-1], np.int64))
     if value.get_partial_shape().rank != 0:
@@ -85,7 +85,7 @@ def insert(value: Any, step_of: Callable[[Any], Any] = opaque) -> None:
 
 
 def replace(value: Any, step: Any, readers: Any = None) -> None:
-    """Connect readers of `value`, by default all, to `step`, and move the value's names to `step`."""
+    """Connect `readers` of a value (by default all) to `step`, which also gets the value's names."""
     names = value.get_names()
     for reader in value.get_target_inputs() if readers is None else readers:
         reader.replace_source_output(step)

@@ -41,7 +41,7 @@ def _keeps_shape(transpose: Any) -> bool:
 
 
 def preserves_shape(sizes: tuple[int, ...], order: list[int]) -> bool:
-    """Check whether a permutation keeps the shape, and moves a dimension before the last two."""
+    """Check whether a permutation keeps the shape and moves a dimension other than the last two."""
     is_moved = any(sizes[axis] > 1 for at, axis in enumerate(order[:-2]) if at != axis)
     return is_moved and tuple(sizes[axis] for axis in order) == sizes
 
@@ -50,7 +50,7 @@ _REALS = name_set("f16 f32")
 
 
 def part_scores(softmax: Any) -> None:
-    """Prevent the fusion of a product with a Softmax or Exp along a dynamic dimension."""
+    """Prevent the fusion of a matrix product with a Softmax or Exp along a dynamic dimension."""
     is_real = element_type(softmax.output(0)) in _REALS
     if is_real and _grows(softmax.get_output_partial_shape(0)) and _is_of_product(softmax.input_value(0).get_node()):
         part(softmax.input(0))
@@ -77,7 +77,7 @@ _ELEMENTWISE = name_set(
 
 
 def leave_out_opposite_order(last: Any) -> None:
-    """Remove two Transposes that undo each other, with only elementwise operators between them."""
+    """Remove two Transposes that cancel out, with only elementwise operators between them."""
     value, port = last.input_value(0), None
     while (input_port := _elementwise_input(value)) is not None:
         port, value = input_port, input_port.get_source_output()
@@ -92,7 +92,6 @@ def leave_out_opposite_order(last: Any) -> None:
 
 
 def _elementwise_input(value: Any) -> Any:
-    """Return the only computed input of an elementwise operator with one reader, or None."""
     node = value.get_node()
     if node.get_type_name() not in _ELEMENTWISE or len(value.get_target_inputs()) != 1:
         return None
@@ -118,7 +117,7 @@ _PARTS = 3
 
 
 def keep_gather(gather: Any) -> None:
-    """Make the axis of a permuting Gather negative, which the engine's pattern does not match."""
+    """Make the axis of a Gather negative, so that the engine does not match it as a permutation."""
     axis, shape = _axis_of(gather, _AXIS), gather.get_input_partial_shape(0)
     indices = gather.get_input_partial_shape(_INDICES)
     if axis is None or axis < 0 or shape.rank.is_dynamic or indices.is_dynamic:
@@ -135,7 +134,7 @@ def _gathers_back(gather: Any) -> bool:
 
 
 def keep_parts(concat: Any) -> None:
-    """Replace a Split before a Concat of three parts by one with explicit sizes, which the engine does not match."""
+    """Replace a Split into three parts before a Concat by one with explicit sizes, which the engine does not match."""
     sources = concat.input_values()
     splits = {source.get_node().get_friendly_name(): source.get_node() for source in sources}
     if len(sources) != _PARTS or len(splits) > 1:
@@ -182,9 +181,9 @@ _LAST = _RANK - 1
 
 
 def reduce_in_four_dimensions(reduction: Any) -> None:
-    """Append a dimension of size 1 and reduce over it as well.
+    """Append a dimension of size 1 to the input of a reduction, and reduce over it as well.
 
-    A reduction is unchanged if no constants follow, because the engine may recognize a norm.
+    The reduction is unchanged unless constants follow, because the engine might recognize a norm.
     """
     axis = _reduced_axis(reduction)
     if axis not in (0, _LAST) or not _meets_constants(reduction):
@@ -209,7 +208,6 @@ def _reduced_axis(reduction: Any) -> int | None:
 
 
 def _meets_constants(operator: Any) -> bool:
-    """Check whether a chain of single readers combines the result with a constant of several elements."""
     readers = operator.output(0).get_target_inputs()
     while len(readers) == 1:
         reader = next(iter(readers))
@@ -229,7 +227,7 @@ def _is_known(value: Any) -> bool:
 
 
 def keep_input_apart(result: Any) -> None:
-    """Insert an identity Transpose before an output that is also an input."""
+    """Insert an identity Transpose if an output is also an input."""
     source = result.input_value(0)
     if kind_of(source) == "Parameter":
         order = np.arange(source.get_partial_shape().rank.get_length())

@@ -93,14 +93,14 @@ OPERATORS: Mapping[str, OperatorRow] = MappingProxyType({name: row for ops, row 
 
 STATIC_SHAPE_OPS = name_set("LRN")
 QUANTIZING = name_set("QuantizeLinear DequantizeLinear")
-"""Ops that make the engine compute other nodes in integers."""
+"""Ops that make the engine compute neighboring nodes in integers."""
 
 DYNAMIC_FLOAT16_OPS = name_set(
     "Abs Add Cast Clip Concat Cos Div Equal Erf Exp Expand Flatten Floor Gather Gelu Gemm Identity LayerNormalization "
     "Less LessOrEqual Log MatMul Max Min Mul Neg Pad Pow Reciprocal ReduceMean ReduceSum Relu Reshape Sigmoid Sin "
     "Slice Softmax Split Sqrt Squeeze Sub Tanh Tile Transpose Unsqueeze Where"
 )
-"""Ops for float16 with dynamic shapes; others may end the process."""
+"""Ops supported for float16 with dynamic shapes; other ops may end the process."""
 
 EMPTY_SIZES = name_set(
     "Abs Acos Acosh Add And ArgMax ArgMin Asin Asinh Atan Atanh Cast Ceil Celu Clip Conv Cos Cosh CumSum Div Dropout "
@@ -110,8 +110,8 @@ EMPTY_SIZES = name_set(
     "ScatterND Selu Shape Sigmoid Sign Sin Sinh Size Slice Softmax Softsign Split Sqrt Squeeze Sub Sum Tan Tanh Tile "
     "Transpose Unsqueeze Where Xor"
 )
-"""Ops that are right for empty tensors, for data-dependent shapes.
+"""Ops with correct results for empty tensors, required for data-dependent shapes.
 
-Others return a wrong shape (Concat, Flatten, Expand) or end the process (AveragePool, MaxPool, ConvTranspose, Pad,
+Other ops return a wrong shape (Concat, Flatten, Expand) or end the process (AveragePool, MaxPool, ConvTranspose, Pad,
 Einsum).
 """

@@ -24,13 +24,11 @@ from nnadapter.ir.operand import Array
 from nnadapter.process.resources import new_lock, new_re_lock
 
 _BYTES_PER_NODE = 22 << 10
-"""Estimated bytes of a kernel and its generated code."""
 _WORKING_MEMORY = 1.2
-"""Working memory relative to live tensors, because channels are padded to 8 or 16."""
+"""Working memory in relation to live tensors; above 1, because channels are padded to 8 or 16."""
 
 
 def _runtime_operations(compiled: Any) -> Sequence[Any]:
-    """Return the executed operations in order; empty if unknown."""
     with suppress(Exception):
         operations: Sequence[Any] = compiled.get_runtime_model().get_ordered_ops()
         return operations
@@ -38,7 +36,7 @@ def _runtime_operations(compiled: Any) -> Sequence[Any]:
 
 
 def estimated_bytes(compiled: Any) -> int:
-    """Estimate the memory of a compiled model without copied constants; 0 if unknown."""
+    """Estimate the bytes of a compiled model, except copied constants; 0 if unknown."""
     operations = _runtime_operations(compiled)
     input_names = {name for port in compiled.inputs for name in port.get_names()}
     constants = set[str]()
@@ -80,7 +78,7 @@ _ROTARY_EMBEDDING = "RoPE"
 
 
 def turns_by_narrow_tables(compiled: Any) -> bool:
-    """Check for rotary embeddings with half-width tables of cosines: imported programs read beyond their end."""
+    """Check for rotary embeddings with half-width cosine tables, for which imported programs read out of bounds."""
     return any(map(_has_narrow_tables, _runtime_operations(compiled)))
 
 
@@ -94,16 +92,16 @@ def _has_narrow_tables(operation: Any) -> bool:
 
 
 Read = Callable[[memoryview], tuple[Any, object]]
-"""Export -> compiled model, and the memory that the engine references."""
+"""Function that imports an export. It returns the compiled model, and memory that the engine references."""
 
 
 class RecoverableModel:
-    """Compiled model, and its replacement after a failed run. Thread-safe.
+    """Compiled model, which is replaced after a failed run. Thread-safe.
 
     Args:
         read_from: memory that the engine references.
         read: imports an export; None if the imported model would compute other results.
-        contents: the export that the model comes from; exporting it again would be wrong.
+        contents: the export from which the model was imported; exporting it again would be wrong.
         takes_turns: the engine runs one computation at a time.
     """
 
@@ -118,7 +116,9 @@ class RecoverableModel:
     ) -> None:
         self.compiled, self.read_from = compiled, read_from
         self.turn: AbstractContextManager[Any] = new_re_lock() if takes_turns else nullcontext()
-        """Lock for dynamic shapes: no run starts before another's failure is known. Reentrant for signal handlers."""
+        """Lock for runs with dynamic shapes, so that none starts during another that may fail. Reentrant for signal
+        handlers.
+        """
         self.why = ""
         self._read, self._contents = read, contents
         self._next: RecoverableModel | None = None
@@ -135,7 +135,7 @@ class RecoverableModel:
         return None if turns_by_narrow_tables(self.compiled) else memoryview(self.compiled.export_model().getvalue())
 
     def latest(self) -> RecoverableModel:
-        """Return the model to use; after a failure a replacement, created if possible."""
+        """Return the model itself or, after a failed run, its replacement if one can be created."""
         if not self.why or self._read is None:
             return self
         with self._lock:
@@ -150,7 +150,7 @@ class RecoverableModel:
 
 
 _FEW_BYTES = 1 << 16
-"""Largest outputs that are copied from the engine's memory; binding takes longer."""
+"""Largest size of an output that is copied from the engine's memory, because binding would take longer."""
 _NOTHING: Mapping[int, Any] = {}
 _LOOK_MS = 2
 _COUNTING = frozenset(("NonMaxSuppression", "NonZero"))
@@ -159,7 +159,7 @@ _COUNTING = frozenset(("NonMaxSuppression", "NonZero"))
 class OpenvinoExecution(Execution):
     """Inference request for one run at a time.
 
-    Arrays stay bound, so callers that reuse them bind once. Inputs of dynamic shape are passed per run.
+    Arrays remain bound, so callers that reuse arrays bind once. Inputs with dynamic shapes are passed per run.
     """
 
     def __init__(self, living: RecoverableModel, signature: engine.Ports) -> None:
@@ -179,7 +179,6 @@ class OpenvinoExecution(Execution):
         self._knows_sizes = False if self._open else None
         self._stays = [shape is None or _is_small(shape, dtype) for shape, dtype in self._outputs]
         self._is_plain = all(self._stays) and not self._open
-        """True if nothing is bound and outputs are copied."""
         self._bound_inputs: list[object] = [None] * len(self._inputs)
         self._bound_outputs: list[object] = [None] * len(self._outputs)
         self._request = request
@@ -192,9 +191,9 @@ class OpenvinoExecution(Execution):
         return self._computed(inputs, self._allocate_outputs(), self._infer_copies if all(self._stays) else self._infer)
 
     def compute_within(self, inputs: Sequence[Array], control: Control) -> Sequence[Array]:
-        """Run; if all shapes are static, cancellation takes effect between two nodes, otherwise after the run.
+        """Run the model. Cancellation takes effect between nodes if all shapes are static, otherwise after the run.
 
-        A cancelled run would leave nodes with sizes of earlier runs (last seen in OpenVINO 2026.4).
+        With dynamic shapes, a cancelled run would corrupt the sizes in later runs (last seen in OpenVINO 2026.4).
         """
         self._begin_again()
         return self._computed(
@@ -277,7 +276,7 @@ class OpenvinoExecution(Execution):
             raise _failed(error) from error
 
     def _at_open_sizes(self, infer: Callable[[Mapping[int, Any]], Any], fed: Mapping[int, Any]) -> Any:
-        """Run with dynamic shapes; raise ExecutionError if another run of this model failed before or meanwhile."""
+        """Run with dynamic shapes; raise ExecutionError if another run of the model failed before its end."""
         living = self._living
         with living.turn:
             if living.why:
@@ -294,7 +293,6 @@ class OpenvinoExecution(Execution):
         return computed
 
     def _begin_again(self) -> None:
-        """Switch to the replacement of a failed model; raise if there is none."""
         if not self._living.why:
             return
         try:
@@ -345,7 +343,7 @@ def _plain_infer(request: Any, *, copies: bool) -> Callable[[Mapping[int, Any]],
 
 
 _ENVELOPE = Envelope(magic=b"nna-ov\r\n", version=3)
-"""Imported programs of versions 1 and 2 may be wrong."""
+"""Programs of versions 1 and 2 may be wrong after import."""
 _ALIGNMENT = 64
 
 
@@ -443,7 +441,6 @@ def deserialized(blob: bytes | memoryview, seal: Mapping[str, Any], *, is_checke
 
 
 def _imported(contents: memoryview, seal: Mapping[str, Any]) -> tuple[Any, Any]:
-    """Import an export; return the model, and the tensor that the engine references or None."""
     around = seal["device"], dict(seal["properties"])
     tensor = engine.module().Tensor(engine.shareable(np.frombuffer(contents, np.uint8)), shared_memory=True)
     try:

@@ -52,16 +52,16 @@ REAL: Mapping[str, Callable[[Any], bool]] = {
     ),
     **dict.fromkeys(name_set("ReduceL1 ReduceL2 ReduceMax ReduceMean ReduceMin ReduceSum"), _has_three_dimensions),
 }
-"""Operators to compute in reals, and the condition.
+"""Operator that must compute in floating point -> condition.
 
 In integers, padding is 0, bounds are whole numbers, and zero points may be mistaken.
 """
 
 
 def keep_real(operator: Any) -> None:
-    """Insert max(lowest, x), or min(highest, x) for Minimum, before an operator that must compute floats.
+    """Keep an operator of `REAL` in floating point, by inserting max(lowest, x) before it.
 
-    The engine would merge a maximum and a minimum.
+    Before Minimum, min(highest, x) is inserted, because the engine would merge a maximum and a minimum.
     """
     kind = operator.get_type_name()
     if not REAL[kind](operator):
@@ -90,12 +90,12 @@ _NEGATIVE: Mapping[str, Callable[[Any], bool]] = {
     "Negative": lambda _: True,
     "Subtract": lambda operator: constant_numbers(operator.input_value(0)) is not None,
 }
-"""Operator that quantizers fuse with or move past -> check for changed signs."""
+"""Operator with which quantizers fuse, or past which they move -> check for changed signs."""
 _OF_KNOWN: Mapping[str, Callable[..., Any]] = {"Subtract": np.subtract, "Multiply": np.multiply}
 
 
 def keep_signs(operators: Operators) -> None:
-    """Prevent quantizers from fusing with products by negative numbers."""
+    """Prevent quantizers from fusing with a multiplication by negative numbers."""
     for kind, operator in operators:
         if kind == "FakeQuantize":
             port = operator.input(0)
@@ -154,11 +154,11 @@ _SCALES = name_set("Divide Identity Multiply")
 _READERS = name_set(
     "Add BatchNormInference Divide Identity Multiply Negative Reshape Squeeze Subtract Transpose Unsqueeze"
 )
-"""Operators that may scale by a constant, or precede one that does."""
+"""Operators that may multiply by a constant, or that may precede such an operator."""
 
 
 def part_rectified(rectifier: Any) -> None:
-    """Prevent the fusion of a Relu of a product with operators that may change signs."""
+    """Prevent the fusion of a Relu that follows a product with a reader that may change signs."""
     if _is_product(rectifier.input_value(0)):
         for port in rectifier.output(0).get_target_inputs():
             if _changes_signs(port.get_node()):
@@ -166,7 +166,7 @@ def part_rectified(rectifier: Any) -> None:
 
 
 def _is_product(value: Any) -> bool:
-    """Check for a MatMul or convolution, possibly scaled, to which only zeros are added."""
+    """Check for a MatMul or convolution, possibly followed by scaling and by adding zeros."""
     kind = kind_of(value)
     if kind in PRODUCTS:
         return True
@@ -186,17 +186,17 @@ def _changes_signs(node: Any) -> bool:
 
 
 _ROOMY = 64
-"""Largest weight that lets the sum of two products fit in 16 bits."""
+"""Largest absolute weight for which the sum of two 8-bit products fits in 16 bits."""
 _STEPS = 255
 _DEPTH, _WIDTH = 256, 64
 _BITS = 8
 _DEQUANTIZING = name_set("Multiply Subtract Convert VariadicSplit Reshape Transpose")
 _IN_INTEGERS = _DEQUANTIZING | name_set("AvgPool Clamp Concat MaxPool Pad Relu Split Squeeze Unsqueeze")
-"""Operators before a product that leave it in integers."""
+"""Operators between a quantizer and a product that the engine computes in integers."""
 
 
 def keep_sums(product: Any) -> None:
-    """Compute a product in floating point if the processor's integer sums would saturate."""
+    """Compute a product in floating point if integer sums would saturate on this processor."""
     values, weights = product.input_values()
     if _is_of_integers(values.get_node()) and _largest(weights) > _ROOMY and not _has_room():
         part(product.input(0))
@@ -219,7 +219,7 @@ def _largest(value: Any) -> int:
 
 @cache
 def _has_room() -> bool:
-    """Check whether this processor sums products of large integers correctly."""
+    """Check by a test program whether this processor sums large 8-bit products correctly."""
     openvino, operators = module(), module().opset13
     parameter = operators.parameter([1, _DEPTH], np.float32)
     bounds = (np.float32(0), np.float32(_STEPS))
@@ -282,7 +282,7 @@ def _constant(output: Any) -> Array | None:
 
 
 def keep_bounds(quantizer: Any) -> None:
-    """Clip values to the bounds of their quantizer, if it has more than 256 levels."""
+    """Clip values to the bounds of their quantizer if it has more than 256 levels."""
     low, high = (quantizer.input_value(position) for position in (_LOW, _HIGH))
     if quantizer.get_attributes()["levels"] > _LEVELS and is_finite(low) and is_finite(high):
         operators, port = module().opset13, quantizer.input(0)
@@ -294,7 +294,7 @@ _PASSED = name_set("Convert Multiply Reshape Subtract Transpose")
 
 
 def part_products(operator: Any) -> None:
-    """Insert an operator after a quantized product of dynamic shape that has several readers."""
+    """Separate readers from a quantized product of dynamic shape that has several readers."""
     if element_type(operator.output(0)) != "f32":
         return
     product = _behind_identities(operator.output(0))
@@ -320,7 +320,7 @@ _CONVOLUTIONS = name_set("Convolution GroupConvolution")
 
 
 def part_from_order(transpose: Any) -> None:
-    """Prevent the fusion of a Transpose with a 1x1 convolution whose kernel is computed."""
+    """Prevent the fusion of a Transpose with a preceding 1x1 convolution that has a computed kernel."""
     node = transpose.input_value(0).get_node()
     if node.get_type_name() in _CONVOLUTIONS and not is_constant(node.input_value(1)):
         shape = node.get_input_partial_shape(1)

@@ -19,7 +19,7 @@ from partition.graph import SUPPORTED, Reason, Unsupported, Value, Verdict, all_
 
 @dataclass(frozen=True, slots=True)
 class Restriction:
-    """Form of a node that is refused. `ops` are separated by spaces; `detail` follows the op type in the message."""
+    """Refused form of some ops. `ops` is separated by spaces; the message is the op type, then `detail`."""
 
     ops: str
     applies: Callable[[forms.Form], object]
@@ -28,7 +28,7 @@ class Restriction:
 
 
 def restriction(node: onnx.NodeProto, parts: Parts, sizes: Collection[str] = ()) -> Verdict:
-    """Return the verdict of the restriction tables; `sizes` are values computed from dynamic shapes."""
+    """Return the verdict of the restrictions; `sizes` has the names of values computed from dynamic shapes."""
     form = forms.Form.of(node, parts, sizes)
     return _first(form, _OPEN if form.has_dynamic_shapes else _FIXED)
 
@@ -353,7 +353,7 @@ MOVING = operators.name_set(
 
 
 def counted_names(model: onnx.ModelProto) -> Collection[str]:
-    """Return the names of computed counts and positions, even after operators that move elements."""
+    """Return the names of values that are counts or positions, such as indices, even if elements were moved since."""
     names: set[str] = set()
     for node in model.graph.node:
         if plain_domain(node.domain):
@@ -364,7 +364,7 @@ def counted_names(model: onnx.ModelProto) -> Collection[str]:
 
 
 def measured_names(model: onnx.ModelProto) -> Collection[str]:
-    """Return the names of values computed from shapes, possibly with constants."""
+    """Return the names of values computed only from shapes and constants."""
     constants = {tensor.name for tensor in model.graph.initializer}
     names: set[str] = set()
     for node in model.graph.node:
@@ -387,7 +387,7 @@ _CAP = 2
 
 
 def grouped_filters(model: onnx.ModelProto) -> frozenset[str]:
-    """Return the filters of grouped convolutions; the engine requires constants."""
+    """Return the names of filters of grouped convolutions, which the engine requires to be constants."""
     grouped = (
         node
         for node in model.graph.node
@@ -402,11 +402,9 @@ class ModelAnalysis:
 
     parts: Parts
     sizes: Collection[str] = ()
-    """Values computed from shapes or constants only."""
+    """Names of values that are computed only from shapes and constants."""
     measured: Collection[str] = ()
-    """See `measured_names`."""
     counted: Collection[str] = ()
-    """See `counted_names`."""
     has_dynamic_shapes: bool = False
 
     @staticmethod
@@ -416,7 +414,7 @@ class ModelAnalysis:
         return ModelAnalysis(parts, size_names(model), *names, has_open_inputs(model))
 
     def is_size(self, name: str) -> bool:
-        """Check for a value computed from shapes and constants only, unless it has floating-point numbers."""
+        """Check for a value computed only from shapes and constants that is not floating-point."""
         value = self.parts.value(name) if name in self.sizes else None
         return name in self.sizes and (value is None or value.dtype not in operators.FLOATS)
 
@@ -472,7 +470,7 @@ def involves_dynamic_shapes(node: onnx.NodeProto, analysis: ModelAnalysis) -> bo
 
 
 def _of_data(node: onnx.NodeProto, analysis: ModelAnalysis) -> Verdict:
-    """Return the verdict on a node with data-dependent, possibly empty shapes."""
+    """Return the verdict on a node whose shapes depend on data, so tensors may be empty."""
     if node.op_type not in operators.EMPTY_SIZES:
         detail = f"{node.op_type} is not among the ops verified with data-dependent sizes"
         return Unsupported(Reason.DATA_DEPENDENT_SHAPE, detail)
@@ -481,7 +479,6 @@ def _of_data(node: onnx.NodeProto, analysis: ModelAnalysis) -> Verdict:
 
 
 def _of_sizes(node: onnx.NodeProto, analysis: ModelAnalysis) -> Verdict | None:
-    """Return the verdict on a node that computes sizes; None for other nodes."""
     # Dequantized constants are no sizes.
     if node.op_type in operators.QUANTIZING or not all(name in analysis.sizes for name in node.output if name):
         return None
@@ -496,7 +493,7 @@ def _of_sizes(node: onnx.NodeProto, analysis: ModelAnalysis) -> Verdict | None:
 
 
 def _bounded(node: onnx.NodeProto, parts: Parts) -> Verdict:
-    """Return the verdict on Min, Max or Clip of sizes; OpenVINO computes wrong dimensions if a bound is negative."""
+    """Return the verdict on a Min, Max or Clip of sizes: a refusal if a bound may be negative."""
     value = parts.value(node.output[0])
     if node.op_type not in _LEAST or value is None or value.static_shape is None:  # positions are not dimensions
         return SUPPORTED

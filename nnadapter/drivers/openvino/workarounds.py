@@ -31,9 +31,9 @@ class Workaround:
     defect: str
     action: str
     apply: Callable[..., str | None] | None = None
-    """Changes an operator, or all without `kinds`; may return a note."""
+    """Changes one operator of `kinds` or, if `kinds` is empty, the model's operators; may return a note."""
     function: str = ""
-    """Function elsewhere, as module and name."""
+    """Function in another module, as `module.name`."""
     kinds: frozenset[str] = frozenset()
     ops: frozenset[str] = frozenset()
     """ONNX ops that require it; empty for every model."""
@@ -43,7 +43,7 @@ class Workaround:
     """Version without the defect; keep the row until `engine.OLDEST` reaches it."""
     processors: str = ""
     changes_shapes: bool = False
-    """Shapes must be inferred again."""
+    """True if shapes must be inferred again."""
 
     def run(self, operators: Operators) -> str | None:
         if self.apply is None:

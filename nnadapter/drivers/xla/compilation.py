@@ -28,7 +28,7 @@ _CARRIERS: Mapping[str, np.dtype[Any]] = {"int4": np.dtype(np.int8), "uint4": np
 
 
 def carrier(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the data type in which values are passed to JAX: bytes for 4-bit integers."""
+    """Return the data type in which values of `dtype` are passed to JAX: bytes for 4-bit integers."""
     return _CARRIERS.get(dtype_name(dtype), dtype)
 
 
@@ -53,7 +53,7 @@ Pack = Callable[[Array], Array]
 
 
 class Packing:
-    """Compute function that expects some constants packed; `packs` has packing functions by input position."""
+    """Compute function with packed constants; `packs` has the function that packs each, by input position."""
 
     def __init__(self, compute: Computes, packs: Mapping[int, Pack]) -> None:
         self._compute, self.packs = compute, packs
@@ -63,7 +63,7 @@ class Packing:
 
 
 def packs_of(compute: Computes) -> Mapping[int, Pack]:
-    """Return the packing functions of constants by input position."""
+    """Return the functions that pack constants, by input position; empty if none is packed."""
     return compute.packs if isinstance(compute, Packing) else {}
 
 
@@ -71,7 +71,7 @@ _MOST_VARIANTS = 16
 
 
 class Donating:
-    """Variants of one compiled segment that overwrite donated inputs. Thread-safe."""
+    """Variants of a compiled segment, each of which overwrites certain donated inputs. Thread-safe."""
 
     def __init__(self, compiled: Compiled) -> None:
         self._compiled = compiled
@@ -121,7 +121,7 @@ class Donating:
 
 
 def usable(donations: Sequence[int], inputs: Sequence[Any], results: Sequence[Any]) -> tuple[int, ...]:
-    """Return the positions of donated inputs that results of equal type can overwrite, each result one."""
+    """Return the positions of donated inputs that results can overwrite: each needs a result of its type for itself."""
     available, reusable = Counter(results), []
     for position in donations:
         if available[inputs[position]]:
@@ -135,7 +135,7 @@ def _kind(typed: Any) -> tuple[str, tuple[int, ...]]:
 
 
 PASSES = ("simplify", "fuse_batch_normalization", "channels_last")
-"""Passes that XLA lacks, or lacks for weights as arguments."""
+"""Passes that XLA lacks in general, or for weights that are arguments."""
 
 Key = tuple[int, Pack | None]
 
@@ -149,11 +149,11 @@ class Compiled:
     device: Any
     results: tuple[str, ...]
     exported: bytes
-    """StableHLO from `jax.export`."""
+    """StableHLO of the segment, serialized by `jax.export`."""
 
 
 def prepared(model: Model) -> Model:
-    """Return a model after the passes before lowering."""
+    """Return a model after the passes that precede lowering."""
     return run_passes(model, PASSES)
 
 
@@ -177,7 +177,7 @@ def compiled(model: Model, closures: Sequence[Computes], device: Any, precision:
 
 
 def compiled_again(exported: bytes, arrays: Sequence[Array], results: Sequence[str], device: Any) -> Compiled:
-    """Compile a function from `jax.export`; raise CompilationError if JAX or XLA fails."""
+    """Compile a serialized function from `jax.export`; raise CompilationError if JAX or XLA fails."""
     with _translated(), own_settings():
         function, inputs, constants = _imported(exported, device)
         executable = module().jit(function.call).lower(inputs, constants).compile()
@@ -185,7 +185,6 @@ def compiled_again(exported: bytes, arrays: Sequence[Array], results: Sequence[s
 
 
 def _imported(exported: bytes, device: Any) -> tuple[Any, Any, Any]:
-    """Return an exported function, and its inputs and constants as shapes."""
     jax = module()
     function = jax.export.deserialize(bytearray(exported))
     shapes = [_shape(aval, device) for aval in function.in_avals]
@@ -226,7 +225,7 @@ def _packed(model: Model, key: Key) -> Array:
 
 
 def _keys(model: Model, closures: Sequence[Computes]) -> tuple[Key, ...]:
-    """Return the constants that operations read, with packing functions, once each."""
+    """Return the constants that operations read, each once per packing function."""
     read: list[Key] = []
     for operation, compute in zip(model.operations, closures, strict=True):
         packs = packs_of(compute)
@@ -267,6 +266,5 @@ def _to_bfloat16(value: Any) -> Any:
 
 
 def _in_model_type(model: Model, index: int, value: Any, pack: Pack | None = None) -> Any:
-    """Convert an unpacked value from the data type of arguments to the model's."""
     dtype = model.type_at(index).dtype.array_type
     return value if pack is not None or carrier(dtype) == dtype else value.astype(dtype)

@@ -27,7 +27,7 @@ _SETTINGS: Mapping[str, tuple[Any, ...]] = MappingProxyType(
         "transfer_guard_host_to_device": ("allow", None),
     }
 )
-"""JAX settings that could change results or stop a model, with accepted values; the first replaces others."""
+"""JAX setting that could change results or stop a model -> accepted values. The first replaces other values."""
 
 
 def missing(device: str) -> errors.MissingExtraError:
@@ -68,7 +68,7 @@ def _threads() -> Threads:
 
 
 def own_settings() -> AbstractContextManager[Any]:
-    """Return a context manager that sets JAX's settings in this thread; raise DeviceLostError after a fork."""
+    """Return a context manager that applies our JAX settings in this thread; raise DeviceLostError after a fork."""
     if _threads().are_gone:
         raise errors.DeviceLostError(
             "XLA does not work in a process that was forked from one that used it: its threads are not there; "

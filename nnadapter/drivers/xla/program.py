@@ -21,7 +21,7 @@ from nnadapter.ir.operand import Array, array_type_of
 
 
 class XlaEvent(Event):
-    """Event of results that were pending at its record."""
+    """Event that has happened once the results pending at its record are ready."""
 
     def __init__(self) -> None:
         self.results: Sequence[Any] = ()
@@ -38,7 +38,7 @@ class XlaEvent(Event):
 
 
 class XlaStream(Stream):
-    """Stream of pending results."""
+    """Stream that records the pending results of its work."""
 
     def __init__(self) -> None:
         self._results: list[Any] | None = []
@@ -53,7 +53,7 @@ class XlaStream(Stream):
         event.results = tuple(self._open())
 
     def wait(self, event: Event) -> None:
-        """Do nothing; readers of results wait for them."""
+        """Do nothing: XLA orders work by the results that it reads."""
 
     def synchronize(self) -> None:
         results, self._results = self._open(), []
@@ -89,7 +89,7 @@ _REMEDY = "create a new tensor from its data"
 
 
 class XlaMemory(Memory):
-    """Device memory: a JAX array, nothing yet, or a donated array."""
+    """Device memory: a JAX array, which may be donated, or nothing before the first copy."""
 
     def __init__(self, device: Any, nbytes: int, value: Any = None) -> None:
         self._device, self._value, self._is_free = device, value, False
@@ -109,7 +109,6 @@ class XlaMemory(Memory):
             array[...] = np.asarray(self.value(array.dtype, array.shape)).astype(array.dtype, copy=False)
 
     def value(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
-        """Return the contents as a JAX array of this type."""
         array, dtype = self._array(), carrier(dtype)
         if array is not None and array.dtype == dtype and array.shape == shape:
             return array
@@ -236,7 +235,7 @@ class _CpuBuffer:
 
 
 def array_over(result: Any) -> Array:
-    """Return a writable array over a CPU result without other readers."""
+    """Return a writable array that shares the memory of a CPU result, which must have no other readers."""
     if not result.nbytes:
         return np.array(result)
     array: Array = np.asarray(_CpuBuffer(result)).view(result.dtype).reshape(result.shape)
@@ -295,7 +294,7 @@ def _padded(arrays: Sequence[Array]) -> Iterator[bytes | memoryview]:
 
 
 def compatibility(blob: memoryview, seal: Seal) -> Compatibility:
-    """Compare the seal of a serialized program with a context's."""
+    """Return the compatibility of a serialized program with a context that has this seal."""
     header = _ENVELOPE.header_of(blob)
     try:
         recorded = None if header is None else dict(json.loads(header)["seal"])
@@ -332,7 +331,6 @@ def deserialized(blob: bytes | memoryview, seal: Seal, device: Any, *, is_checke
 
 
 def _constants(rows: Sequence[Mapping[str, Any]], contents: memoryview) -> Iterator[Array]:
-    """Yield constants as views of `contents`; raise ValueError if bytes are missing."""
     begin = 0
     for row in rows:
         dtype, shape = array_type_of(row["dtype"]), tuple(map(int, row["shape"]))

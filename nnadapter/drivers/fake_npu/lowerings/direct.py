@@ -12,7 +12,6 @@ from nnadapter.ir.operations.recurrent import PARAMETERS, function_names
 from nnadapter.ir.operations.row import floats
 
 Lower = Callable[[Emitter, Operation], None]
-"""Emits an operation's instructions and assigns its outputs."""
 
 
 def activation_of(operation: Operation) -> Activation | None:

@@ -129,7 +129,6 @@ class _Product:
         return {"zero_points": quantization.zero_point, "axis": _axis(quantization)}
 
     def bias(self) -> list[int]:
-        """Return a list with the bias, converted to the data type of sums, or an empty list."""
         if self._bias is None:
             return []
         if self.emitter.is_constant(self._bias):
@@ -139,7 +138,6 @@ class _Product:
         return [*self.emitter.emit("cast", (tensor,), (result,))]
 
     def second(self) -> Array | int:
-        """Return the second input minus its zero point."""
         operand = self.operation.inputs[1]
         if not self.emitter.is_constant(operand):
             return self.factor(1, self.emitter.tensor(operand))
@@ -178,7 +176,6 @@ class _Product:
         return self.emitter.emit("requantize", (sums, *constants), (result_type,), parameters)[0]
 
     def _bounds(self) -> tuple[int, int]:
-        """Return the integer range of the result after the fused activation."""
         attributes: Any = self.operation.attributes
         code, quantization = attributes["fuse_code"], _quantization(self.result)
         bounds = {"none": (-np.inf, np.inf), "relu": (0.0, np.inf), "clip": attributes["fuse_parameters"][:2]}[code]

@@ -35,7 +35,7 @@ from nnadapter.ir.named_operation import NamedOperation
 
 
 def _shift(x: Any, y: Any, direction: str) -> Any:
-    """Shift as XLA: too large or negative counts leave 0 or the sign."""
+    """Shift bits as XLA does: a negative or too large count leaves only 0 or sign bits."""
     x, y = jnp.broadcast_arrays(x, y)
     if direction == "left":
         return jax.lax.shift_left(x, y)
@@ -76,7 +76,6 @@ def _floor_divide(x: Any, y: Any) -> Any:
 
 
 def _zero_by_zero(quotient: Any, divisor: Any) -> Any:
-    """Replace integer quotients with divisor 0, which vary by device, by 0."""
     return jnp.where(divisor == 0, 0, quotient)
 
 
@@ -90,7 +89,7 @@ def _power(x: Any, exponent: Any) -> Any:
 
 
 def _whole_power(x: Any, exponent: Any) -> Any:
-    """Compute a power by squaring; `jnp.power` reads only the 6 lowest bits of the exponent."""
+    """Compute a power by repeated squaring, because `jnp.power` reads only the 6 lowest bits of the exponent."""
 
     def next_bit(_: Any, state: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
         product, square, exponent = state

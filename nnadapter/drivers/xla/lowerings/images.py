@@ -30,7 +30,7 @@ from nnadapter.ir import Array, NamedOperation
 
 
 def _taken(x: Any, places: Array, axis: int) -> Any:
-    """Take elements along an axis; repeat them if equally often, which compiles smaller than a gather."""
+    """Take elements along an axis. If equally often, repeat them, which compiles to less code than a gather."""
     size = x.shape[axis]
     factor = len(places) // size if size else 0
     if factor and np.array_equal(places, np.repeat(np.arange(size), factor)):
@@ -72,16 +72,19 @@ def lower_blocks(operation: NamedOperation) -> Computes:
 
 
 Weighted = tuple[Any, Any]
-"""Indices and weights along an axis, [pictures, places]."""
+"""Indices and weights along an axis, each of shape [batch, points]."""
 
 
 def rows_of(x: Any) -> Any:
-    """Return [N, C, …] as one row per pixel."""
+    """Return an image [N, C, …] as a matrix with one row per pixel."""
     return jnp.moveaxis(x, 1, -1).reshape(-1, x.shape[1])
 
 
 def weighed(rows: Any, pictures: Any, sizes: Sequence[int], neighbors: Sequence[Weighted]) -> Any:
-    """Return weighted pixels [pictures, places, C] at one neighbor per axis; `pictures` has batch indices."""
+    """Return pixels [images, points, C], taken from `rows` and multiplied by their weights.
+
+    `neighbors` has one index and weight per axis, and `pictures` the batch index of each image.
+    """
     place, weight = jnp.zeros((), int), jnp.ones((), rows.dtype)
     for size, (index, share) in zip(sizes, neighbors, strict=True):
         place, weight = place * size + index, weight * share
@@ -104,7 +107,7 @@ def _cubic(distance: Any) -> Any:
 
 
 def along(place: Any, size: int, mode: str, padding: str, low: float, high: float) -> list[Weighted]:
-    """Return indices and weights of pixels that interpolate coordinates `place` on an axis."""
+    """Return, for one axis, the pixels from which `mode` interpolates the coordinates `place`, with weights."""
     if padding == "reflection":
         place = _reflected(place, low, high)
     first = jnp.floor(place)
@@ -191,7 +194,7 @@ def _samples(start: Any, length: Any, counts: Any, bins: int, step: Any) -> Any:
 
 
 def _neighbors(place: Any, size: int) -> Any:
-    """Return both neighbors of each coordinate, with weights, and a mask of coordinates within 1 of the picture."""
+    """Return the lower and upper neighbor of each coordinate with weights, and a mask of coordinates near the image."""
     near = (place >= -1) & (place <= size)
     place = jnp.clip(place, 0, size - 1)
     low = jnp.floor(place)
@@ -210,7 +213,7 @@ def _roi_align(
     mode: str,
     half_pixel: bool,
 ) -> Any:
-    """Compute ROI_ALIGN in a loop over the samples of a bin, which all regions share."""
+    """Compute ROI_ALIGN in a loop over sample numbers; each step adds one sample to every bin."""
     sizes, (height, width), rows = x.shape[2:], output_shape, rows_of(x)
     corners = regions * spatial_scale - (0.5 if half_pixel else 0)
     least = -jnp.inf if half_pixel else 1.0
@@ -270,7 +273,7 @@ def _max_roi_pool(x: Any, regions: Any, output_shape: Any, spatial_scale: float)
 
 
 def _bins(first: Any, last: Any, bins: int, size: int) -> Any:
-    """Return a mask of the rows or columns in each bin of a region, [regions, bins, size]."""
+    """Return a mask [regions, bins, size] of the rows (or columns) in each bin of a region."""
     step = jnp.maximum(last - first + 1, 1)[:, None].astype(jnp.float64) / bins
     number = jnp.arange(bins)
     begin, end = jnp.floor(number * step) + first[:, None], jnp.ceil((number + 1) * step) + first[:, None]

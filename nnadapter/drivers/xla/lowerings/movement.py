@@ -33,12 +33,12 @@ def _split(x: Any, axis: int, split: Any) -> list[Any]:
 
 
 def from_the_front(indices: Any, size: int) -> Any:
-    """Count negative indices from the end."""
+    """Replace negative indices, which count from the end, by nonnegative ones."""
     return jnp.where(indices < 0, indices + size, indices)
 
 
 def within(indices: Any, size: int) -> Any:
-    """Count negative indices from the end, and clamp."""
+    """Replace negative indices, which count from the end, by nonnegative ones, and clamp to valid indices."""
     return jnp.clip(from_the_front(indices, size), 0, max(0, size - 1))  # JAX would count again
 
 
@@ -118,13 +118,12 @@ _OF_BOOLEANS = {"add": "max", "max": "max", "mul": "min", "min": "min"}
 
 
 def _written_at(indices: Any, size: int) -> Any:
-    """Count negative indices from the end; others outside become too large to write."""
+    """Return indices for a scatter: negative ones count from the end, and invalid ones become too large to write."""
     places = from_the_front(indices, size)
     return jnp.where(places < 0, jnp.iinfo(places.dtype).max, places)  # JAX would count again
 
 
 def _along(shape: Any, axis: int) -> Any:
-    """Return 0, 1, … along an axis, for broadcasting."""
     return jnp.arange(shape[axis]).reshape(-1, *[1] * (len(shape) - 1 - axis))
 
 
@@ -147,7 +146,7 @@ def _scatter_nd(x: Any, indices: Any, updates: Any, reduction: str) -> Any:
 
 
 def _written_over(x: Any, updates: Any, reduction: str, shape: Any) -> Any:
-    """Write updates over all of `x`, in order: the scatter with empty indices."""
+    """Write all updates over the entire `x`, one after another: a scatter whose indices have no components."""
     flat = x.reshape(1, -1)
     rows = updates.reshape(int(np.prod(shape)), -1)
     places = (jnp.zeros(len(rows), int),)

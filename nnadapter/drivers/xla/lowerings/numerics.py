@@ -22,12 +22,12 @@ from nnadapter.ir.operand_checks import integer_range
 from nnadapter.ir.operations import PRODUCTS
 
 Function = Callable[..., Any]
-"""Inputs (None if absent) and named attributes -> results."""
+"""Function of inputs (None if absent) and named attributes, which returns results."""
 SHARED = functions_over(jnp)
 
 
 def shared(types: str) -> dict[str, Function]:
-    """Return the definitions shared with other devices for space-separated operation types."""
+    """Return the definitions of operation types (separated by spaces) that all devices share."""
     return {type_: SHARED[type_] for type_ in types.split()}
 
 
@@ -126,7 +126,6 @@ def to_integers(x: Any, type_: OperandType) -> Any:
 
 
 def _saturated(rounded: Any, zero_point: Array, type_: OperandType) -> Any:
-    """Add the zero point and saturate; NaN becomes the smallest integer."""
     smallest, largest = integer_range(type_.dtype)
     dtype = type_.dtype.array_type
     if type_.dtype.itemsize <= 2:  # exact in float32
@@ -144,7 +143,7 @@ def is_quantized(operand: Operand | None) -> bool:
 
 
 def of_reals(operation: NamedOperation, function: Function) -> Function:
-    """Return a function of quantized operands from one of reals."""
+    """Return a function that dequantizes its operands, calls `function`, and quantizes the result."""
     types = [None if operand is None else operand.type for operand in operation.inputs]
     result = operation.output.type
 
@@ -179,7 +178,10 @@ def _largest_sum(operation: NamedOperation) -> int:
 
 
 def of_products(operation: NamedOperation, function: Function, finish: Function, pack: Pack | None) -> Computes:
-    """Return a computation on quantized operands by exact sums of integer products, requantized if needed."""
+    """Return the computation of a product of quantized operands, by exact integer sums.
+
+    The sums are requantized if the output is quantized.
+    """
     first, second = (operand.type for operand in operation.inputs[:2])  # type: ignore[union-attr]
     result = operation.output.type
     exact = jnp.float32 if _largest_sum(operation) < _EXACT_IN_FLOAT32 else jnp.float64
@@ -213,7 +215,7 @@ def of_products(operation: NamedOperation, function: Function, finish: Function,
 
 
 def is_product(operation: NamedOperation) -> bool:
-    """Check for a product of quantized operands."""
+    """Check for an operation that sums products of quantized operands."""
     return operation.type in PRODUCTS and is_quantized(operation.inputs[0])
 
 
@@ -228,7 +230,7 @@ _NARROW = frozenset({DataType.FLOAT16, DataType.BFLOAT16})
 
 
 def computes(operation: NamedOperation, function: Function, pack: Pack | None = None) -> Computes:
-    """Return the computation of an operation, with conversions and activation.
+    """Return the computation of an operation: `function`, type conversions, and the fused activation.
 
     `pack` packs a constant second input. 16-bit floats are computed in float32 and rounded once.
     """
@@ -260,7 +262,7 @@ def moves(operation: NamedOperation, function: Function) -> Computes:
 
 
 def direct(functions: Mapping[str, Function], how: Callable[..., Computes], **limits: Any) -> Lowers:
-    """Return a lowering for `functions` by operation; `how` is `computes` or `moves`."""
+    """Return one lowering for all operations in `functions`; `how` is `computes` or `moves`."""
 
     def lower(operation: NamedOperation) -> Computes:
         return how(operation, functions[operation.type])
@@ -269,7 +271,7 @@ def direct(functions: Mapping[str, Function], how: Callable[..., Computes], **li
 
 
 def channels_second(operation: NamedOperation, function: Function) -> Function:
-    """Adapt a function on [N, C, H, W] to the operation's layout."""
+    """Adapt a function of [N, C, H, W] to the layout of the operation's input."""
     if operation.input.type.layout is not Layout.NHWC:
         return function
 

@@ -56,8 +56,6 @@ lower_place = direct(
 
 
 def _running(function: Function, first: int) -> Function:
-    """Return a cumulative operation; exclusive results start with `first`."""
-
     def run(x: Any, axis: int, exclusive: bool, reverse: bool) -> Any:
         x = jnp.flip(x, axis) if reverse else x
         total = function(x, axis, dtype=x.dtype)
@@ -75,7 +73,7 @@ lower_running = direct(_RUNNING, computes, types=ALL_NUMBERS, layouts=LAYOUTS)
 
 
 def _top_k(x: Any, k: int, axis: int, largest: bool, sorted: bool) -> list[Any]:  # noqa: A002  names of the attributes
-    """Return the first k in stable order."""
+    """Return the k largest or smallest elements and their indices; equal elements keep their order."""
     if largest:
         order = x.shape[axis] - 1 - jnp.flip(jnp.argsort(jnp.flip(x, axis), axis, stable=True), axis)
     else:

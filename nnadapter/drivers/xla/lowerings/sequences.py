@@ -14,7 +14,7 @@ from nnadapter.ir.definition.recurrent import gate_functions
 
 
 def _seen(queries: int, keys: int, lengths: Any, attributes: Mapping[str, Any]) -> Any:
-    """Return a mask of visible keys, [batch, groups, heads, queries, keys]; None for all."""
+    """Return a mask of the keys that each query sees, [batch, groups, heads, queries, keys]; None if all do."""
     offset: Any = attributes["offset"]
     places, conditions = jnp.arange(keys), []
     if lengths is not None:
@@ -116,7 +116,7 @@ lower_related = direct(_RELATED, computes, types=ALL_FLOATS)
 
 _Gate = Callable[[Any], Any]
 _Step = Callable[[Any, Sequence[Any]], Sequence[Any]]
-"""Input products, states -> next states."""
+"""Function of input products and states, which returns the next states."""
 
 _GATES = gate_functions(jnp, jax.nn.sigmoid)
 
@@ -129,7 +129,7 @@ def _gate(name: str, alpha: float, beta: float, clip: float) -> _Gate:
 
 
 def _gates(count: int, direction: int, attributes: Mapping[str, Any]) -> list[_Gate]:
-    """Return a direction's `count` activation functions, clipped except for the LSTM's last."""
+    """Return the `count` activation functions of a direction. Their inputs are clipped, except the LSTM's last."""
     names = attributes["activations"].split()
     alphas, betas = ((*attributes[f"activation_{name}"], *(0.0,) * len(names)) for name in ("alpha", "beta"))
     clips = [attributes["clip"]] * count if count < 3 else [attributes["clip"]] * 2 + [float("inf")]
@@ -174,11 +174,11 @@ _STEPS: Mapping[str, tuple[Callable[..., _Step], str, int, int]] = {
     "GRU": (_gru, "linear_before_reset", 1, 2),
     "RNN": (_rnn, "", 1, 1),
 }
-"""Step, its attribute, and numbers of states and activation functions."""
+"""Layer -> (factory of the step, the attribute it needs, number of states, number of activation functions)."""
 
 
 def _along(step: _Step, x: Any, first: Sequence[Any], lengths: Any, backwards: bool) -> tuple[Sequence[Any], Any]:
-    """Run `step` over time; return final states and all outputs, with zeros after a sequence's end."""
+    """Run `step` over time; return the final states, and all outputs, which are 0 after a sequence's end."""
     if lengths is None:
 
         def carried(states: Any, inputs: Any) -> Any:

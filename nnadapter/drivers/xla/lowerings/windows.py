@@ -30,7 +30,7 @@ from nnadapter.ir.definition.normalization import per_channel
 
 _AXES = {2: "HW", 3: "DHW"}
 _MOST_TAPS = 49
-"""Larger filters use XLA's convolution, because code grows with each element."""
+"""Number of filter elements above which XLA's convolution is used, because the code grows with each element."""
 
 
 def with_bias(result: Any, bias: Any, last: bool) -> Any:
@@ -46,7 +46,7 @@ def _pairs(pads: Any) -> list[tuple[int, int]]:
 
 
 def convolution(last: bool, is_packed: bool) -> Function:
-    """Return a convolution with channels `last`, and a filter from `pack_filter` or in ONNX order."""
+    """Return a convolution. `last` means channels last; `is_packed`, that `pack_filter` was applied to the filter."""
 
     def function(x: Any, weights: Any, bias: Any = None, *, strides: Any, pads: Any, dilations: Any, group: int) -> Any:
         channel, kernel = (-1 if last else 1), weights.shape[:-2] if is_packed else weights.shape[2:]
@@ -70,7 +70,7 @@ def convolution(last: bool, is_packed: bool) -> Function:
 
 
 def _depthwise(x: Any, taps: Any, last: bool, strides: Any, pads: Any, dilations: Any) -> Any:
-    """Convolve each channel by adding shifted, weighted pictures, which is faster than XLA's loop."""
+    """Convolve each channel by summing shifted images times weights, which is faster than XLA's loop."""
     first, kernel = (1 if last else 2), taps.shape[:-2]
     widths = [(0, 0)] * first + pads + [(0, 0)] * (x.ndim - first - len(pads))
     padded = jnp.pad(x, widths)
@@ -88,7 +88,7 @@ def _depthwise(x: Any, taps: Any, last: bool, strides: Any, pads: Any, dilations
 
 
 def pack_filter(weights: Array) -> Array:
-    """Pack [O, I, H, W] as [H, W, I, O], XLA's order on CPUs."""
+    """Transpose a filter [O, I, H, W] to [H, W, I, O], XLA's order on CPUs."""
     return np.ascontiguousarray(np.moveaxis(weights, (1, 0), (-2, -1)))
 
 
@@ -120,7 +120,6 @@ def _transposed_convolution(
     group: int,
     output_padding: Any,
 ) -> Any:
-    """Convolve a picture with gaps by the flipped filter."""
     kernel, axes = weights.shape[2:], _AXES[x.ndim - 2]
     by_group = weights.reshape(group, weights.shape[0] // group, *weights.shape[1:])
     filters = jnp.swapaxes(by_group, 1, 2).reshape(-1, weights.shape[0] // group, *kernel)
@@ -158,8 +157,6 @@ lower_transposed_volume_convolution = direct({"CONV_3D_TRANSPOSE": _transposed_c
 
 
 class _Windows:
-    """Arguments of `jax.lax.reduce_window` for a pool, in its input's layout."""
-
     def __init__(self, operation: NamedOperation) -> None:
         last = operation.input.type.layout is Layout.NHWC
         self.last = last
@@ -207,7 +204,7 @@ def lower_norm_pool(operation: NamedOperation) -> Computes:
 
 
 def places(sizes: Any, counts: Any, operation: NamedOperation) -> tuple[Array, Array]:
-    """Return clamped tap indices per window, [axes, windows, taps], and a mask of taps inside the picture."""
+    """Return clamped tap indices, [axes, windows, taps], and a mask of taps that are inside the image."""
     rank = len(sizes)
     along = [
         np.arange(count)[:, None] * stride + np.arange(kernel) * dilation - begin
@@ -229,7 +226,7 @@ def places(sizes: Any, counts: Any, operation: NamedOperation) -> tuple[Array, A
 
 @lowers("MAX_POOL_2D_WITH_INDICES", "MAX_POOL_3D_WITH_INDICES", types=ALL_NUMBERS, results=("int32", "int64"))
 def lower_max_pool_with_indices(operation: NamedOperation) -> Computes:
-    """Lower maximum pools with flat indices; the first of equals wins."""
+    """Lower maximum pools that also return flat indices; of equal elements, the first is chosen."""
     dimensions, counts = operation.input.type.dimensions, operation.output.type.dimensions[2:]
     sizes, planes = dimensions[2:], dimensions[0] * dimensions[1]
     indices, inside = places(sizes, counts, operation)
