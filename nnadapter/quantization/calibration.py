@@ -35,8 +35,8 @@ class Distribution:
     counts: Array
     """[bins] int64, symmetric."""
     edges: Array
-    channel_peaks: Array | None
-    """Largest magnitude per channel; None if sizes differ between samples."""
+    channel_ends: Array | None
+    """[2, channels] Smallest and largest value of each channel; None if sizes differ between samples."""
 
     def range(self, method: str, levels: int) -> tuple[float, float]:
         """Return the smallest and largest value to represent; includes 0."""
@@ -100,7 +100,7 @@ class _Collected:
         from onnxruntime.quantization.calibrate import HistogramCollector
 
         self._collector = HistogramCollector("percentile", False, _BINS, 128, _PERCENTILE, "same")
-        self._peaks: Array | None = None
+        self._ends: Array | None = None
         self._has_channels = True
         self.is_finite = True
 
@@ -112,17 +112,18 @@ class _Collected:
             self._collector.collect_value({"": array})
         if array.ndim and array.size and self._has_channels:
             others = tuple(at for at in range(array.ndim) if at != axis % array.ndim)
-            peaks = np.abs(array).max(axis=others)
-            known = self._peaks
-            self._has_channels = known is None or known.shape == peaks.shape
-            self._peaks = peaks if known is None or not self._has_channels else np.maximum(known, peaks)
+            ends, known = np.stack([array.min(axis=others), array.max(axis=others)]), self._ends
+            self._has_channels = known is None or known.shape == ends.shape
+            if known is not None and self._has_channels:
+                ends = np.stack([np.minimum(known[0], ends[0]), np.maximum(known[1], ends[1])])
+            self._ends = ends
 
     def distribution(self) -> Distribution:
         nothing = np.zeros(_BINS, np.int64), np.linspace(0, 0, _BINS + 1), 0.0, 0.0
         counts, edges, smallest, largest, *_ = self._collector.histogram_dict.get("", nothing)
         return Distribution(
             smallest=float(smallest), largest=float(largest), counts=np.asarray(counts),
-            edges=np.asarray(edges, np.float64), channel_peaks=self._peaks if self._has_channels else None,
+            edges=np.asarray(edges, np.float64), channel_ends=self._ends if self._has_channels else None,
         )  # fmt: skip
 
 

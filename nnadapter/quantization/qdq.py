@@ -153,10 +153,11 @@ class QdqWriter:
                 groups.setdefault(product.activations[0], []).append(product)
         found = {}
         for name, products in groups.items():
-            peaks, share = self.values[name].channel_peaks, self.ways[products[0].node].smooth
+            ends, share = self.values[name].channel_ends, self.ways[products[0].node].smooth
             weights = [flattened(self.model.array(product.weight), product.reduced_axis) for product in products]
-            if peaks is None or any(len(weight) != len(peaks) for weight in weights):
+            if ends is None or any(len(weight) != ends.shape[1] for weight in weights):
                 continue
+            peaks = np.abs(ends).max(axis=0)
             heights = np.maximum.reduce([np.abs(weight).max(axis=1) for weight in weights])
             with np.errstate(divide="ignore"):
                 divisors = peaks**share / np.maximum(heights, 1e-8) ** (1 - share)
@@ -340,13 +341,11 @@ class QdqWriter:
 
 
 def _divided_values(values: Distribution, divisors: Array) -> Distribution:
-    assert values.channel_peaks is not None, "smoothing needs the peaks of channels"
-    peaks = values.channel_peaks / divisors
-    peak = float(peaks.max())
-    return Distribution(
-        smallest=0.0 if values.smallest >= 0 else -peak, largest=0.0 if values.largest <= 0 else peak,
-        counts=np.ones(2, np.int64), edges=np.linspace(-peak, peak, 3), channel_peaks=peaks,
-    )  # fmt: skip
+    assert values.channel_ends is not None, "smoothing needs the ends of channels"
+    ends = values.channel_ends / divisors
+    low, high = float(ends[0].min()), float(ends[1].max())
+    edges = np.linspace(min(low, 0.0), max(high, 0.0), 3)
+    return Distribution(smallest=low, largest=high, counts=np.ones(2, np.int64), edges=edges, channel_ends=ends)
 
 
 def quantize_nodes(

@@ -130,7 +130,7 @@ def _ways(row: ComputePrecision, *, smooths: bool) -> Iterator[Way]:
         yield replace(plain, results=False)
         yield replace(mse, reduced=reduced, every_operator=True)
         if smooths:
-            yield replace(mse, smooth=0.5, reduced=reduced, results=False)
+            yield replace(mse, smooth=0.75, reduced=reduced, results=False)
 
 
 def units_of(model: FloatModel, most: int = MOST_UNITS) -> tuple[Unit, ...]:

@@ -211,6 +211,19 @@ def test_smoothing_helps_activations_with_outliers():
     assert smooth > plain + 3
 
 
+def test_smoothing_uses_both_ends_of_channels():
+    text = f"{HEAD} net (float[8, 64] x) => (float[8, 32] y) {{ y = MatMul(x, w) }}"
+    model = filled(text, w=weights(64, 32))
+    generator = np.random.default_rng(3)
+    one_sided = generator.uniform(-0.05, 1, (8, 8, 64)) * np.where(np.arange(64) == 5, 100, 1)  # few are negative
+    data = [{"x": array.astype(np.float32)} for array in one_sided]
+    plain = sqnr(model, nna.quantize(model, data, ranges="minmax"), data)
+    smooth = sqnr(model, nna.quantize(model, data, ranges="minmax", smooth=0.5), data)
+    symmetric = sqnr(model, nna.quantize(model, data, ranges="minmax", smooth=0.5, symmetric=True), data)
+    assert smooth > plain + 3
+    assert smooth > symmetric + 3
+
+
 def test_bias_correction_restores_the_mean_of_channels():
     model, data = network(), feeds(24)
     expected = outputs(model, data).mean(axis=0)
