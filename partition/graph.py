@@ -70,7 +70,6 @@ class Reason(StrEnum):
     INVALID_NODE = "invalid_node"
     """The node contradicts its schema or shapes."""
     SWITCHED_OFF = "switched_off"
-    """The user disabled the op on this device."""
     RULE = "rule"
     """A user's rule or limit forbids the placement."""
     MEMORY_LIMIT = "memory_limit"

@@ -49,7 +49,6 @@ class Ban:
     """Unix time."""
     until: float
     reproducer: str = ""
-    """File or command that reproduces the failure."""
 
     @property
     def text(self) -> str:

@@ -123,7 +123,7 @@ class Outcome:
 
     is_hit: bool
     miss_reason: str = ""
-    """Reason, with the differing parts of the nearest key; empty for a hit."""
+    """Reason of a miss, with the differing parts of the nearest key."""
 
 
 def warn_once(message: str) -> None:

@@ -320,7 +320,6 @@ class Bench:
         return PassedOutcome()
 
     def refusal(self, subject: Subject) -> str:
-        """Return the reason of a refusal, or "". Raises CaseFailure."""
         verdicts = self.context.supported(subject.model)
         if len(verdicts) != len(subject.operations):
             detail = f"got {len(verdicts)} verdicts, expected one for each of {len(subject.operations)} operations"

@@ -33,7 +33,7 @@ _OF_AUTOGRAD = frozenset((aten.lift.default, aten.lift_fresh.default))
 _BY_STRIDES = frozenset((aten.as_strided_scatter.default,))
 """Not decomposed, because PyTorch's decomposition mutates a tensor."""
 _OF_SIGNS = frozenset((aten.copysign.Tensor, aten.copysign.Scalar))
-"""Not decomposed, because PyTorch's decomposition declares a sign bit, which is a bool, as a number."""
+"""Not decomposed, because PyTorch's decomposition declares the bool sign bit as a number."""
 _BAGS = frozenset((aten.embedding_bag, aten._embedding_bag, aten._embedding_bag_forward_only))
 _APPROXIMATE: Mapping[Any, str] = MappingProxyType({
     aten.erfc.default: "1 - erf(x) loses all digits of erfc from 4 on",

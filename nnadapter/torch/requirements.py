@@ -61,6 +61,7 @@ _LOGS = {
     **dict.fromkeys(map(logging.getLogger, ("torch.onnx", "onnxscript", "onnx_ir")), logging.ERROR),
     **dict.fromkeys(map(logging.getLogger, ("torch._subclasses.fake_tensor", "torch.export")), logging.CRITICAL),
 }
+"""Logger -> lowest level to show; CRITICAL if its errors are also raised."""
 
 
 @contextmanager

@@ -366,7 +366,6 @@ class ResidentRunner:
     def _count(
         self, feeds: Mapping[str, Any], values: Sequence[Any], transfers: Sequence[Transfer], *, is_apart: bool
     ) -> None:
-        """Count a run; without recorded transfers (`is_apart`), all boundary values were copied."""
         input_bytes, output_bytes = sum(value.nbytes for value in feeds.values()), sum(value.nbytes for value in values)
         if is_apart and not all(type(value) is Copies and value.is_on(self._device) for value in feeds.values()):
             self._moved, self._is_apart = TransferredBytes(input_bytes, output_bytes, input_bytes, output_bytes), True

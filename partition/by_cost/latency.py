@@ -202,7 +202,7 @@ _STARTS = 3
 _WORK = 200_000
 _ROUNDS = 200
 _REAL = 1 - 1e-12
-"""Factor of the cost above which an improvement is only rounding."""
+"""Factor of the cost below which an improvement is real."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -53,7 +53,7 @@ _AT_ONCE = 1_000_000
 _ENUMERATED = 16_384
 _TOUCHED = 2_000_000
 _REAL = 1 - 1e-12
-"""Factor of the cost above which an improvement is only rounding."""
+"""Factor of the cost below which an improvement is real."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -231,7 +231,6 @@ class Cuts:
     """Seconds that no placement on both devices can beat."""
 
     def bound(self, costs: Seconds) -> float:
-        """Return the lower bound of all placements, from costs of `placements`."""
         return min(self.mixed, float(costs[-2:].min()))
 
 
