@@ -404,7 +404,7 @@ class Search:
         return stretches.get(number) or self.stretch(0, atoms[number] + 1)
 
     def shortest_deviating_stretch(self, stretch: Stretch) -> Stretch:
-        """Return the shortest deviating stretch that bisection finds with the end of `stretch`."""
+        """Return the shortest deviating stretch that bisection finds with the same end as `stretch`."""
         atoms = [atom for atom in self.cutting.accelerated if atom < stretch.end]
         stretches: dict[int, Stretch] = {}
 
@@ -427,7 +427,7 @@ class Search:
     def _side_by_side(self, atoms: Sequence[int], values: Values) -> Iterator[tuple[int, Values]]:
         """Run unconnected atoms in one model, and yield each with the outputs.
 
-        Atoms that ran on another device are retried in halves, and omitted if they are single.
+        Atoms that ran on another device are retried in halves; a single such atom is omitted.
         """
         excerpt = self.cutting.side_by_side(atoms, values)
         outcome = self.trials.run(excerpt, values)

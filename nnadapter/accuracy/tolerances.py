@@ -106,7 +106,6 @@ def _is_integer(dtype: np.dtype[Any]) -> bool:
 
 
 def _between_integers(got: Array, expected: Array) -> Array:
-    """Return exact integer differences; float64 has only 53 bits."""
     wide = np.uint64 if expected.dtype == np.uint64 else np.int64
     a, b = got.astype(wide), expected.astype(wide)
     larger, smaller = np.maximum(a, b).astype(np.uint64), np.minimum(a, b).astype(np.uint64)

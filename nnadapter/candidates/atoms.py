@@ -220,7 +220,7 @@ def atoms_to_split(graph: Graph, answers: Answers) -> Iterator[Offer]:
 
 
 def accepted_splits(offered: Sequence[Offer], graph: Graph, answers: Answers) -> list[Offer]:
-    """Return the offers whose atom no device takes, or with a node that a more preferred device takes."""
+    """Return the offers to split: no device takes the atom, or a more preferred device takes one of its nodes."""
     atom_of = {graph.nodes[node].name: atom for atom, nodes in enumerate(graph.atoms) for node in nodes}
     return [
         offer
@@ -294,7 +294,7 @@ class Trial:
     """Outcome of expanding refused ONNX function ops into their bodies."""
 
     worthwhile: Bodies
-    """Expanded nodes whose every part a device takes."""
+    """Expanded nodes with every part taken by a device."""
     hopeless: frozenset[str]
     """Nodes that could not be expanded, or with a part refused at all shapes."""
     lasting: frozenset[str]

@@ -35,7 +35,7 @@ Calls = Mapping[int, tuple[Attributes, tuple[OperandType, ...]]]
 
 
 def calls_among(kernels: KernelTable, nodes: Iterable[int], graph: Graph, conversion: Conversion) -> Calls:
-    """Return the calls of the `nodes` that a device's custom kernels compute."""
+    """Return a kernel call for each of `nodes` that a device's custom kernels compute."""
     if not kernels.kernels or CUSTOM not in conversion.model.operation_types:
         return {}
     calls = {}
@@ -92,7 +92,7 @@ def _request(
 
 
 Placed = tuple[int, Node]
-"""Position in the model, which copies of a node share, and node of the graph."""
+"""Position in the model, shared by copies of a node, and the node of the graph."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,7 +123,8 @@ class OnnxParts:
     def without_constants(self) -> onnx.ModelProto:
         """Return the specialized graph as an ONNX model without constants.
 
-        It declares the input types of non-ONNX operators; before numpy-style broadcasting, of all operators.
+        It declares the input types of non-ONNX operators; in models older than numpy-style broadcasting, of all
+        operators.
         """
         graph = self.graph
         is_old = opsets_of(self.index.model.opset_import).get("", 1) < BROADCASTING_OPSET

@@ -47,7 +47,7 @@ class Health:
     """Result of testing a device."""
 
     state: str
-    """`works`, `wrong` (wrong result), `limited` (wrong, as the device declares), `failed`, `refuses` (the addition),
+    """`works`, `wrong` (wrong result), `limited` (wrong, as the device declares), `failed`, `refuses` (unsupported),
     `needs options` (required ones) or `unavailable`.
     """
     detail: str = ""

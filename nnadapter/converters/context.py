@@ -54,7 +54,7 @@ class KnownContents:
 
 
 def passed_on(type_: str, attributes: Attributes, input_contents: KnownContents) -> KnownContents | None:
-    """Return an operation's result contents; None if it changes elements of its input."""
+    """Return an operation's result contents; None if the operation changes elements."""
     if type_ not in _KEEPING or any(map(is_symbolic, attributes.values())):
         return None
     exact = tuple(sorted(attributes.items()))
@@ -448,7 +448,7 @@ class ConversionContext(GraphValues):
         return self.builder.add_constant(f"{self._node.outputs[0]}%{self._made}", array, quantization)
 
     def is_fixed(self, name: str) -> bool:
-        """Return whether a value is a constant of the model. Not if `takes_sizes` and it is computed from shapes."""
+        """Return whether a value is a constant of the model; with `takes_sizes`, no value computed from shapes is."""
         return self.is_constant(name) and not (self._takes_sizes and self._is_traced(name))
 
     def value_of(self, operand: int) -> Array | None:
@@ -477,7 +477,7 @@ class ConversionContext(GraphValues):
 
 
 def data_type_attribute(node: OnnxNode, name: str, default: int | None = None) -> str:
-    """Return the name of an attribute's data type, which has an ONNX code, or raise Refusal."""
+    """Return the name of the data type that an attribute names by ONNX code, or raise Refusal."""
     dtype_name = data_type_name(node.integer(name, default))
     if dtype_name not in DataType.__members__.values():
         raise Refusal(

@@ -43,7 +43,7 @@ class Conversion:
     source: tuple[SymbolicModel, Sequence[Any]] | None = None
     """Symbolic model and numbers that `model` was specialized from."""
     one_by_one: Callable[[], PerNodeConversions] | None = None
-    """Converter of the single nodes of multi-node atoms; None if there are none."""
+    """Function that converts nodes of multi-node atoms individually; None without such atoms."""
 
     def part(self, operations: Sequence[int], inputs: Sequence[int], outputs: Sequence[int]) -> Model:
         if self.source is None:

@@ -34,7 +34,7 @@ def check_saturation(node: OnnxNode, target: str) -> None:
 
 @converter("Clip", 6, 11, 12, 13)
 def convert_clip(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert Clip to CLIP; if bounds are run-time values, to MAX and MIN."""
+    """Convert Clip to CLIP, or to MAX and MIN if bounds are run-time values."""
     bounds = [context.is_fixed(name) for name in node.inputs[1:3] if name]
     limits = [context.optional_constant(node, position) for position in (1, 2)] if all(bounds) else []
     if limits and all(map(_is_exact, limits)):

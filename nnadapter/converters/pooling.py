@@ -60,7 +60,6 @@ def _refuse_disputed_pads(node: OnnxNode, windows: convolution.Windows) -> None:
 
 
 def _rounds_up(node: OnnxNode, windows: convolution.Windows) -> bool:
-    """Return `ceil_mode`; False with `auto_pad`, which makes it irrelevant."""
     return windows.auto_pad == "NOTSET" and bool(node.integer("ceil_mode", 0))
 
 

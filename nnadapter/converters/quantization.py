@@ -473,7 +473,7 @@ def export_quantize(write: NodeWriter) -> str:
 
 @exporter("DEQUANTIZE")
 def export_dequantize(write: NodeWriter) -> str:
-    """Export DEQUANTIZE as DequantizeLinear, or as Sub and Mul for types that DequantizeLinear lacks, and Cast."""
+    """Export DEQUANTIZE as DequantizeLinear and Cast; for types that DequantizeLinear lacks, Sub and Mul replace it."""
     return write.cast(dequantized(write, write.inputs[0], write.type), DataType(write.operation.to))
 
 

@@ -21,7 +21,7 @@ def _integers_of(context: ConversionContext, node: OnnxNode, name: str) -> DataT
 
 
 def _quantized(context: ConversionContext, node: OnnxNode, names: tuple[str, str, str], axis: int | None = None) -> int:
-    """Return a value as quantized integers; `names` are the value, its scale (default 1) and zero point (default 0)."""
+    """Return a value as quantized integers; `names` are of value, scale (default 1) and zero point (default 0)."""
     value, scale, zero_point = names
     _integers_of(context, node, value)
     scales = context.constant(scale) if scale else _UNIT_SCALE

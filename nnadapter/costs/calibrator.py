@@ -169,7 +169,6 @@ class ProgramTimer:
         self._programs.remove(timed)
 
     def clear(self) -> None:
-        """Close all programs; recorded times remain."""
         resources = self._resources.copy()
         self._resources.clear()
         self._programs.clear()
@@ -246,9 +245,9 @@ _TRUSTED = 0.1
 def fit(rows: Sequence[Sequence[float]], seconds: Sequence[float], least: Sequence[float] | None = None) -> Numbers:
     """Return the non-negative coefficients for which `rows` best predict `seconds`.
 
-    Errors are relative, to the uncertainties `least` if larger. The most negative coefficient is removed until none is
-    negative. Outliers have less weight (Huber: Robust Estimation of a Location Parameter, 1964, by iteratively
-    reweighted least squares).
+    Errors are relative to `seconds`, or to the uncertainties `least` if larger. The most negative coefficient is
+    removed until none is negative. Outliers have less weight (Huber: Robust Estimation of a Location Parameter, 1964,
+    by iteratively reweighted least squares).
     """
     times = np.asarray(seconds, dtype=np.float64)
     matrix = np.asarray(rows, dtype=np.float64).reshape(len(times), -1)
@@ -271,7 +270,7 @@ def fit(rows: Sequence[Sequence[float]], seconds: Sequence[float], least: Sequen
 def fit_line(rows: Sequence[Sequence[float]], seconds: Sequence[float], least: Sequence[float]) -> Numbers:
     """Return non-negative a, b and c of a `Line`; `rows` are [number of operations, FLOPs, bytes].
 
-    hypot(x, y) is x and y, each times its share in it. With the shares of the previous round, the problem is linear.
+    hypot(x, y) is the sum of x and y, each times its share. With the previous round's shares, the problem is linear.
     """
     matrix = np.asarray(rows, dtype=np.float64).reshape(len(seconds), 3)
     shares = np.full((len(seconds), 2), np.sqrt(0.5))

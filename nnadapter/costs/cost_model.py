@@ -51,7 +51,7 @@ ASSUMED = Profile(
     transfer_bandwidth=1e9,
     operation_seconds=5e-6,
 )
-"""Assumed speed of a device that declares none; so low that no node is placed there."""
+"""Assumed speed of a device that declares none; so low that no node is placed on it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -292,7 +292,7 @@ class FusedGraph:
 def fused_groups(
     graph: Graph, conversion: Conversion, context: Context, verdicts: Sequence[Verdict], *, most: int = MOST_OPERATIONS
 ) -> Fusion:
-    """Return the fusion that an adapter IR device reports for the operations it supports, if at most `most`."""
+    """Return the fusion that an adapter IR device reports for the operations it supports; empty above `most`."""
     supported_nodes = [node for atom, verdict in zip(graph.atoms, verdicts, strict=True) if verdict for node in atom]
     operations = sorted(operation for node in supported_nodes for operation in conversion.operations[node])
     if not operations:

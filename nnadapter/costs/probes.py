@@ -498,4 +498,3 @@ _ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
 }
 """Attributes that have the same name and meaning in ONNX."""
 _INPUT_ATTRIBUTES = {"SPLIT": "split", "RESHAPE": "shape"}
-"""Attributes that are inputs in ONNX."""

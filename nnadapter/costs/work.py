@@ -489,7 +489,7 @@ def _channels(conversion: Conversion) -> Numbers:
 
 
 def _mains(unit: Indices, units: int, flops: Numbers, classes: Indices) -> Indices:
-    """Return each unit's main node: the most FLOPs, then the first class."""
+    """Return each unit's main node, with the most FLOPs or, if equal, of the first class."""
     order = np.lexsort((classes, -flops, unit))
     main = np.zeros(units, dtype=np.int64)
     main[unit[order[::-1]]] = order[::-1]

@@ -154,7 +154,6 @@ class BufferPlacement:
     offsets: tuple[int, ...]
     arena_bytes: int
     lower_bound_bytes: int
-    """Maximum of bytes alive at once."""
 
 
 def place(buffers: Sequence[Buffer]) -> BufferPlacement:

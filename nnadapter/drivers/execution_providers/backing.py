@@ -189,8 +189,8 @@ class Assignment:
     def verdict(self, position: int, provider: str) -> Verdict:
         """Return a node's verdict.
 
-        A node without assignment was folded or fused, so it is supported, unless parts of functions run on the CPU,
-        which may be its own.
+        A node without assignment was folded or fused, so it is supported, unless parts of functions run on the CPU:
+        these may be its own.
         """
         # kernel availability does not depend on sizes, acceptance by a compiler may
         reason = Reason.UNSUPPORTED_OPERATION if provider in providers.BY_KERNELS else Reason.DEVICE_REFUSED

@@ -409,7 +409,8 @@ class Asker:
     def supported(self, model: onnx.ModelProto) -> Sequence[Verdict]:
         """Return a verdict per node, from ONNX Runtime's assignment of nodes.
 
-        Only sessions have one, so the provider compiles the model. If that fails, the failing nodes are searched.
+        Only sessions have an assignment, so the provider compiles the model. If that fails, a search finds the
+        responsible nodes.
         """
         # Weights do not affect verdicts.
         model = with_inputs_for(model, {tensor.name for tensor in filter(is_reference, model.graph.initializer)})

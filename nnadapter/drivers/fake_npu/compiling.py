@@ -47,7 +47,6 @@ def blame_invalid_models(model: Model) -> Iterator[None]:
 
 
 _HALF = {**TOLERANCES, DataType.FLOAT32: TOLERANCES[DataType.FLOAT16]}
-"""Tolerances with half precision."""
 _ADMITTED = 64
 """Limit on lowerings cached for `compile`."""
 
