@@ -358,7 +358,7 @@ class BoundStep:
     released: tuple[int, ...]
     expected: OutputCheck
     is_checked: bool
-    """True except on the CPU: inputs are passed read-only and contiguous, and outputs are checked."""
+    """True if inputs are read-only and contiguous, and outputs are checked, as for all devices except the CPU."""
     planned: tuple[Planned, ...]
     make_substitute: Callable[[BaseException | None], Substitute]
     """Returns the program to run after an error, or for None the program to compare results with. Raises if there is

@@ -61,9 +61,9 @@ class Compiler:
         return self._devices.pause_texts
 
     def compile(self, planner: Planner, judgment: Judgment) -> Compiled:
-        """Place nodes, cut segments and compile them, without failed nodes until all segments compile.
+        """Place nodes, cut segments and compile them; repeat without failed nodes until all segments compile.
 
-        Raises NotDelegatedError if fallback is forbidden, and CompilationError if the CPU refuses nodes.
+        Raises NotDelegatedError if fallback is needed but forbidden, and CompilationError if the CPU refuses nodes.
         """
         programs = SegmentPrograms()
         try:
@@ -389,7 +389,7 @@ def _delegated_segments(partitioning: Partitioning, remaining: Step) -> dict[Ato
 def _host_of(partitioning: Partitioning, step: Step) -> SessionDevice:
     """Return the host if it supports every node of a step, otherwise the last resort.
 
-    Bans exclude the host, but pins to the failed device do not.
+    A ban from the host excludes it; a pin to the failed device does not.
     """
     setting, plan = partitioning.setting, partitioning.plan
     host = setting.host

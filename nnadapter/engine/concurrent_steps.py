@@ -254,7 +254,7 @@ class _Run:
         self._runs[bound.step.segment] = run_step(bound, self._run)
 
     def _is_enqueued(self, bound: BoundStep) -> bool:
-        """Enqueue a step. If that is impossible, wait for pending steps and return False."""
+        """Enqueue a step; if that is impossible, wait for pending steps and return False."""
         transfers = self._run.transfers
         assert bound.residence is not None and transfers is not None, "only such steps are enqueued"
         segment = bound.step.segment

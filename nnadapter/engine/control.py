@@ -65,7 +65,6 @@ class Turns:
         return True
 
     def _withdraw(self, device: str, entry: tuple[int, Lock]) -> bool:
-        """Remove a waiting run; return False if it received its turn meanwhile."""
         with self._lock:
             waiting = self._waiting[device]
             if entry not in waiting:
@@ -190,8 +189,8 @@ _LEAST_LEFT = 0.001
 class RunControl:
     """Control of one run: stop, deadline, and turns on devices.
 
-    `stop` takes no lock, so any thread and finalizers may call it. `has_holder` is True if a caller may do so. Runs of
-    a `Stream` share `turns`, in the order of `number`.
+    `stop` takes no lock, so any thread and finalizers may call it. `has_holder` is True if a caller has a reference and
+    may stop the run. Runs of a `Stream` share `turns`, in the order of `number`.
     """
 
     def __init__(self, turns: Turns | None = None, number: int = 0, *, has_holder: bool = False) -> None:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 class _Serving:
-    """Plan source of an engine, with the state of its runs. Each source has its own object, so no run mixes two."""
+    """Plan source of an engine, with the state of its runs. Each source has its own object, so no run mixes sources."""
 
     __slots__ = ("last_shapes", "latest", "source")
 

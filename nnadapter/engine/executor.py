@@ -65,7 +65,7 @@ _MOST_FAILURES = 5
 
 
 def ask_before(control: RunControl, bound: BoundStep, *, shared: bool) -> None:
-    """Wait for the turn of the next step; raise CancelledError if the run must stop."""
+    """Wait for the next step's turn; raise CancelledError if the run must stop."""
     device, segment = bound.step.device, bound.step.segment
     control.before(device, shared=shared)
     if control.is_over:

@@ -218,7 +218,7 @@ def _why_left(plan: Plan, device: str, node: int) -> str:
 
 
 def warn_of_idle(partitioning: Partitioning, warned: set[Cause]) -> None:
-    """Warn of named devices that run no node, if the policy is `warn`.
+    """Warn of devices that the user named and that run no node, if the policy is `warn`.
 
     Devices are skipped if earlier devices took all their nodes. `warned` receives the causes.
     """

@@ -41,7 +41,7 @@ class CountedNode(Protocol):
 
 
 class CountRule(NamedTuple):
-    """Rule of an operator: input positions of its counts, a function to its minimum result elements, and the limit."""
+    """Rule of an operator: positions of its counts, a function from counts to minimum result elements, and a limit."""
 
     positions: tuple[int, ...]
     elements: Callable[..., float]

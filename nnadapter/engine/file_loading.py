@@ -206,7 +206,7 @@ def reason_against(device: FileDevice, blob: memoryview, about: tuple[int, Seque
 
 
 NO_STORED_PROGRAM = "no program of it is stored"
-"""End of the report note on a segment without a stored program, which was compiled. This is no failure."""
+"""End of the report note on a segment that was compiled because it had no stored program. This is no failure."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

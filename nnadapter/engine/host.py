@@ -177,7 +177,7 @@ class HostEngine:
         pass
 
     def observed(self) -> Observed:
-        """Return the facts for a report, which loads and plans the model again, for the CPU."""
+        """Load and plan the model again, for the CPU, and return the facts for a report."""
         from nnadapter.engine.observed import Observed
         from nnadapter.onnx.files import load_model
         from nnadapter.onnx.preparation.default_sizes import default_shapes

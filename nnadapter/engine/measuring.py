@@ -146,8 +146,8 @@ class Outcome:
 def is_slower(turns: Sequence[float], other_turns: Sequence[float], by: float = 0.0) -> bool:
     """Return True if a candidate is slower than another by more than the share `by`, beyond noise.
 
-    It must be slower in all of 5 turns, all but one of 7, or all but two of 11 (by chance in 2 to 6 % of cases). In
-    fewer turns, it must always be slower by a wide margin.
+    It must be slower in all of 5 turns, all but one of 7, or all but two of 11, which happens by chance in 2 to 6 % of
+    cases. In fewer turns, it must always be slower by a wide margin.
     """
     pairs = list(zip(turns, other_turns, strict=False))
     if len(pairs) < _FEWEST:

@@ -49,7 +49,7 @@ class ModelDynamicPlan(DynamicPlan):
         self._checked: Cache[object, bool] = Cache("shapes whose indices were checked", _MOST_CHECKED)
 
     def complete(self, compiled: Compiled) -> Compiled:
-        """Return `compiled` with the shapes that it serves, with bounds that an evicted predecessor probed."""
+        """Return `compiled` with the shapes that it serves; bounds that an evicted predecessor probed are reused."""
         dynamic = compiled.dynamic
         assert dynamic is not None, "the plan has dynamic shapes"
         if dynamic.is_looked_through and self.probed is None:
@@ -166,7 +166,7 @@ class ModelDynamicPlans(DynamicPlans[Compiled]):
     def shape_test(self, compiled: Compiled, declares: Callable[[Shapes], bool]) -> ShapeTest | None:
         """Return a test of the shapes that a plan serves.
 
-        None if it is static, a template, or dropped, or lacks bounds that empty tensors need.
+        None if the plan is static, a template, or dropped, or lacks bounds that empty tensors need.
         """
         shapes, is_known = compiled.shapes, any(entry.dynamic is compiled.dynamic for entry in self._entries)
         if shapes is None or compiled.is_template or not is_known or (self._needs_elements and shapes.limits is None):

@@ -124,7 +124,7 @@ class ModelPlans:
         return self._with_planner(lambda planner: planner.settle(planner.judge(shapes)))
 
     def at_shapes(self, compiled: Compiled, shapes: Shapes) -> Compiled:
-        """Return a dynamic plan with the partitioning at these shapes; unchanged if its steps differ."""
+        """Return a dynamic plan with the partitioning at these shapes; unchanged if its steps would differ."""
         partitioning = self.planner.settle(self.planner.judge(shapes))
         if _nodes_by_step(partitioning) != _nodes_by_step(compiled.partitioning):
             return compiled
@@ -194,7 +194,7 @@ class ModelPlans:
     def _compile_measured(
         self, planner: Planner, shapes: Shapes, static_plan: Compiled | None, measurer: Measurer
     ) -> Compiled:
-        """Compile a dynamic plan of the fastest placement; raise FixedSizesError if that is impossible or slow."""
+        """Compile a dynamic plan of the fastest placement; raise FixedSizesError if it is impossible or too slow."""
         feed, other_pools = self._random_feed(planner, shapes), pools_held()
         fastest = static_plan or measurer.choose(planner, planner.judge(shapes), feed, made_up=True)
         try:
@@ -231,7 +231,7 @@ class ModelPlans:
             return work(self._planner_with_branches(planner))
 
     def _planner_with_branches(self, failed: Planner) -> Planner:
-        """Return the planner of the model with its branches, which concurrent failures share."""
+        """Return the planner of the model with its branches; concurrent failures share it."""
         with self._switching:
             if self.planner is failed:
                 assert failed.prepared.original is not None, "there is a model with its branches"

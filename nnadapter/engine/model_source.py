@@ -147,7 +147,7 @@ class ModelPlanSource(PlanSource[Compiled]):
             self._own.partition_at(shapes)
 
     def note_contradiction(self, lease: Lease[Compiled]) -> None:
-        """Drop a contradicted plan and its measured times, so that the next run measures again."""
+        """Drop a plan whose runs contradict its measured times, and delete these times for a new measurement."""
         compiled = lease.plan
         if self._measurer is not None and compiled is not None and compiled.watch is not None:
             self._measurer.contradicted(compiled, compiled.watch)
@@ -305,7 +305,7 @@ class ModelPlanSource(PlanSource[Compiled]):
         return (self._own if self._selections is None else self._selections).take(use, shapes, feed)
 
     def make_ahead(self, shapes: InputShapes, selection: BranchSelection | None) -> None:
-        """Make the plan that a run would take; called by the background thread."""
+        """Make the plan that a run would take, in the background thread."""
         feed = dict[str, Any]()
         with self.use() as use:
             if self._selections is None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 PLAN_KEPT = "the plan was cached by an earlier session"
 NO_PLAN_KEPT = "no usable plan was cached"
 KEEPING_NOTES = (PLAN_KEPT, NO_PLAN_KEPT)
-"""Beginnings of report notes on a plan's origin, which are no failures."""
+"""Beginnings of report notes on a plan's origin. Such notes are no failures."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -223,7 +223,7 @@ def _changes(source: ModelPlanSource) -> int:
 
 
 def _is_as_planned(compiled: Compiled) -> bool:
-    """Return True if a plan compiled and ran without failures, and was not measured."""
+    """Return True if a plan compiled and ran without failures, and was not chosen by measurement."""
     steps = compiled.plan.steps if compiled.programs is None else compiled.programs.shared.values()
     is_measured = len(compiled.timed) > 1
     return not (compiled.notes or is_measured or any(bound.failures for bound in steps))

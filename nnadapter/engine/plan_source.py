@@ -73,7 +73,7 @@ class PlanSource(ABC, Generic[PlanT]):
 
     @abstractmethod
     def observed(self, last_shapes: InputShapes | None) -> Observed | KeptReport:
-        """Return the facts for a report on the plan for `last_shapes`, the last run's shapes."""
+        """Return the facts for a report on the plan for `last_shapes`, the shapes of the last run, if any."""
 
     @abstractmethod
     def close(self) -> None:
@@ -84,7 +84,7 @@ class PlanSource(ABC, Generic[PlanT]):
         return None
 
     def serves(self, compiled: PlanT, feed: Mapping[str, Any]) -> ShapeTest | None:
-        """Return a test of the shapes that a plan serves, for such feeds; None if only `take` can decide."""
+        """Return a test of the shapes that a plan serves, for feeds like this one; None if only `take` can decide."""
         return None
 
     def may_serve(self, compiled: PlanT, shapes: InputShapes) -> bool:
@@ -98,7 +98,7 @@ class PlanSource(ABC, Generic[PlanT]):
         self.plans.drop(lease)
 
     def background_run(self, shapes: InputShapes, feed: Mapping[str, Any]) -> BackgroundRun | None:
-        """Return a function that runs the model on the CPU while a thread makes the plan, if one does."""
+        """Return a function that runs the model on the CPU while a thread makes the plan; None if no thread does."""
         return None
 
     def write_new_plans(self) -> None:

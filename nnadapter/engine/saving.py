@@ -4,7 +4,7 @@ A file contains:
 
 1. Signature and metadata of the model; devices with options and versions.
 2. For every plan: types of values between steps, steps, constants, and report.
-3. For every step: its segment, for another driver version, and its serialized program, if any.
+3. For every step: its segment, to compile with another driver version, and its serialized program, if any.
 4. For every step on an accelerator: the same nodes for the CPU, unless fallback is forbidden.
 5. Steps that run threaded, since costs are unknown at load time.
 6. The original model, on request, for shapes without a plan.

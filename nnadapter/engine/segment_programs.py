@@ -31,7 +31,7 @@ class SegmentProgram(NamedTuple):
     seconds: float
     """Compile time."""
     sharing_key: Hashable = None
-    """Equal for segments of a device that differ only in names and constants; None if not shared."""
+    """Equal for segments of a device that differ only in names and constants; None if nothing is shared."""
     takes_sizes: bool = False
     """True if every run passes the symbolic sizes to the program."""
     cloned_from: Hashable = None
@@ -107,7 +107,7 @@ class SegmentCompiler:
     def clone_or_compile(
         self, part: Part, calls: NamedCalls, programs: SegmentPrograms, *, is_sole: bool
     ) -> SegmentProgram:
-        """Clone the program of a segment that differs only in names and constants, or compile."""
+        """Clone the program of a segment that differs only in names and constants; otherwise compile."""
         TENSORS.free_orphans()
         if is_sole or not isinstance(part.model, Model) or part.model.has_dynamic_shapes:
             return self.compile(part, calls, is_sole=is_sole)

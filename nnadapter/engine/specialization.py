@@ -41,7 +41,7 @@ _Key = tuple[int, tuple[Any, ...]]
 """Position of a step, and the numbers that its specialized segment depends on."""
 _SHARED: _Key = (-1, ())
 _BYTES_PER_PROGRAM = 7 << 10
-"""Estimate for a program and its step, besides the bytes that the driver reports."""
+"""Estimated bytes of a program and its step, besides the bytes that the driver reports."""
 
 
 class SpecializationRefusedError(NNAdapterError):

@@ -129,7 +129,7 @@ def _watch(jobs: SimpleQueue[_Job | Lock | None], clock: Callable[[], int]) -> N
 _MOST_NODES = 8
 _MOST_FORMS = 64
 _Form = tuple[Any, tuple[int, ...] | None, int]
-"""Dtype or type name, shape and bytes of a value, for trace events."""
+"""Dtype or type name, shape, and size in bytes of a value, for trace events."""
 _Outputs = TypeVar("_Outputs", bound=Sequence[Any] | None)
 
 
@@ -299,7 +299,7 @@ _USUAL_NODES = 1_000
 
 
 class HostTracing:
-    """Trace of a model on ONNX Runtime alone, with its own events and every run as a step."""
+    """Trace of a model on ONNX Runtime alone, with ONNX Runtime's events and every run as a step."""
 
     def __init__(
         self,

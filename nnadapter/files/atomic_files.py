@@ -123,7 +123,7 @@ def calibrations_of(device: str) -> Sequence[Path]:
 
 
 def calibrations_of_driver(device: str) -> Sequence[Path]:
-    """Return calibration files of a device's driver, and of drivers with that prefix."""
+    """Return all calibration files of a device's driver, and of drivers whose names start with its name and `-`."""
     return _list_files(f"{_written(device.partition(':')[0])}-")
 
 

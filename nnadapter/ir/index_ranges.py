@@ -92,7 +92,7 @@ class View(Protocol):
     """Interface of the analysis to a model, with values by name."""
 
     def node(self, name: str) -> Reader | None:
-        """Return the producer; None for inputs and constants."""
+        """Return the producer of a value; None for inputs and constants."""
 
     def shape(self, name: str) -> Sequence[Any] | None:
         """Return the dimensions (non-int if unknown); None if the rank is unknown."""

@@ -173,7 +173,7 @@ class Operand:
 
     Args:
         name: unique in the model; that of the ONNX value if there is one.
-        lifetime: `MODEL_INPUT` even for an input that is also an output.
+        lifetime: origin of the contents; an input that is also an output is a `MODEL_INPUT`.
         value: read-only contents of a constant, one byte per 4-bit element; otherwise None.
 
     Operands compare by identity.

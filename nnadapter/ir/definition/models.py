@@ -91,7 +91,7 @@ _FAMILIES = [
 
 
 def functions_over(xp: Any) -> dict[str, Callable[..., Any]]:
-    """Return the definitions over any array namespace, for `xp`: numpy or jax.numpy."""
+    """Return the definitions that work over any array namespace, applied to `xp`: numpy or jax.numpy."""
     named = {type_: getattr(xp, name) for type_, name in _NAMES.items()}
     shared = ChainMap(*(family.SHARED for family in _FAMILIES if hasattr(family, "SHARED")))
     return named | {type_: partial(function, xp) for type_, function in shared.items()}

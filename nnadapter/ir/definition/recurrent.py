@@ -15,7 +15,7 @@ _Gate = Callable[[Array], Array]
 
 
 def gate_functions(xp: Any, sigmoid: Callable[[Any], Any]) -> Mapping[str, Callable[[Any, float, float], Any]]:
-    """Return the gate functions over an array namespace."""
+    """Return the gate functions of recurrent layers over an array namespace."""
     return {
         "affine": lambda x, alpha, beta: alpha * x + beta,
         "elu": lambda x, alpha, beta: elu(xp, x, alpha),

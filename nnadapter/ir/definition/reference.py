@@ -86,7 +86,6 @@ def _made_of(name: str, captured: Mapping[str, Any]) -> str:
 
 
 def _line(function: FunctionType) -> str:
-    """Return a lambda's line in its table as an assignment."""
     if function.__code__.co_filename == "<string>":  # from eval: Python 3.13 would return the source of `python -c`
         raise OSError("could not get source code")
     line = inspect.getsource(function).strip().rstrip(",")

@@ -160,7 +160,6 @@ def _deformable_flops(
     *others: OperandType | None,
     **attributes: object,
 ) -> int:
-    """Count the convolution, and interpolation of four neighbors per window element."""
     positions = outputs[0].dimensions[0] * prod(outputs[0].dimensions[2:])
     sampled = positions * first.dimensions[1] * prod(weight.dimensions[2:])
     return _convolution_flops(outputs, first, weight, bias) + 8 * sampled
