@@ -113,7 +113,6 @@ class DynamicPlans(ABC, Generic[PlanT]):
     def _take_specialized(
         self, use: object, entry: DynamicPlan, shape_set: ShapeSet, shapes: Shapes, sizes: Sequence[Any] | None
     ) -> LeasedPlan[PlanT] | None:
-        """Return a template's specialization, made if needed; None if a device refuses these sizes."""
         key = entry.key, tuple(shapes.values())
         if self._refused.get(key):
             return None

@@ -508,6 +508,5 @@ def _plan_of(file: CompiledFile, record: Message, devices: Sequence[str]) -> Pla
 
 
 def _read_by(step: Message) -> list[str]:
-    """Return the inputs that a step reads at run time, except shape-derived values."""
     derived_names = frozenset(step.given.names)
     return [name for name in step.segment.inputs if name not in derived_names]

@@ -49,7 +49,6 @@ def _expect(model: Model, index: int, value: Array) -> None:
 
 
 def _check_results(model: Model, operation: Operation, results: Sequence[Any]) -> None:
-    """Raise DriverError if an external definition contradicts its own shape rule."""
     shapes = [np.shape(result) for result in results]
     expected = [model.operands[index].type.dimensions for index in operation.outputs]
     if shapes != expected:
