@@ -132,7 +132,7 @@ def place_by_priority(
 
 
 def check_all_placeable(graph: Graph, devices: Sequence[str], atoms: Sequence[int]) -> None:
-    """Raise GraphError with the names of `atoms`, which no device supports, unless there are none."""
+    """Raise GraphError, with node names, unless `atoms`, which no device supports, is empty."""
     if not atoms:
         return
     nodes = [graph.nodes[node] for atom in atoms for node in graph.atoms[atom]]
@@ -239,7 +239,7 @@ def check_order(graph: Graph, segments: Sequence[Segment]) -> None:
     """Check that every atom is in one segment and reads only from its own or earlier ones, so segments are convex.
 
     Raises:
-        GraphError: the segments are not so; the message names a node.
+        GraphError: a segment violates this; the message names a node.
     """
     home = _homes(graph, segments)
     for atom, (home_segment, predecessors) in enumerate(zip(home, graph.atom_predecessors, strict=True)):
@@ -314,7 +314,7 @@ class Plan:
 
     @property
     def produced_values(self) -> frozenset[str]:
-        """Values that a step passes to other steps or that the model returns."""
+        """Values that steps pass to each other or return."""
         return frozenset(name for step in self.steps for name in step.outputs)
 
     @property

@@ -42,7 +42,7 @@ MESSAGES = Messages(
 
 
 class Part(NamedTuple):
-    """Row of the table: kind, place and checksums of one part."""
+    """Row of a container's table: kind, place and checksums of one part."""
 
     kind: str
     offset: int

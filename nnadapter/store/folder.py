@@ -59,7 +59,6 @@ class Key(NamedTuple):
 
     @property
     def name(self) -> str:
-        """File name: digest of the key, then prefixes of its parts' digests."""
         hasher = sha256("\n".join((self.kind, *(self.parts[name].digest for name in PARTS))).encode())
         return ".".join((hasher.hexdigest()[:32], "-".join(self.short), self.kind))
 

@@ -191,7 +191,6 @@ class _Graph:
         return True
 
     def model(self, *, types_only: bool = False, open_axis: int | None = None) -> onnx.ModelProto:
-        """Return the model of the nodes so far; unread results are outputs. The input's `open_axis` becomes dynamic."""
         result_names = [output for node in self.nodes for output in node.output]
         shapes: dict[str, Sequence[int | str | None] | None] = {**self._shapes}
         if types_only:

@@ -77,7 +77,7 @@ class Samples:
     sampled_words: bytes
 
     def hold(self) -> bool:
-        """Return True if the words are unchanged; the tensors must be alive and at the same addresses."""
+        """Return True if the words are unchanged; the tensors must be alive and not moved."""
         return self.memory.take(self.word_positions).tobytes() == self.sampled_words
 
     def changed(self) -> list[int]:

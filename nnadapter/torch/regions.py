@@ -339,9 +339,8 @@ class Roles:
 def computed_results(graph_module: fx.GraphModule, kind: str, visible_count: int | None) -> frozenset[fx.Node]:
     """Return results that sessions may compute although they are views.
 
-    These are results after the first `visible_count`, which are saved for the backward graph, and gradients that
-    reshape
-    their base.
+    These are gradients that reshape their base, and results after the first `visible_count`, which are saved for the
+    backward graph.
     """
     results = [result for result in results_in(graph_module) if isinstance(result, fx.Node)]
     if kind == "backward":

@@ -68,7 +68,7 @@ class CheapestPlacement:
     bound: float
     bound_kind: BoundKind
     candidates: tuple[Candidate, ...]
-    """Distinct placements, cheapest first. They include the feasible baselines, under the origins of these."""
+    """Distinct placements, cheapest first, including the feasible baselines under the baselines' origins."""
     repeats: tuple[int, ...] = ()
 
     @property

@@ -157,9 +157,8 @@ class Prices:
     values: tuple[str, ...]
     """Values of the columns: every value of a node, without constants."""
     resident_read: Seconds | None = None
-    """[devices, values] Seconds in place of both transfers of a value that another segment of the device already holds;
-    None
-    if no device keeps values.
+    """[devices, values] Seconds that replace both transfers of a value that another segment of the device holds, or
+    None.
     """
 
     def __post_init__(self) -> None:

@@ -200,7 +200,7 @@ BY_NAME: Mapping[str, Choose] = MappingProxyType(
         "fuse_code": half,
     }
 )
-"""Functions that choose the attributes with one meaning in all operations, by name."""
+"""Attribute name -> function that chooses the attribute, for names with one meaning in all operations."""
 
 _BY_KIND: Mapping[AttributeKind, Choose] = MappingProxyType(
     {
@@ -291,7 +291,7 @@ def response(random: Random, types: Types) -> Chosen:
 
 
 def late_axis(random: Random, types: Types) -> Chosen:
-    """Choose a normalization axis from which on the scale broadcasts to the input."""
+    """Choose a normalization axis; the scale must broadcast to the axes from it on."""
     first, second = input_type(types), input_type(types, 1)
     least = max(second.rank, 1)
     if least > first.rank:

@@ -117,7 +117,7 @@ def _logit(values: Tensor, eps: float | None = None) -> Any:
 
 
 def _of_float64(decomposition: Decomposition) -> Decomposition:
-    """Return a decomposition only for float64, because the exporter would round its values to float32."""
+    """Return the decomposition restricted to float64, which the exporter would round to float32."""
     return lambda values: decomposition(values) if values.dtype is torch.float64 else NotImplemented
 
 

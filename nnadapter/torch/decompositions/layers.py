@@ -443,7 +443,7 @@ def _scores(query: Tensor, key: Tensor, is_causal: bool, mask: Tensor | None, sc
 
 
 _OF_ROWS, _OF_KEYS = 0, 1
-"""Mask types of masks [L, S] and [N, S]; masks of another type are [N, H, L, S]."""
+"""Values of `mask_type` for masks [L, S] and [N, S]; other masks are [N, H, L, S]."""
 
 
 def multi_head_attention(
