@@ -159,7 +159,7 @@ class Elimination:
     remaining_vertices: Indices
     remaining_edges: Indices
     over: tuple[tuple[Indices, Indices], ...]
-    """Tables [t] that no elimination takes over, with their neighbors [t, n]: first tables with one neighbor, then two."""
+    """Tables [t] that no elimination takes over and their neighbors [t, n]: first tables of one neighbor, then two."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -157,9 +157,7 @@ class Prices:
     values: tuple[str, ...]
     """Values of the columns: every value of a node, without constants."""
     resident_read: Seconds | None = None
-    """[devices, values] Seconds that replace both transfers of a value that another segment of the device holds, or
-    None.
-    """
+    """[devices, values] Seconds in place of both transfers if another segment of the device has the value; or None."""
 
     def __post_init__(self) -> None:
         for kind, names in (("device", self.devices), ("value", self.values)):
