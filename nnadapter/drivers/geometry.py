@@ -72,11 +72,9 @@ def nearest_indices(operation: NamedOperation, axis: int) -> Array:
 
 
 def linear_indices(operation: NamedOperation, axis: int) -> tuple[Array, Array, Array]:
-    """Return the neighbors and weights of RESIZE_LINEAR along an axis.
+    """Return lower (int64), upper (int64) and weight (float32) of RESIZE_LINEAR per result element along an axis.
 
-    Returns:
-        lower (int64), upper (int64) and weight (float32) per element of the result: `x[lower] * (1 - weight) +
-        x[upper] * weight`.
+    An element is `x[lower] * (1 - weight) + x[upper] * weight`.
     """
     last = operation.input.type.dimensions[axis] - 1
     places = np.clip(resize_coordinates(operation, axis), 0, last)
@@ -136,7 +134,6 @@ def _windows(operation: NamedOperation) -> Iterator[tuple[int, int, int, int, in
 
 
 def _tap_counts(count: int, kernel: int, stride: int, dilation: int, size: int, offset: int) -> Array:
-    """Return for each window how many of its taps fall on the `size` elements from `offset` on in the padded axis."""
     taps = np.arange(count)[:, None] * stride + np.arange(kernel) * dilation - offset
     return np.asarray(((taps >= 0) & (taps < size)).sum(1))
 

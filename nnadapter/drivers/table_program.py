@@ -159,7 +159,6 @@ class ConstantMemory:
         spans = sorted(_span(array) for array in arrays if array.size)
         self._begins = [begin for begin, _ in spans]
         self._ends = list(accumulate((end for _, end in spans), max))
-        """For each span: the largest end among itself and all earlier spans."""
 
     def may_hold(self, array: Array) -> bool:
         begin, end = _span(array)
@@ -195,7 +194,6 @@ class Step(NamedTuple):
     """Index of the result; None if the function returns a sequence of results."""
     results: tuple[int, ...]
     freed: tuple[int, ...]
-    """Indices of values that no later step uses."""
     operation: NamedOperation
 
 
@@ -235,7 +233,6 @@ class TableExecution(Execution):
         return self._independent_arrays([values[index] for index in self._outputs], inputs)
 
     def _independent_arrays(self, results: Sequence[Any], inputs: Sequence[Array]) -> list[Array]:
-        """Return writable arrays that share no memory with inputs, constants or each other."""
         live_arrays, arrays = list(inputs), []
         for value in results:
             array = np.asarray(self._transfers.to_host(value))
@@ -338,7 +335,6 @@ def _steps(model: Model, closures: Sequence[Computes]) -> Iterator[Step]:
 
 
 def _reader(positions: tuple[int, ...]) -> Callable[[Sequence[Any]], Sequence[Any]]:
-    """Return a function that selects values; itemgetter of one index would return no sequence."""
     if len(positions) == 1:
         return itemgetter(slice(positions[0], positions[0] + 1))
     return itemgetter(*positions)

@@ -141,7 +141,6 @@ class Copies(FedTensor):
         return self._tensors.get(device)
 
     def host(self, name: str = "", transfers: list[Transfer] | None = None) -> Array:
-        """Return the read-only host copy; create and record it if missing."""
         if self._array is None:
             started = time.perf_counter()
             self._array = array = self.own_array()
@@ -151,7 +150,6 @@ class Copies(FedTensor):
         return self._array
 
     def without_array(self) -> Copies:
-        """Return the tensor with device copies only, for callers that may write to the host array."""
         return Copies(None, self._tensors) if self._tensors else Copies(self.own_array())
 
     def donate(self, is_donated: bool = True) -> Copies:

@@ -155,7 +155,6 @@ class OperationCall:
     inputs: tuple[Array, ...]
     attributes: Mapping[str, AttributeValue] = field(default_factory=dict)
     op_type: str = ""
-    """Equivalent ONNX op, for custom kernels."""
 
     @property
     def types(self) -> tuple[OperandType, ...]:
@@ -189,7 +188,6 @@ class ProgramCache:
         return len(self._kept)
 
     def compute(self, device: str, call: OperationCall) -> tuple[Array, ...] | str:
-        """Compute an operation; return its results, or the reason why the device refuses it."""
         while True:
             entry = self._take(device, call)
             if isinstance(entry.outcome, str):

@@ -185,7 +185,6 @@ def reshape(a: Placed, /, shape: Any) -> Placed:
 
 
 def _reordered(a: Placed, function: Callable[..., Any], *axes: Any) -> Placed:
-    """Permute axes as `function` of numpy does, such as `numpy.swapaxes`."""
     order = function(np.empty(range(a.array.ndim)), *axes).shape
     return _apply(a, "TRANSPOSE", lambda operand: operand.transpose(order), perm=order)
 

@@ -41,7 +41,7 @@ class Bindable(NamedTuple):
     incidents: Incidents
     make_substitute: Callable[[Mapping[str, int], Step, BaseException | None], bound_steps.Substitute]
     """Function that makes a program to run a step on another device. It gets the slot of every value, the step, and the
-    error of the step's device, or None to make the program only for comparison.
+    error of the first device (None to compare results).
 
     Raises an error if no other device can run the step.
     """
@@ -129,7 +129,6 @@ class Binder:
         }
 
     def plan(self, steps: Sequence[bound_steps.BoundStep], sizes: GuardedShapes | None = None) -> CompiledPlan:
-        """Return the compiled plan of bound steps; `sizes` are its guarded shapes if programs take sizes."""
         overlap, trace = self._bindable.overlap, self._devices.trace
         flights = None
         if not overlap.is_serial:

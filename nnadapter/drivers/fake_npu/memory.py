@@ -62,7 +62,6 @@ class _Planner:
             self._last_use.update((self._owner[tensor], step) for tensor in instruction.inputs)
         self._last_use.update((self._owner[tensor], _FOREVER) for tensor in graph.outputs)
         self._root: dict[int, int] = {}
-        """Memory owner -> first owner in its chain of in-place results."""
         self._life: dict[int, tuple[int, int]] = {}
         self._output = {self._owner[tensor]: position for position, tensor in enumerate(graph.outputs)}
         self._output_roots: dict[int, int] = {}
@@ -89,7 +88,6 @@ class _Planner:
             self._output_roots[root] = self._output[tensor]
 
     def _victim(self, step: int, instruction: Instruction) -> int | None:
-        """Return the owner of memory that the first output of an instruction may overwrite, or None."""
         tensors, output, in_place = self._graph.tensors, instruction.outputs[0], KERNELS[instruction.kernel].in_place
         for tensor in (instruction.inputs[position] for position in in_place if position < len(instruction.inputs)):
             root = self._root.get(self._owner[tensor])

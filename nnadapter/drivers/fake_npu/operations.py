@@ -1,7 +1,4 @@
-"""Table of supported adapter IR operations: limits and lowerings.
-
-It is the source of verdicts, of lowering, and of `nnadapter ops fake_npu`.
-"""
+"""Table of supported adapter IR operations, for verdicts, lowering and `nnadapter ops fake_npu`."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class ProgramNeeds(NamedTuple):
 
 
 def packed_bytes(graph: NpuGraph, model: Model) -> Mapping[Hashable, int]:
-    """Return the bytes of arrays that packing created, by the `id` of each; the model's own arrays do not count."""
+    """Return the bytes of each packed array by its `id`, without the model's own arrays."""
     unpacked = {id(_base(operand.value)) for operand in model.operands if operand.value is not None}
     bases = [_base(tensor.value) for tensor in graph.tensors if tensor.value is not None]
     return {id(base): base.nbytes for base in bases if id(base) not in unpacked}
@@ -224,7 +224,6 @@ class SymbolicGraph:
             for index, instruction in enumerate(graph.instructions)
             if any(map(is_symbolic, instruction.parameters.values()))
         }
-        """Instruction -> name of a symbolic parameter -> its position in `_numbers`."""
         self.instructions = [
             index
             for index, instruction in enumerate(graph.instructions)
@@ -232,7 +231,6 @@ class SymbolicGraph:
         ]
 
     def specialize(self, replay_values: Sequence[Any]) -> NpuGraph:
-        """Return the graph with concrete sizes; `replay_values` has the values of all symbolic numbers."""
         numbers = self._numbers.substitute_sizes(replay_values)
         types = [TensorType(dtype, numbers[dimensions]) for dtype, dimensions in self._types]
         tensors, instructions = list(self.graph.tensors), list(self.graph.instructions)

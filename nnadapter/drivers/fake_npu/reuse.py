@@ -23,11 +23,9 @@ from nnadapter.process.resources import Cache, new_lock
 from nnadapter.records import dataclass, replace
 
 _CONSTANTS = 64
-"""Maximum sets of constants cached per template."""
 _STRUCTURES = 64
 _TEMPLATES = 8
 _SIZES = 4
-"""Maximum memory plans cached per template."""
 _MOST_FAILURES = 4
 """Number of failures after which models of a structure are no longer traced."""
 _MOST_TEMPLATES = 64
@@ -130,7 +128,6 @@ class LoweringTemplate:
         return replace(self._lowered, graph=graph, memory=memory)
 
     def _contents(self, sources: Sequence[Array]) -> Sequence[Array] | None:
-        """Return the template's constants computed from a model's, or None if lowering would decide differently."""
         arrays = self._bound.look_up(sources)
         if arrays is None and (values := self._arrays.replay(sources)) is not None:
             arrays = [values[number] for _, number in self._constants]

@@ -82,7 +82,6 @@ class FakeNpuMemory(Memory):
         self._device.count(bytes_out=array.nbytes)
 
     def view(self, dimensions: tuple[int, ...], dtype: Any) -> Array:
-        """View the first bytes as a tensor, for kernels."""
         contents, array_type = self._bytes, np.dtype(dtype)
         if contents is None:
             raise DriverError("the device memory was freed; allocate it again")

@@ -73,7 +73,6 @@ class FaultyExecution(drivers.Execution):
     def enqueue(
         self, inputs: Sequence[drivers.DeviceTensor], stream: drivers.Stream, control: drivers.Control = UNLIMITED
     ) -> Sequence[drivers.DeviceTensor] | None:
-        """Enqueue; if a fault is due, wait for the stream first."""
         return self._on_device(inputs, partial(self._inner.enqueue, stream=stream, control=control), stream)
 
     def close(self) -> None:
@@ -317,7 +316,6 @@ class FaultyDevice(drivers.Device):
         return replace(inner, role=DeviceRole.ACCELERATOR, options=(*inner.options, *OPTIONS))
 
     def create_context(self, options: drivers.OptionValues) -> drivers.Context:
-        """Create a context with faults; without any, return the wrapped device's."""
         faulty_options = {option.name: options[option.name] for option in OPTIONS}
         inner = {name: value for name, value in options.items() if name not in faulty_options}
         script = _script_of(str(faulty_options["script"]))

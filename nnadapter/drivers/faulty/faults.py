@@ -42,7 +42,7 @@ class Subject:
 
     @cached_property
     def key(self) -> str:
-        """Key by which calls are counted; the same in other processes and for other input sizes."""
+        """Key by which calls are counted; equal in other processes and for other sizes."""
         return f"{crc32(self.to_bytes()):08x}"
 
     def concerns(self, fault: Fault) -> bool:
@@ -88,7 +88,6 @@ def _family(type_: str) -> str:
 
 
 def _earlier_counts(path: str) -> tuple[dict[str, int], Counter[int]]:
-    """Return the counts in a log: calls by subject, and faults by their number in the script."""
     counts: dict[str, int] = {}
     fault_counts: Counter[int] = Counter()
     try:
@@ -151,7 +150,6 @@ class Faults:
         self.last_blob = b""
 
     def moment(self, phase: Phase, subject: Subject = NOTHING, kinds: frozenset[Kind] = READING) -> CallPoint | None:
-        """Return the call point of a phase and subject; None if none of its faults can occur."""
         numbered_faults = [
             (number, fault)
             for number, fault in self._script

@@ -264,7 +264,6 @@ def _builtin_exceptions() -> dict[str, type[BaseException]]:
 
 
 def _is_plain(kind: type[BaseException]) -> bool:
-    """Return whether the exception class accepts one text and is neither a warning nor Ctrl-C."""
     if issubclass(kind, (Warning, KeyboardInterrupt)):
         return False
     try:

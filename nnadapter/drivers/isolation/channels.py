@@ -290,7 +290,6 @@ class Lane:
         self._known_blocks: dict[int, ReferenceType[Block]] = {}
 
     def ask(self, contents: bytes, aside: Sequence[memoryview], end: float) -> tuple[bytes, None]:
-        """Send a request, with large buffers in shared memory; return the raw answer."""
         sizes = [view.nbytes for view in aside]
         if not aside:
             return self._exchange((contents, sizes), (), end), None
@@ -401,7 +400,6 @@ class _Request:
         self.inputs = [self._input(array) for array in computation.inputs]
         self._into = computation.into
         self._places: list[tuple[int, Form]] = []
-        """Offset and form of each output in the lane's memory."""
         self._targets: list[Array] = []
         self.outputs = self._outputs(computation)
 
@@ -437,7 +435,6 @@ class _Request:
         return specs
 
     def _place(self, array: Array) -> tuple[int, int]:
-        """Return block number and offset for an array; reserve space in the lane's block if its own cannot be sent."""
         place = place_of(array)
         if place is not None:
             block = place.block

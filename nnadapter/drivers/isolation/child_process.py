@@ -107,7 +107,6 @@ class Started(NamedTuple):
 
     process: subprocess.Popen[bytes]
     door: channels.Channel
-    """Channel over which the child receives new channels."""
     lifeline: channels.End
 
 
@@ -161,7 +160,6 @@ class Child:
         self.users: WeakSet[object] = WeakSet()
         self.is_counted = False
         self.closing: queue.SimpleQueue[int | None] = queue.SimpleQueue()
-        """Numbers of remote objects to close; finalizers may add to it."""
         self.opening_answer: Any = None
         self.model: tuple[int, Any] = (0, None)
         self.model_lock = RLock()
@@ -264,7 +262,6 @@ class Child:
         self._release(list(self._lanes))
 
     def _live(self) -> None:
-        """Start the process and open the device; then close objects and call `on_tick` until the process is lost."""
         try:
             self._begin(start(self._output))
             answer = self.ask("open", self._limit, name=self.device)
@@ -377,7 +374,6 @@ def _new_pair(device: str) -> tuple[channels.Channel, channels.End]:
 
 
 def _crash(output: str) -> list[str]:
-    """Extract the error and the driver call from a crash trace."""
     lines = output.split("\n")
     fatal = [line for line in lines if line.startswith("Fatal Python error")]
     calls = [f"in {line.partition(' in ')[2]}" for line in lines if " in device " in line and ", call " in line]

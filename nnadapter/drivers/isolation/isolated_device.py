@@ -228,7 +228,6 @@ class IsolatedProgram(Program):
 
     @property
     def _memory_facts(self) -> tuple[int, int, Mapping[Hashable, int]]:
-        """Memory bytes, bytes per execution and shared bytes, cached so that the device is asked only once."""
         if self._memory is None:
             location = self.remote.locate()
             answer = location.child.ask("memory", self.context.limit("memory"), program=location.number)
@@ -360,7 +359,6 @@ class IsolatedContext(Context):
         return RemoteHandle(child, child.ask("create_context", self.limit("create_context"), options=self._options))
 
     def _ask(self, command: str, model: SegmentModel, **arguments: Any) -> tuple[RemoteHandle, Any]:
-        """Send a request about a model, after the model itself if the process lacks it."""
         location = self.remote.locate()
         child = location.child
         with child.model_lock:
@@ -454,7 +452,6 @@ class IsolatedDevice(Device):
 
     @property
     def loss_reason(self) -> str:
-        """Reason of the last loss; empty while a process lives."""
         child = self._child
         return "" if child is None or child.is_ended else child.lost
 

@@ -437,7 +437,6 @@ def _pieces(sizes: Sequence[int], descriptors: Sequence[int]) -> list[memoryview
 
 
 def _written(results: Sequence[Array], into: Sequence[Array]) -> bool:
-    """Copy results into their targets; return False if shapes or data types differ."""
     if results is into:
         return True
     forms = [(array.shape, array.dtype) for array in into]

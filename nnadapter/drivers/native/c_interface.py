@@ -114,7 +114,6 @@ def _members(text: str) -> Members:
 STRUCTURES: Mapping[str, Members] = MappingProxyType(
     {name: _members(f"size:u32 version:u32 {text}") for name, text in _STRUCTURES.items()}
 )
-"""Structure name without the prefix `NNAdapter` -> its members."""
 UNIONS: Mapping[str, Members] = MappingProxyType({name: _members(text) for name, text in _UNIONS.items()})
 FUNCTIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {name: tuple(text.split()) for name, text in _FUNCTIONS.items()}
@@ -168,7 +167,6 @@ CLASSES: Mapping[str, Any] = MappingProxyType(
 SIGNATURES: Mapping[str, Any] = MappingProxyType(
     {name: ctypes.CFUNCTYPE(*(_TYPES[type_] for type_ in types)) for name, types in FUNCTIONS.items()}
 )
-"""ctypes function types by name; calls release the GIL."""
 ATTRIBUTE_VALUE: Any = _TYPES["AttributeValue"]
 CODED_VERSION = VERSION[0] << 16 | VERSION[1]
 

@@ -221,16 +221,12 @@ class NativeContext(Context):
         return sink.cleared()
 
     def _take_built(self, model: Model) -> _Built:
-        """Return a model as C structures and remove it from the cache, because a program will own it."""
         built = self._built(model)
         self._last = _NONE_BUILT
         return built
 
     def _built(self, model: Model) -> _Built:
-        """Return a model as C structures, cached for the compilation that follows.
-
-        A specialized model has a cache of its own, because all are admitted before the first is compiled.
-        """
+        """Return a model as C structures. The last is cached for compilation; specialized models cache their own."""
         if isinstance(model, SpecializedModel):
             built_model: _Built = model.prepared(_build_specialized, _build_specialized)
             return built_model

@@ -1,8 +1,8 @@
 """Adapter IR models as C structures.
 
-A model with dynamic shapes is built once, at its size hints, and becomes a relocatable block of words
-(`StructTemplate`). A specialization copies the blocks of all models of a plan. It then writes the words that depend on
-sizes, and the pointers to shape-derived values. The copy lives as long as a program of these models.
+A model with dynamic shapes is built once, at its size hints, as a relocatable block of words (`StructTemplate`). A
+specialization copies the blocks of a plan's models, and writes size-dependent words and pointers to shape-derived
+values. The copy lives as long as a program of these models.
 """
 
 from __future__ import annotations
@@ -256,7 +256,6 @@ def _operation(holder: Holder, operation: Operation, sizes: NumberedSizes | None
 
 
 WORD = 8
-"""Bytes per word; everything is word-aligned."""
 _LISTS = (AttributeCode.KIND_INTS, AttributeCode.KIND_FLOATS, AttributeCode.KIND_STRINGS)
 
 
@@ -333,8 +332,6 @@ class _Bytes:
 
 
 class _Template:
-    """Template of one model, with the positions of 8-byte words that depend on sizes."""
-
     def __init__(self, of: SpecializableModel) -> None:
         traced = of.model
         plain = with_numbers(traced, list(map(size_hint, numbers(traced))))
@@ -378,7 +375,6 @@ class ModelTemplates:
 
     def __init__(self, of: SpecializationGroup) -> None:
         self._templates = {model.group_index: _Template(model) for model in of.models if not _has_packed_sizes(model)}
-        """Group index -> template; models with packed dynamic tensors have no template."""
         self._joined: Cache[tuple[int, ...], _Joined] = Cache("models in C that are filled at once", _MOST_JOINED)
 
     def build(self, model: SpecializedModel, holder: Holder) -> int | None:
@@ -415,8 +411,6 @@ class _SpecializedStructs(NamedTuple):
 
 
 class _Joined:
-    """Concatenated templates of several models, to copy and specialize them together."""
-
     def __init__(self, templates: Mapping[int, _Template]) -> None:
         starts = list(accumulate((len(template.block) for template in templates.values()), initial=0))
         self._starts = dict(zip(templates, starts, strict=False))

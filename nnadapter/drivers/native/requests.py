@@ -245,7 +245,6 @@ class Request:
         self.types = types
         self.output_forms = [(type_.dimensions, type_.dtype.array_type) for type_ in types.outputs]
         self.is_packed = any(type_.dtype in PACKED for type_ in all_types)
-        """True if some data type is packed in C but not in numpy."""
         self.may_lie_on_device = not self.is_packed and all(type_.size for type_ in all_types)
         sizes = [size for type_ in all_types for size in type_.dimensions]
         self.block = pattern.block.with_words(pattern.sizes, [*sizes, *self.sizes, *self.output_sizes])
@@ -344,11 +343,10 @@ _Kind = tuple[DataType, int]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Pattern:
-    """Request template for some data types and ranks, and positions of its 8-byte words for sizes and addresses."""
+    """Request template for some data types and ranks."""
 
     block: StructTemplate
     sizes: Array
-    """Positions of the words of all dimensions, then of all byte counts."""
     data: Array
     memory: Array
 

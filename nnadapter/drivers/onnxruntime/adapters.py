@@ -1,4 +1,4 @@
-"""Parameters of the LoRA adapters in run options, read so that they can be passed as feeds.
+"""Feeds for the parameters of LoRA adapters in run options.
 
 Run options hide their adapters, but ONNX Runtime feeds their parameters to a run, so a model that returns its inputs
 reveals them.

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 class _Packed(NamedTuple):
-    """Input that may pack several operands: nodes whose input has this rank load, but fail when they run."""
+    """Input that packs several operands if it has this rank; then nodes load, but fail to run."""
 
     position: int
     rank: int
@@ -88,7 +88,6 @@ _DYNAMIC_SIZE_GUESS = 128
 _WITHOUT_WEIGHTS = frozenset({"Attention", "Einsum", "Gemm", "MatMul", "MatMulInteger", "QLinearMatMul"})
 """Ops that multiply matrices, even if none is constant."""
 _GROWING = frozenset({"ConstantOfShape", "Expand", "EyeLike", "OneHot", "Range", "Resize", "Tile", "Upsample"})
-"""Ops with outputs that may be much larger than their inputs."""
 _NO_WORK = frozenset({"Constant", "Identity", "Reshape", "Shape", "Size", "Squeeze", "Unsqueeze"})
 
 

@@ -143,10 +143,9 @@ def config_entry(read: Callable[[str], object], key: str) -> str | None:
 def with_fewer_optimizations(
     options: onnxruntime.SessionOptions, attempt: Callable[[], _Result], problem: str, error: Exception
 ) -> tuple[_Result, str]:
-    """Retry at lower optimization levels than that of `options`, and return the result of the highest that works.
+    """Retry at lower optimization levels; return the result of the highest that works, and a note.
 
-    Returns:
-        The result, and a note, which is also a warning. If even the unoptimized model fails, `error` is raised.
+    The note is also a warning. If even the unoptimized model fails, `error` is raised.
     """
     from nnadapter.process.real_onnxruntime import onnxruntime
 
@@ -506,7 +505,6 @@ def _root(graph: WireGraph, name: str) -> str:
 
 
 def _other_operand(graph: WireGraph, node: WireNode) -> str | None:
-    """Return the operand that an operator forwards unchanged because the other is neutral, or None."""
     neutral = _NEUTRAL.get(node.op_type)
     if neutral is None or len(node.inputs) != 2:
         return None

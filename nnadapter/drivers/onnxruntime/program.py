@@ -67,7 +67,7 @@ def pools_held() -> int:
 
 @contextmanager
 def not_counting(pools: int) -> Iterator[None]:
-    """Raise the limit by `pools` in the block, because so many belong to programs that exist only for timing."""
+    """Raise the limit by `pools` in the block, for programs that exist only for timing."""
     token = _uncounted.set(max(pools, 0))  # some may be gone
     try:
         yield
@@ -130,7 +130,6 @@ class CpuProgram(Program):
     def _repeat(
         self, names: Sequence[str], feeds: Mapping[str, Any], error: Exception
     ) -> tuple[onnxruntime.InferenceSession, list[Array]] | None:
-        """Repeat a failed run in a new session with fewer optimizations, which replaces the session of the program."""
         if not self._unoptimized_runs.allows(error):
             return None
         results: list[Array] = []

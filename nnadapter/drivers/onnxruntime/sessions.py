@@ -67,7 +67,6 @@ class SessionProfile:
             self.end()
 
     def end(self) -> None:
-        """Write the profile file; do nothing if it is already written."""
         with suppress(IndexError):
             self._files.append(self._sessions.pop().end_profiling())
 
@@ -136,9 +135,8 @@ class Loadable:
 def loadable_of(model: onnx.ModelProto, *, by_address: bool) -> Loadable:
     """Convert a model to a version that ONNX Runtime loads.
 
-    Args:
-        model: the model.
-        by_address: pass large weights separately. False with a caller's session options, which would keep them forever.
+    With `by_address`, large weights are passed separately; not with a caller's session options, which would keep them
+    forever.
 
     Raises:
         InvalidModelError: no supported opset can express a node.
@@ -184,7 +182,7 @@ def register_arena() -> None:
 
 
 def shrink_arena() -> None:
-    """Release unused memory of the shared arena, by running a tiny model with a run option that requests it."""
+    """Release unused memory of the shared arena, by a tiny run that requests it."""
     from nnadapter.process.real_onnxruntime import onnxruntime
 
     session = _smallest_session()
@@ -390,12 +388,12 @@ def open_session(
         has_pool: the session may have a thread pool.
         spins: threads may spin.
         shares_arena: use the shared arena, unless the options configure arenas.
-        providers: execution providers; empty for the providers in the options, without fallback.
+        providers: empty for the providers in the options, without fallback.
         without: further optimizers to disable.
         profile: receives events, instead of the options' profile.
         notes: receives a note about a lower optimization level; None forbids a lower level.
         accept: raises an error if a session with fewer optimizations is unusable.
-        failed: error of a run with all optimizations; a session with fewer is tried.
+        failed: error of a run with all optimizations; fewer are tried.
     """
     from nnadapter.process.real_onnxruntime import onnxruntime
 
@@ -464,7 +462,7 @@ def _optimized(
 
 
 def profiling(options: onnxruntime.SessionOptions, profile: SessionProfile | None) -> AbstractContextManager[None]:
-    """Enable profiling into `profile` for sessions created in the block, or disable it if `profile` is None."""
+    """Enable profiling into `profile` in the block, or disable it if `profile` is None."""
     if profile is None:
         return temporarily(options, enable_profiling=False)
     return temporarily(options, enable_profiling=True, profile_file_prefix=profile.prefix)

@@ -71,7 +71,7 @@ _SHARED_TYPES = frozenset(
 def read(model: onnx.ModelProto) -> Any:
     """Convert an ONNX model to the engine's model.
 
-    Large constants are inputs while the engine reads the model, then become constants that share the model's memory.
+    Large constants are inputs while the engine reads the model, then constants that share its memory.
     """
     large = {tensor.name: tensor for tensor in model.graph.initializer if _is_shared(tensor)}
     light = with_inputs_for(model, large)
@@ -187,8 +187,6 @@ _BY_RANKS = frozenset(("CPU",))
 
 
 class _Case(NamedTuple):
-    """Key of cached verdicts: everything that decides whether the engine supports a node."""
-
     query_kind: str
     opsets: tuple[tuple[str, int], ...]
     sized: SizedCase
@@ -279,7 +277,7 @@ class Asker:
     def _takes_at_once(self, cases: Mapping[int, _Case], parts: Parts) -> bool:
         """Check whether the engine accepts the nodes of all cases together.
 
-        Queries are slow, so of cases that are equal on devices in `_BY_RANKS`, only one is queried.
+        Queries are slow, so only one of several roughly equal cases is queried.
         """
         if self._device not in _BY_RANKS or not cases:
             return not cases

@@ -239,7 +239,7 @@ def _row(name: str, kind: str) -> DeviceInfo:
 def _is_there(name: str) -> bool:
     """Check whether a device responds, without loading the libraries of other devices.
 
-    The result is False for names such as `GPU.1`, which need a search, because the CPU responds to any number.
+    False for names such as `GPU.1`, because the CPU responds to any number.
     """
     try:
         return "." not in name and bool(core().get_property(name, "FULL_DEVICE_NAME"))

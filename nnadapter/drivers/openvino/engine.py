@@ -157,7 +157,7 @@ def brief(error: BaseException) -> str:
 
 
 _TWINS = frozenset(char for char in "bBhHiIlLqQ" if np.dtype(np.dtype(char).str).char != char)
-"""Type characters of numpy's integers that are not the usual one of their size."""
+"""Type characters of integers for which numpy prefers another character of equal size."""
 
 
 class _Memory:

@@ -39,7 +39,6 @@ _CHAINED = _ELEMENTWISE | name_set(
 )
 _CHANNELS = 1
 _FOLLOWED = _ELEMENTWISE | name_set("Broadcast Concat Pad Reshape Slice Squeeze StridedSlice Tile Transpose Unsqueeze")
-"""Operators through which the engine recognizes attention."""
 _REWRITTEN = name_set("Divide Subtract")
 _LONGEST_WALK = 100
 _HALVING = name_set("Slice Split StridedSlice VariadicSplit")
@@ -118,7 +117,7 @@ def _reaches_elementwise(value: Any) -> bool:
 def separate_gates(product: Any) -> None:
     """Prevent the fusion of attention with elementwise operators on its result that have another operand.
 
-    A Split is inserted after that operand or, if it has more dimensions than the result, after the result.
+    A Split is inserted after that operand or, if it has more dimensions, after the result.
     """
     if any(True for _ in _weights(product)):
         for port in list(_gates(product)):
@@ -295,7 +294,7 @@ def _is_read_by(value: Any, kind: str) -> bool:
 
 
 def divide_chains(operators: Operators) -> str | None:
-    """Divide long elementwise chains, which compile in cubic time; return a note, or None without such chains."""
+    """Divide long elementwise chains, which compile in cubic time; return a note, or None."""
     if len(operators) <= _LONGEST_CHAIN:
         return None
     lengths: dict[str, int] = {}

@@ -116,9 +116,7 @@ class RecoverableModel:
     ) -> None:
         self.compiled, self.read_from = compiled, read_from
         self.turn: AbstractContextManager[Any] = new_re_lock() if takes_turns else nullcontext()
-        """Lock for runs with dynamic shapes, so that none starts during another that may fail. Reentrant for signal
-        handlers.
-        """
+        """Lock for dynamic shapes: no run starts before another's failure is known. Reentrant for signal handlers."""
         self.why = ""
         self._read, self._contents = read, contents
         self._next: RecoverableModel | None = None
@@ -276,7 +274,6 @@ class OpenvinoExecution(Execution):
             raise _failed(error) from error
 
     def _at_open_sizes(self, infer: Callable[[Mapping[int, Any]], Any], fed: Mapping[int, Any]) -> Any:
-        """Run with dynamic shapes; raise ExecutionError if another run of the model failed before its end."""
         living = self._living
         with living.turn:
             if living.why:

@@ -154,7 +154,6 @@ _SCALES = name_set("Divide Identity Multiply")
 _READERS = name_set(
     "Add BatchNormInference Divide Identity Multiply Negative Reshape Squeeze Subtract Transpose Unsqueeze"
 )
-"""Operators that may multiply by a constant, or that may precede such an operator."""
 
 
 def part_rectified(rectifier: Any) -> None:
@@ -192,7 +191,6 @@ _DEPTH, _WIDTH = 256, 64
 _BITS = 8
 _DEQUANTIZING = name_set("Multiply Subtract Convert VariadicSplit Reshape Transpose")
 _IN_INTEGERS = _DEQUANTIZING | name_set("AvgPool Clamp Concat MaxPool Pad Relu Split Squeeze Unsqueeze")
-"""Operators between a quantizer and a product that the engine computes in integers."""
 
 
 def keep_sums(product: Any) -> None:

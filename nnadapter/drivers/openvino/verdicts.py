@@ -414,7 +414,6 @@ class ModelAnalysis:
         return ModelAnalysis(parts, size_names(model), *names, has_open_inputs(model))
 
     def is_size(self, name: str) -> bool:
-        """Check for a value computed only from shapes and constants that is not floating-point."""
         value = self.parts.value(name) if name in self.sizes else None
         return name in self.sizes and (value is None or value.dtype not in operators.FLOATS)
 
@@ -470,7 +469,6 @@ def involves_dynamic_shapes(node: onnx.NodeProto, analysis: ModelAnalysis) -> bo
 
 
 def _of_data(node: onnx.NodeProto, analysis: ModelAnalysis) -> Verdict:
-    """Return the verdict on a node whose shapes depend on data, so tensors may be empty."""
     if node.op_type not in operators.EMPTY_SIZES:
         detail = f"{node.op_type} is not among the ops verified with data-dependent sizes"
         return Unsupported(Reason.DATA_DEPENDENT_SHAPE, detail)
@@ -493,7 +491,6 @@ def _of_sizes(node: onnx.NodeProto, analysis: ModelAnalysis) -> Verdict | None:
 
 
 def _bounded(node: onnx.NodeProto, parts: Parts) -> Verdict:
-    """Return the verdict on a Min, Max or Clip of sizes: a refusal if a bound may be negative."""
     value = parts.value(node.output[0])
     if node.op_type not in _LEAST or value is None or value.static_shape is None:  # positions are not dimensions
         return SUPPORTED

@@ -33,7 +33,6 @@ class Workaround:
     apply: Callable[..., str | None] | None = None
     """Changes one operator of `kinds` or, if `kinds` is empty, the model's operators; may return a note."""
     function: str = ""
-    """Function in another module, as `module.name`."""
     kinds: frozenset[str] = frozenset()
     ops: frozenset[str] = frozenset()
     """ONNX ops that require it; empty for every model."""
@@ -43,7 +42,6 @@ class Workaround:
     """Version without the defect; keep the row until `engine.OLDEST` reaches it."""
     processors: str = ""
     changes_shapes: bool = False
-    """True if shapes must be inferred again."""
 
     def run(self, operators: Operators) -> str | None:
         if self.apply is None:

@@ -79,7 +79,6 @@ class Donating:
         self._variants: dict[tuple[int, ...], Any] = {}
 
     def start(self, inputs: Sequence[Any], donations: Sequence[int]) -> Sequence[Any] | None:
-        """Start a run; return pending results, or None if XLA cannot use the donated memory."""
         key = tuple(donations)
         with run_translated(), own_settings():
             with self._lock:
@@ -121,7 +120,7 @@ class Donating:
 
 
 def usable(donations: Sequence[int], inputs: Sequence[Any], results: Sequence[Any]) -> tuple[int, ...]:
-    """Return the positions of donated inputs that results can overwrite: each needs a result of its type for itself."""
+    """Return the positions of donated inputs, each of which a different result of the same type can overwrite."""
     available, reusable = Counter(results), []
     for position in donations:
         if available[inputs[position]]:
@@ -149,7 +148,6 @@ class Compiled:
     device: Any
     results: tuple[str, ...]
     exported: bytes
-    """StableHLO of the segment, serialized by `jax.export`."""
 
 
 def prepared(model: Model) -> Model:
@@ -225,7 +223,6 @@ def _packed(model: Model, key: Key) -> Array:
 
 
 def _keys(model: Model, closures: Sequence[Computes]) -> tuple[Key, ...]:
-    """Return the constants that operations read, each once per packing function."""
     read: list[Key] = []
     for operation, compute in zip(model.operations, closures, strict=True):
         packs = packs_of(compute)

@@ -94,7 +94,6 @@ def _sum_type(most: int) -> str:
 
 
 def _sum_type_of(weight: Array, bias: Array | None, *, output_axis: int, largest: int, more: int, **points: Any) -> str:
-    """Return the type that holds every sum of products of `weight` and integers up to `largest`, plus a bias."""
     sums = int(derived(_sum_of_magnitudes, weight, **points, output_axis=output_axis))
     return _sum_type(sums * largest + (more if bias is None else _largest_of(bias)))
 

@@ -194,7 +194,6 @@ def _samples(start: Any, length: Any, counts: Any, bins: int, step: Any) -> Any:
 
 
 def _neighbors(place: Any, size: int) -> Any:
-    """Return the lower and upper neighbor of each coordinate with weights, and a mask of coordinates near the image."""
     near = (place >= -1) & (place <= size)
     place = jnp.clip(place, 0, size - 1)
     low = jnp.floor(place)
@@ -213,7 +212,6 @@ def _roi_align(
     mode: str,
     half_pixel: bool,
 ) -> Any:
-    """Compute ROI_ALIGN in a loop over sample numbers; each step adds one sample to every bin."""
     sizes, (height, width), rows = x.shape[2:], output_shape, rows_of(x)
     corners = regions * spatial_scale - (0.5 if half_pixel else 0)
     least = -jnp.inf if half_pixel else 1.0
@@ -273,7 +271,6 @@ def _max_roi_pool(x: Any, regions: Any, output_shape: Any, spatial_scale: float)
 
 
 def _bins(first: Any, last: Any, bins: int, size: int) -> Any:
-    """Return a mask [regions, bins, size] of the rows (or columns) in each bin of a region."""
     step = jnp.maximum(last - first + 1, 1)[:, None].astype(jnp.float64) / bins
     number = jnp.arange(bins)
     begin, end = jnp.floor(number * step) + first[:, None], jnp.ceil((number + 1) * step) + first[:, None]

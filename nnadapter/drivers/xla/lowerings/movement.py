@@ -38,7 +38,7 @@ def from_the_front(indices: Any, size: int) -> Any:
 
 
 def within(indices: Any, size: int) -> Any:
-    """Replace negative indices, which count from the end, by nonnegative ones, and clamp to valid indices."""
+    """Return valid indices: negative ones count from the end, others are clamped."""
     return jnp.clip(from_the_front(indices, size), 0, max(0, size - 1))  # JAX would count again
 
 

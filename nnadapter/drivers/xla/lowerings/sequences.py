@@ -116,7 +116,6 @@ lower_related = direct(_RELATED, computes, types=ALL_FLOATS)
 
 _Gate = Callable[[Any], Any]
 _Step = Callable[[Any, Sequence[Any]], Sequence[Any]]
-"""Function of input products and states, which returns the next states."""
 
 _GATES = gate_functions(jnp, jax.nn.sigmoid)
 
