@@ -128,7 +128,6 @@ class Graph:
 
     kind: str
     operators: int
-    """Number of working operators; see `regions.working`."""
     delegated: int
     programs: tuple[Program, ...]
     fallback_operators: tuple[FallbackOperatorFacts, ...]
@@ -483,7 +482,6 @@ def _capture(graph_module: fx.GraphModule) -> Capture:
 
 
 def _weights(graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> WeightsOf:
-    """Return a factory of `is_weight` predicates: True for parameters and buffers, except in an optimizer step."""
     parameters = {place for place, value in enumerate(example_inputs) if isinstance(value, torch.nn.Parameter)}
     places = inputs_of(graph_module)
     weight_ids = {id(value) for node, value in zip(places, example_inputs, strict=True) if _is_held(node, value)}

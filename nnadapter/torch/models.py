@@ -167,8 +167,6 @@ def export_program(program: ExportedProgram) -> onnx.ModelProto:
 
 
 class _Decomposed(ExportedProgram):  # type: ignore[misc]  # untyped
-    """Decomposed program, which the exporter does not trace again."""
-
     def run_decompositions(self, *_: Any, **__: Any) -> ExportedProgram:
         return self
 

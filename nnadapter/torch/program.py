@@ -139,7 +139,6 @@ class Steps:
 _count = attrgetter("count")
 _all_steps = Steps()
 _stepped = WeakIdKeyDictionary()
-"""Constant of a session -> its `Steps`."""
 
 
 @dataclass(slots=True, kw_only=True)

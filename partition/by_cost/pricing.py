@@ -157,7 +157,10 @@ class Prices:
     values: tuple[str, ...]
     """Values of the columns: every value of a node, without constants."""
     resident_read: Seconds | None = None
-    """[devices, values] Seconds in place of both transfers if another segment of the device has the value; or None."""
+    """[devices, values] Seconds in place of both transfers if another segment of the device has the value.
+
+    None if no device keeps values.
+    """
 
     def __post_init__(self) -> None:
         for kind, names in (("device", self.devices), ("value", self.values)):

@@ -305,7 +305,6 @@ def _along_paths(graph: Graph, prices: Prices, plain: TwoWay, plans: Plans, roun
 
 
 def _with_returns(graph: Graph, prices: Prices, plain: TwoWay, plans: Plans, rounds: int) -> Iterator[Named]:
-    """Yield cuts that also pay the average charge of previous ones for returning values."""
     topology = topology_of(graph)
     rows, total = plain.rows, np.zeros((2, topology.atoms))
     paths = []

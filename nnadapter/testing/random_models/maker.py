@@ -297,7 +297,6 @@ class Maker:
         constant: float = 0.5,
         quantization: Quantization | None = None,
     ) -> int:
-        """Add an operand for a value: a constant with probability `constant`, otherwise an input."""
         name = f"v{len(self.values)}"
         if self.chance(constant):
             operand = self.builder.add_constant(name, value, quantization)
