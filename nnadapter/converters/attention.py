@@ -67,14 +67,16 @@ def _inputs(context: ConversionContext, node: OnnxNode, *, packed: bool) -> list
     if packed:
         return [split_heads(context, node, node.input(position), heads[position]) for position in range(3)]
     if any(len(context.dimensions(node.input(position))) != 4 for position in range(3)):
-        raise invalid("Q, K and V of Attention must all have three or all have four dimensions")
+        raise invalid("Q, K or V of Attention has a wrong rank; expected all of rank 3, or all of rank 4")
     return list(context.operands(node, 3))
 
 
 def _cached(context: ConversionContext, node: OnnxNode, key: int, value: int) -> tuple[int, int, int]:
     past = node.input(4), node.input(5)
     if any(past) and (not all(past) or node.input(6)):
-        raise invalid("Attention takes past_key and past_value together, and neither with nonpad_kv_seqlen")
+        raise invalid(
+            "Attention has only one of past_key and past_value, or nonpad_kv_seqlen with both; expected both alone"
+        )
     if not all(past):
         for operand, name in ((key, node.output(1)), (value, node.output(2))):
             if name:
@@ -142,7 +144,7 @@ def convert_rotary_embedding(context: ConversionContext, node: OnnxNode) -> None
     part = node.integer("rotary_embedding_dim", 0) or (0, *context.type_of(x).dimensions)[-1]
     pairs = (0, *context.type_of(tables[0]).dimensions)[-1]
     if 2 * pairs != part:
-        raise invalid(f"cos_cache of RotaryEmbedding rotates {pairs} pairs; expected half of {part} features")
+        raise invalid(f"cos_cache of RotaryEmbedding has {pairs} columns; expected half of {part} rotated features")
     outputs, interleaved = () if packed else node.outputs, node.integer("interleaved", 0) != 0
     turned = context.apply("ROTARY_EMBEDDING", x, *tables, outputs=outputs, interleaved=interleaved)
     if packed:

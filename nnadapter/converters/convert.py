@@ -275,8 +275,8 @@ def _unknown(node: OnnxNode) -> Refusal:
         domains = ", ".join(sorted({domain or "ai.onnx" for domain, _ in converted()}))
         return Refusal(
             Reason.UNSUPPORTED_DOMAIN,
-            f"domain {node.domain!r} of {node.op_type} has no converters, here or in an installed "
-            f"package; these have: {domains}",
+            f"domain {node.domain!r} of {node.op_type} has no converters, neither built in nor in an installed "
+            f"package; domains with converters: {domains}",
         )
     versions = converted().get((node.domain, node.op_type)) or brought
     if not versions:

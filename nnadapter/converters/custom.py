@@ -59,7 +59,7 @@ def convert_call(calls: KernelCalls, context: ConversionContext, node: OnnxNode)
         raise Refusal(output_types.reason, output_types.detail)
     if len(node.outputs) > len(output_types):
         raise invalid(
-            f"{node.op_type} has {len(node.outputs)} outputs; expected {len(output_types)}, as of its custom kernel"
+            f"{node.op_type} has {len(node.outputs)} outputs; expected {len(output_types)}, as its kernel returns"
         )
     present = tuple(position for position, operand in enumerate(operands) if operand is not None)
     call = CustomCall(

@@ -143,7 +143,7 @@ def _of_one_shape(convert: Converter) -> Converter:
         shapes = {context.dimensions(name) for name in node.inputs if name}
         if len(shapes) > 1:
             shapes_text = " and ".join(str(list(shape)) for shape in sorted(shapes))
-            raise invalid(f"inputs of {node.op_type}-6 have shapes {shapes_text}; expected one shape")
+            raise invalid(f"inputs of {node.op_type}-6 have shapes {shapes_text}; expected the same shape for all")
         convert(context, node)
 
     return convert_of_one_shape

@@ -31,7 +31,7 @@ def convert_mat_mul_n_bits(context: ConversionContext, node: OnnxNode) -> None:
     """
     if node.input(_GROUP_INDICES):
         raise Refusal(
-            Reason.UNSUPPORTED_ATTRIBUTE, "MatMulNBits has 'g_idx', which gives every row of B a group; expected none"
+            Reason.UNSUPPORTED_ATTRIBUTE, "input 'g_idx' of MatMulNBits, which groups rows of B, is present; omit it"
         )
     if node.integer("weight_prepacked", 0):
         raise Refusal(Reason.UNSUPPORTED_ATTRIBUTE, "attribute 'weight_prepacked' of MatMulNBits is not 0; expected 0")

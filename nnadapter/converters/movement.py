@@ -65,7 +65,7 @@ def convert_squeeze(context: ConversionContext, node: OnnxNode) -> None:
         removed_axes = normalize_axes(node, axes, len(dimensions))
     wide = [axis for axis in removed_axes if dimensions[axis] != 1]
     if wide:
-        raise invalid(f"axes {wide} of Squeeze on shape {list(dimensions)} do not have one element")
+        raise invalid(f"axes {wide} of Squeeze on shape {list(dimensions)} do not have size 1")
     _reshape(context, node, tuple(size for axis, size in enumerate(dimensions) if axis not in removed_axes))
 
 
@@ -137,11 +137,11 @@ def convert_split(context: ConversionContext, node: OnnxNode) -> None:
         raise invalid(f"attribute 'num_outputs' of Split is {count}; expected 1 or more")
     if sizes is None:
         if size % count and node.since_version < 18:
-            raise invalid(f"Split of {size} elements into {count} equal parts; expected a divisor")
+            raise invalid(f"Split cuts {size} elements into {count} equal parts; expected a divisor of their number")
         part = -(-size // count)
         sizes = (part,) * (count - 1) + (size - part * (count - 1),)
     if len(sizes) != outputs:
-        raise invalid(f"Split has sizes {list(sizes)} for {outputs} outputs; expected as many")
+        raise invalid(f"Split has sizes {list(sizes)} for {outputs} outputs; expected one size for each output")
     context.add_for(node, "SPLIT", {"axis": axis, "split": sizes})
 
 

@@ -68,7 +68,7 @@ def _normalize_in_steps(context: ConversionContext, node: OnnxNode, axes: tuple[
     if dtype is not DataType.FLOAT32 or node.integer("stash_type", 1) != 1:
         raise Refusal(
             Reason.UNSUPPORTED_ATTRIBUTE,
-            f"the input of LayerNormalization with Mean or InvStdDev is {dtype.value}; expected float32 for all",
+            f"LayerNormalization with Mean or InvStdDev has {dtype.value} input; expected float32 and stash_type 1",
         )
     x, scale = context.operand(node.input(0)), context.operand(node.input(1))
     result, mean, inverse = (*node.outputs, "", "")[:3]

@@ -29,7 +29,7 @@ __all__ = ["Converter", "Exporter", "NodeWriter", "OnnxNode", "Reason", "Refusal
 _CONTAINER = Reason.UNSUPPORTED_TYPE, "works on sequences or optionals, but the adapter IR holds only dense tensors"
 _STRINGS = Reason.UNSUPPORTED_TYPE, "works on strings, but the adapter IR holds only numbers and booleans"
 _RANDOM = Reason.UNSUPPORTED_OPERATION, "draws random numbers, which would differ on every device"
-_UNKNOWN_SIZE = Reason.DATA_DEPENDENT_SHAPE, "has as many results as the contents of a tensor decide"
+_UNKNOWN_SIZE = Reason.DATA_DEPENDENT_SHAPE, "returns results whose sizes depend on the contents of a tensor"
 _FILE = Reason.UNSUPPORTED_OPERATION, "decodes compressed images, which needs another library"
 
 ANOTHER_GRAPH = Reason.CONTROL_FLOW, "runs another graph, which the adapter IR cannot hold"
