@@ -70,7 +70,7 @@ def check_quantization_fields(which: str, quantization: object) -> None:
         raise InvalidModelError(f"{which} has quantization {quantization!r}, expected a Quantization")
     for name, values in (("scale", quantization.scale), ("zero_point", quantization.zero_point)):
         if not isinstance(values, tuple):
-            raise InvalidModelError(f"{which} has the {name} {values!r}, expected a tuple, of one number per tensor")
+            raise InvalidModelError(f"{which} has the {name} {values!r}, expected a tuple, even of one number")
     for scale in quantization.scale:
         if not isinstance(scale, Real):
             raise InvalidModelError(f"{which} has a scale that is not a number: {scale!r}, expected numbers")

@@ -505,7 +505,7 @@ def broken(trace: SymbolicTrace, variables: Sequence[int], names: Sequence[str])
     except (ArithmeticError, ValueError):
         return "sizes cannot be computed"
     texts = [
-        f"{_text(steps, number, names)} is {values[number]}, was {answer}"
+        f"{_text(steps, number, names)} is {values[number]} instead of {answer}"
         for number, answer in trace.answers.items()
         if exactly(values[number]) != exactly(answer)
     ]
@@ -560,7 +560,7 @@ class GuardedShapes:
         """Describe a guard that fails for these shapes; empty if all hold."""
         variables = self._dimensions.variables(shapes)
         if variables is None:
-            return "another number of dimensions, or sizes that the model fixes"
+            return "the number of dimensions or a size that the model fixes differs"
         names = [
             f"{name}[{axis}]"
             for name, dimensions in self.shapes.items()

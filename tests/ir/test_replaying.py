@@ -182,4 +182,4 @@ def test_guard_on_zero_excludes_minus_zero() -> None:
     assert typed_text([guard_value(number)]) == [(float, "0.0")]
     assert trace.replay([2]) is not None
     assert trace.replay([0]) is None
-    assert broken(trace, [0], ["rows"]) == "(rows - 1) * 0.0 is -0.0, was 0.0"
+    assert broken(trace, [0], ["rows"]) == "(rows - 1) * 0.0 is -0.0 instead of 0.0"

@@ -123,7 +123,7 @@ def test_report_explains_additional_plan():
         for rows, length, past in ((2, 3, 4), (2, 3, 5), (2, 3, 6), (1, 3, 5)):
             agree(opened, model, grown(rows, length, past))
         text = opened.report().plans.served_shapes_text
-    assert text.startswith("2 plans for all input shapes; one more when ") and " is True, was False" in text
+    assert text.startswith("2 plans for all input shapes; one more when ") and " is True instead of False" in text
 
 
 def test_null_device_returns_the_shapes_of_onnxruntime():

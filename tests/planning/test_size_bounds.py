@@ -63,6 +63,6 @@ def test_size_bounds_of_a_c_driver(bounded_acme):
             made.append(opened.report().plans.compiled)
         assert (
             opened.report().plans.served_shapes_text
-            == "2 plans for all input shapes; one more when x[0] > 8 is True, was False"
+            == "2 plans for all input shapes; one more when x[0] > 8 is True instead of False"
         )
     assert made == [1, 2, 2, 2, 3, 4, 4, 4]

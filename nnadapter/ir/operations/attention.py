@@ -37,7 +37,7 @@ def _attention(
             "together, expected one batch, one depth of query and key, and as many values as keys"
         )
     if groups == 0 or heads % groups:
-        raise InvalidModelError(f"query has {heads} heads and key has {groups}, expected a multiple of the key heads")
+        raise InvalidModelError(f"query has {heads} heads, expected a multiple of the key heads, {groups}")
     check_at_least(-1, windows=(left_window, right_window))
     of_scores = (batch, heads, queries, keys)
     if mask is not None:
@@ -65,11 +65,11 @@ def _rotary(first: OperandType, cosine: OperandType, sine: OperandType, interlea
     batch, _, steps, depth = first.dimensions
     if cosine.rank != 3 or cosine.dimensions != sine.dimensions:
         raise InvalidModelError(
-            f"cosine {list(cosine.dimensions)} and sine {list(sine.dimensions)} differ or have not three dimensions"
+            f"cosine is {list(cosine.dimensions)} and sine {list(sine.dimensions)}, expected the same three dimensions"
         )
     check_broadcasts_to("cosine", cosine.dimensions[:2], (batch, steps))
     if 2 * cosine.dimensions[2] > depth:
-        raise InvalidModelError(f"cosine turns {cosine.dimensions[2]} pairs, expected at most half of depth {depth}")
+        raise InvalidModelError(f"cosine has {cosine.dimensions[2]} columns, expected at most half of depth {depth}")
     return OperandType(first.dtype, first.dimensions)
 
 
@@ -89,11 +89,11 @@ def _linear(
     heads, groups = query_heads, key_value_heads
     if heads < 1 or groups < 1 or heads % groups:
         raise InvalidModelError(
-            f"query_heads is {heads} and key_value_heads is {groups}, expected at least 1, and query_heads a multiple"
+            f"query_heads is {heads}, expected a multiple of key_value_heads, which is {groups}, both at least 1"
         )
     batch, steps, width = query.dimensions
     if width % heads:
-        raise InvalidModelError(f"query has {width} features for {heads} heads, expected a multiple")
+        raise InvalidModelError(f"query has {width} features, expected a multiple of its {heads} heads")
     depth = width // heads
     _check_packed("key", key, (batch, steps), groups * depth)
     if value.rank != 3 or value.dimensions[:2] != (batch, steps) or value.dimensions[2] % groups:
@@ -105,7 +105,7 @@ def _linear(
     ):
         if (type_ is not None) is not required:
             raise InvalidModelError(
-                f"{name} is {'present' if type_ else 'absent'}, expected otherwise for update_rule {update_rule!r}"
+                f"{name} is {'present' if type_ else 'absent'}, expected the opposite for update_rule {update_rule!r}"
             )
     _check_packed("decay", decay, (batch, steps), groups, groups * depth)
     _check_packed("rate", rate, (batch, steps), groups, 1)
@@ -121,7 +121,7 @@ def _check_packed(name: str, type_: OperandType | None, leading: tuple[int, int]
     dimensions = type_.dimensions
     if len(dimensions) != 3 or dimensions[:2] != leading or all(dimensions[2] != width for width in widths):
         raise InvalidModelError(
-            f"{name} has dimensions {list(dimensions)}, expected {list(leading)} and {' or '.join(map(str, widths))}"
+            f"{name} has dimensions {list(dimensions)}, expected {list(leading)}, then {' or '.join(map(str, widths))}"
         )
 
 

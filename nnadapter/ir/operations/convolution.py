@@ -121,8 +121,8 @@ def _deformable(
     outputs, per_group, *kernel = weight.dimensions
     if group < 1 or outputs % group or channels != per_group * group:
         raise InvalidModelError(
-            f"group is {group} for {channels} channels, {outputs} outputs and a filter of {per_group} channels, "
-            "expected it to divide the outputs, and the channels to be the filter's times group"
+            f"group is {group} for {channels} input, {outputs} output and {per_group} filter channels, expected a "
+            "divisor of the output channels, and input channels to be filter channels times group"
         )
     if offset_group < 1 or channels % offset_group:
         raise InvalidModelError(f"offset_group is {offset_group}, expected a divisor of {channels} channels")

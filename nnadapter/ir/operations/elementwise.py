@@ -44,8 +44,8 @@ def _bit_cast(first: OperandType, to: str) -> OperandType:
     target = DataType(to)
     if first.dtype.itemsize != target.itemsize:
         raise InvalidModelError(
-            f"to is {target.value} of {8 * target.itemsize:g} bits, "
-            f"expected a data type of {8 * first.dtype.itemsize:g} bits as {first.dtype.value} has"
+            f"to is {target.value} of {8 * target.itemsize:g} bits, expected a data type of "
+            f"{8 * first.dtype.itemsize:g} bits, like {first.dtype.value} of the input"
         )
     return like(first, dtype=target)
 

@@ -69,7 +69,9 @@ def _hidden(text: str, parts: Sequence[tuple[str, ...]], ranks: Sequence[int]) -
     for part, rank in zip(parts, ranks, strict=True):
         axes = rank - len("".join(part))
         if len(part) == 1 and axes != 0:
-            raise InvalidModelError(f"equation {text!r} has the term {part[0]!r} for an input of rank {rank}")
+            raise InvalidModelError(
+                f"equation {text!r} has the term {part[0]!r} for rank {rank}, expected a label per axis"
+            )
         if len(part) == 2 and (axes < 0 or axis_count not in (None, axes)):
             raise InvalidModelError(
                 f"equation {text!r} has '...' for {axes} axes of an input of rank {rank}, "

@@ -101,8 +101,8 @@ def _gather_nd(first: OperandType, indices: OperandType, batch_dims: int) -> Ope
         )
     if first.dimensions[:batch_dims] != indices.dimensions[:batch_dims]:
         raise InvalidModelError(
-            f"input {list(first.dimensions)} and indices {list(indices.dimensions)} "
-            f"differ in their first {batch_dims} dimensions, expected none to"
+            f"input {list(first.dimensions)} and indices {list(indices.dimensions)} differ in their first "
+            f"{batch_dims} dimensions, expected equal ones"
         )
     depth = _index_depth(indices, first.rank - batch_dims)
     return _plain(first, *indices.dimensions[:-1], *first.dimensions[batch_dims + depth :])

@@ -75,7 +75,7 @@ def _mat_mul_n_bits(
     if bits not in PACKED_BITS:
         raise InvalidModelError(f"bits is {bits}, expected one of {list(PACKED_BITS)}")
     if block_size < 1 or block_size * bits % 8:
-        raise InvalidModelError(f"block_size is {block_size}, expected 1 or more, and whole bytes of {bits} bits")
+        raise InvalidModelError(f"block_size is {block_size}, expected 1 or more {bits}-bit numbers in whole bytes")
     if weight.rank != 3:
         raise InvalidModelError(f"weight has dimensions {list(weight.dimensions)}, expected three, [N, blocks, bytes]")
     units, blocks = weight.dimensions[0], -(-x.dimensions[-1] // block_size)
@@ -124,7 +124,7 @@ def _einsum_flops(outputs: Sequence[OperandType], *types: OperandType, equation:
 def _parts(type_: OperandType) -> int:
     parts = type_.dimensions[-1]
     if parts not in (1, 2):
-        raise InvalidModelError(f"the last axis of input has {parts} elements, expected 1 or 2")
+        raise InvalidModelError(f"the last axis of input has {parts} elements, expected 1 (real) or 2 (complex)")
     return parts
 
 
@@ -135,7 +135,7 @@ def _fourier(first: OperandType, axis: int, length: int, inverse: bool, onesided
     if onesided and (parts == 2) is not bool(inverse):
         raise InvalidModelError(
             f"a one-sided transform with inverse {bool(inverse)} got {'complex' if parts == 2 else 'real'} numbers, "
-            "expected real ones forwards and complex ones back"
+            "expected real ones if inverse is False, complex ones if it is True"
         )
     size = length // 2 + 1 if onesided and not inverse else length
     dimensions = (*first.dimensions[:axis], size, *first.dimensions[axis + 1 : -1])

@@ -68,7 +68,7 @@ def window_counts(
             if (count - 1) * stride >= size + begin:
                 count -= 1
             if size < 1 or count < 1:
-                raise InvalidModelError(f"{name} is {size}, expected at least part of a window of extent {extent}")
+                raise InvalidModelError(f"{name} is {size}, expected at least a window {extent} wide, less a stride")
         elif padded < extent:
             raise InvalidModelError(
                 f"{name} with padding is {padded}, expected at least {extent}, "

@@ -252,7 +252,7 @@ def _signature(model: Model, indices: Sequence[int]) -> str:
 def _run(name: str, when: str, evaluate: Evaluator, model: Model, inputs: Sequence[Array]) -> Sequence[Array]:
     results = evaluate(model, inputs)
     if results is None:
-        raise PassError(f"pass {name!r} cannot be checked: the evaluator cannot run the model {when} it", name=name)
+        raise PassError(f"pass {name!r} cannot be checked: the evaluator cannot run the model {when} it ran", name=name)
     return results
 
 

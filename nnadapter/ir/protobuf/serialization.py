@@ -176,7 +176,7 @@ class Contents:
             self._check_place(*key[:3])
         for (file, offset, length), (other, start, _) in pairwise(sorted({key[:3] for key in keys if key[2]})):
             if file == other and offset + length > start:
-                raise ModelFileError(f"blocks of {file!r} at {offset} and {start} overlap, expected none to; {ADVICE}")
+                raise ModelFileError(f"blocks of {file!r} at {offset} and {start} overlap; {ADVICE}")
         for key in keys:
             self._blocks[key] = self._block(*key)
 
@@ -228,7 +228,7 @@ class Contents:
 
 def _check_byte_order() -> None:
     if sys.byteorder != "little":
-        raise ModelFileError("weights are little-endian and this machine is not; use another machine")
+        raise ModelFileError("weights are little-endian and this machine is not; use a little-endian machine")
 
 
 FORMAT = "nnadapter model"

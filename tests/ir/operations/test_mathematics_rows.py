@@ -120,7 +120,7 @@ def test_axis_of_one_element_broadcasts():
         ("ij,jk", [(2, 3)], "has 2 terms, expected 1"),
         ("i1", [(2, 3)], "expected letters"),
         ("......i", [(2, 3)], "one '...' at most"),
-        ("ijk", [(2, 3)], "term 'ijk' for an input of rank 2"),
+        ("ijk", [(2, 3)], "term 'ijk' for rank 2, expected a label per axis"),
         ("...ijk", [(2, 3)], "for -1 axes of an input of rank 2"),
         ("...i,...i", [(2, 3), (2, 2, 3)], "for 2 axes of an input of rank 3, expected 1"),
         ("ij->ii", [(2, 3)], "'i' in the result"),

@@ -32,7 +32,7 @@ _ERRORS = [
     ("MAX_ROI_POOL", [_IMAGE, (3, 4)], {"output_shape": (1, 1)}, r"regions has dimensions \[3, 4\], expected"),
     ("MAX_ROI_POOL", [_IMAGE, (3, 5)], {"output_shape": (0, 1)}, "output_shape is"),
     ("DEFORMABLE_CONV_2D", [_IMAGE, (5, 4, 3), _OFFSET], {}, "filter has dimensions"),
-    ("DEFORMABLE_CONV_2D", [_IMAGE, (5, 3, 3, 3), _OFFSET], {}, "group is 1 for 4 channels"),
+    ("DEFORMABLE_CONV_2D", [_IMAGE, (5, 3, 3, 3), _OFFSET], {}, "group is 1 for 4 input"),
     ("DEFORMABLE_CONV_2D", [_IMAGE, (5, 4, 3, 3), _OFFSET], {"offset_group": 3}, "offset_group is 3"),
     ("DEFORMABLE_CONV_2D", [_IMAGE, (5, 4, 3, 3), (2, 9, 4, 6)], {}, "offset has dimensions"),
     ("DEFORMABLE_CONV_2D", [_IMAGE, (5, 4, 3, 3), _OFFSET, (4,)], {}, "bias has dimensions"),
