@@ -117,7 +117,7 @@ class BodyBuilder:
         oldest: int = OLDEST_OPSET,
     ) -> None:
         if opset < oldest:
-            raise Refusal(Reason.UNSUPPORTED_VERSION, f"bodies of {node.op_type} need opset {oldest} or newer")
+            raise Refusal(Reason.UNSUPPORTED_VERSION, f"ONNX ops express {node.op_type} only since opset {oldest}")
         self.node, self.opset = node, opset
         self._values, self._known, self._integers = values, constants, integers
         self._names = tuple("" if value is None else f"input{position}" for position, value in enumerate(values))

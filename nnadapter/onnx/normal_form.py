@@ -85,7 +85,7 @@ def _newer(node: NodeProto, version: int, limit: int) -> Unsupported | None:
         )
     if since <= limit:
         return None
-    return Unsupported(Reason.UNSUPPORTED_VERSION, f"{named} is of opset {since}; at most {limit} is accepted")
+    return Unsupported(Reason.UNSUPPORTED_VERSION, f"{named} is of opset {since}; at most opset {limit} is accepted")
 
 
 def _lowered(

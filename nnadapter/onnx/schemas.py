@@ -70,7 +70,7 @@ def provider_text(
             listed = " or ".join(map(repr, devices))
             brought = f"{distribution} provides {domain}::{op_type}"
             if not devices:
-                return f"{brought}, but no device: name one that supports it, see its vendor's documentation"
+                return f"{brought}, but no device for it: name one that supports it, see its vendor's documentation"
             if {device_name.partition(":")[0] for device_name in named}.intersection(devices):
                 return f"{brought}; {listed} does not support it here"
             return f"{brought} for {listed}: name {'one of these' if devices[1:] else 'it'} first"
@@ -88,7 +88,7 @@ def key_of(name: str) -> tuple[str, str, int] | None:
 
 def _problem(name: str) -> str:
     if key_of(name) is None:
-        return "its name does not name a schema, such as com.acme.Swish-1; its vendor must rename it"
+        return "its name is not DOMAIN.OP_TYPE-VERSION, such as com.acme.Swish-1; its vendor must rename it"
     if name.rpartition(".")[0] == ONNX_DOMAIN:
         return "only nnadapter converts ONNX's own ops; its vendor must use another domain"
     return ""

@@ -107,7 +107,7 @@ def conv_integer_body(body: BodyBuilder) -> Sequence[str]:
         weights = _unknown(body, body.width(1, 1), None if None in window else prod(filter(None, window)))
     sizes = _parts(body, weights)
     if len(sizes) > 1 and body.node.integer("group", 1) > 1:
-        raise body.unsupported("group", "is above 1, but sums of products may exceed 2^24")
+        raise body.unsupported("group", "is above 1, but sums of products may exceed 2^24, the limit of exact float32")
     pairs = zip(_cut(body, x, 1, sizes), _cut(body, filters, 1, sizes), strict=True)
     return [_sum(body, [body.Conv(*pair, **body.node.attributes) for pair in pairs])]
 
@@ -276,10 +276,10 @@ def rotary_embedding_body(body: BodyBuilder) -> Sequence[str]:
     packed, heads, width = body.rank(0) == 3, body.node.integer("num_heads", 0), body.width(0)
     pairs = body.width(1)
     if width is None or pairs is None or (packed and (heads < 1 or width % heads)):
-        raise body.invalid("has heads or tables of unknown width")
+        raise body.invalid("has an input or a cos_cache of unknown width, or num_heads does not divide the input")
     size = width // heads if packed else width
     if 2 * pairs != (body.node.integer("rotary_embedding_dim", 0) or size):
-        raise body.invalid(f"has tables of {pairs} columns for heads of {size} features")
+        raise body.invalid(f"has tables of {pairs} columns for heads of {size} features; expected half as many")
     x = separated(body, body.input(0), heads, head_size=size) if packed else body.input(0)
     cosine, sine = (
         body.Gather(body.input(position), body.input(3)) if body.input(3) else body.input(position)
@@ -299,7 +299,7 @@ def _heads(body: BodyBuilder) -> _Heads:
         queries, keys = (body.width(position, 1) or 0 for position in (0, 1))
         parts = (1, 1, 1)
     if queries < 1 or keys < 1 or queries % keys:
-        raise body.invalid(f"has {queries} query heads for {keys} key heads; expected a multiple of the key heads")
+        raise body.invalid(f"has {queries} query heads; expected a multiple of the key heads, {keys}")
     if any(not width or width % part for width, part in zip(widths, parts, strict=True)):
         raise body.invalid(
             f"has Q, K and V of widths {widths}; expected known ones, in multiples of {queries} query heads and {keys} "

@@ -264,7 +264,7 @@ def rotary_embedding_body(body: BodyBuilder) -> tuple[str, ...]:
     positions = body.input(1)
     if body.rank(1) == 1:
         if body.width(1, 0) not in (1, None):
-            raise body.invalid(f"has {body.width(1, 0)} positions in a vector; expected only the first")
+            raise body.invalid(f"has {body.width(1, 0)} position_ids in a vector; expected one, the first")
         axis = 1 if packed else 2
         steps = steps_along(body, body.input(0), axis, body.size(0, axis))
         positions = body.unsqueeze(body.Add(steps, positions), 0)
@@ -300,7 +300,7 @@ def _streams(body: BodyBuilder, pairs: int) -> list[int]:
     sections, layout = body.node.integers("mrope_section") or (), body.node.integer("mrope_layout", 0)
     if len(sections) != 3 or sum(sections) != pairs or min(sections) < 0 or layout not in (0, 1):
         problem = f"{list(sections)}, and 'mrope_layout' {layout}"
-        raise body.invalid(f"has attribute 'mrope_section' {problem}; expected three of {pairs} pairs, and 0 or 1")
+        raise body.invalid(f"has attribute 'mrope_section' {problem}; expected three sizes of sum {pairs}, and 0 or 1")
     if not layout:
         return [stream for stream, size in enumerate(sections) for _ in range(size)]
     return [pair % 3 if pair < 3 * sections[pair % 3] else 0 for pair in range(pairs)]
@@ -313,7 +313,7 @@ def _rotated_widths(body: BodyBuilder) -> tuple[int, int]:
         raise body.unsupported("scale", f"is {body.node.number('scale')}; expected 1")
     pairs, width = body.width(2), body.width(0)
     if pairs is None or width is None:
-        raise body.invalid("has heads or tables of unknown width")
+        raise body.invalid("has an input or a cos_cache of unknown width")
     return pairs, width
 
 
@@ -331,11 +331,11 @@ def _heads(body: BodyBuilder, width: int, pairs: int) -> tuple[int, int]:
         raise body.unsupported("num_heads", f"is {heads} with 'rotary_embedding_dim' {part}; expected 1 or more")
     heads = heads or (width // max(2 * pairs, 1) if packed else 1)
     if packed and (heads < 1 or width % heads):
-        raise body.invalid(f"has {width} features for {heads} heads")
+        raise body.invalid(f"has {width} features; expected a multiple of {heads} heads")
     size = width // heads if packed else width
     if pairs < 1 or 2 * pairs != (part or size) or part > size:
         stated = f", and 'rotary_embedding_dim' {part}" if part else ""
-        raise body.invalid(f"has tables of {pairs} columns for heads of {size} features{stated}")
+        raise body.invalid(f"has tables of {pairs} columns for heads of {size} features{stated}; expected half as many")
     return heads, size
 
 
@@ -349,7 +349,7 @@ def _scale(body: BodyBuilder) -> float | None:
 def _refuse_inputs(body: BodyBuilder, names: dict[int, str]) -> None:
     for position, name in names.items():
         if body.input(position):
-            raise body.unsupported(name, "is present, but the CPU ignores it; expected none", "input")
+            raise body.unsupported(name, "is present, but ONNX Runtime on the CPU ignores it; omit it", "input")
 
 
 @function_op(
@@ -416,7 +416,10 @@ def _widths(body: BodyBuilder) -> Sequence[int]:
         raise Refusal(Reason.DYNAMIC_SHAPE, f"{body.node.op_type} has weights of unknown width")
     widths = stated or (int(total or 0) // 3,) * 3
     if len(widths) != 3 or heads < 1 or any(width % heads for width in widths) or sum(widths) != (total or sum(widths)):
-        raise body.invalid(f"has weights of width {total} for {heads} heads, and 'qkv_hidden_sizes' {list(widths)}")
+        raise body.invalid(
+            f"has weights of width {total} and 'qkv_hidden_sizes' {list(widths)}; expected that sum, of multiples of "
+            f"{heads}"
+        )
     return widths
 
 

@@ -62,7 +62,7 @@ def bias_split_gelu_body(body: BodyBuilder) -> tuple[str, ...]:
     total = body.Add(body.input(0), body.input(1))
     width = body.width(1, 0) if body.rank(1) == 1 else None
     if width is None or width % 2:
-        raise body.invalid("takes a bias of an even, known number of channels")
+        raise body.invalid("has a bias that is not a vector of known, even length")
     factor, right = body.add_several("Split", (total, body.constant([width // 2, width // 2])), 2, axis=-1)
     return (body.Mul(factor, gelu(body, right, body.dtype())),)
 

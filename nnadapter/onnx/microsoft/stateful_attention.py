@@ -75,7 +75,7 @@ def group_query_attention_body(body: BodyBuilder) -> tuple[str, ...]:
     _refuse(body)
     heads, groups = body.node.integer("num_heads"), body.node.integer("kv_num_heads")
     if groups < 1 or heads < 1 or heads % groups:
-        raise body.invalid(f"has {heads} query heads for {groups} key heads; expected a multiple of the key heads")
+        raise body.invalid(f"has {heads} query heads; expected a multiple of the key heads, {groups}")
     query, key, value, head_size = _parts(body, heads, groups)
     cache = _cache(body)
     first = "" if cache.is_first else _first_positions(body, query, cache)
@@ -122,7 +122,7 @@ def _parts(body: BodyBuilder, heads: int, groups: int) -> tuple[str, str, str, i
     packed = not body.input(1)
     count = heads + 2 * groups if packed else heads
     if width is None or width % count:
-        raise body.invalid(f"has queries of width {width} for {count} heads")
+        raise body.invalid(f"has queries of width {width}; expected a multiple of {count} heads")
     size = width // count
     names = [*map(body.input, range(3))]
     if packed:
@@ -221,7 +221,7 @@ def _within(body: BodyBuilder, x: str, most: str, dtype: str) -> str:
 def _turned(body: BodyBuilder, parts: tuple[str, str], head_size: int, cache: _Cache, first: str) -> tuple[str, str]:
     pairs = body.width(7)
     if pairs is None:
-        raise body.invalid("has tables of unknown width")
+        raise body.invalid("has a cos_cache of unknown width")
     positions = _positions(body, parts[0], cache, first)
     tables = []
     for position in (7, 8):
@@ -376,7 +376,7 @@ def linear_attention_body(body: BodyBuilder) -> tuple[str, ...]:
         raise body.unsupported("state_window", f"is {node.integer('state_window')}; expected 0")
     if body.opset < _STATES_SINCE:
         raise Refusal(
-            Reason.UNSUPPORTED_VERSION, f"the body of LinearAttention needs opset {_STATES_SINCE}, got {body.opset}"
+            Reason.UNSUPPORTED_VERSION, f"expected opset {_STATES_SINCE} or newer for LinearAttention, got {body.opset}"
         )
     names = [*map(body.input, range(6))]
     if 0 < heads < groups:

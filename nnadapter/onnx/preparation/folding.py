@@ -70,13 +70,13 @@ def _unsqueeze(node: OnnxNode, arrays: Sequence[Array]) -> Array:
 def _axes(node: OnnxNode, arrays: Sequence[Array]) -> tuple[int, ...]:
     axes = tuple(arrays[1].tolist()) if len(arrays) > 1 else node.integers("axes")
     if not axes:
-        raise ValueError("none may stand for all")
+        raise ValueError("no axes are given, which may mean all axes")
     return axes
 
 
 def _concat(node: OnnxNode, arrays: Sequence[Array]) -> Array:
     if len({array.dtype for array in arrays}) > 1:
-        raise ValueError("numpy would find one type for all")
+        raise ValueError("inputs differ in data type, which numpy would convert")
     return np.concatenate(arrays, node.integer("axis"))
 
 
@@ -87,7 +87,7 @@ def _slice(_: OnnxNode, arrays: Sequence[Array]) -> Array:
     steps = axes_and_steps[1] if len(axes_and_steps) > 1 else [1] * len(starts)
     places = [range(array.ndim)[axis] for axis in axes]
     if len(set(places)) < len(places) or min(steps) < 1:
-        raise ValueError("backwards, bounds outside mean something else than in Python")
+        raise ValueError("numpy cannot slice an axis twice, and treats bounds of negative steps differently")
     slices = [slice(None)] * array.ndim
     for place, *bounds_of_axis in zip(places, starts, ends, steps, strict=True):
         slices[place] = slice(*bounds_of_axis)
@@ -106,7 +106,7 @@ def _transpose(node: OnnxNode, arrays: Sequence[Array]) -> Array:
 def _cast(node: OnnxNode, arrays: Sequence[Array]) -> Array:
     (array,), to = arrays, np.dtype(helper.tensor_dtype_to_np_dtype(node.integer("to")))
     if array.dtype.kind not in "biu" or to not in _OF_INTEGERS:
-        raise ValueError("reals that do not fit become what the machine makes of them")
+        raise ValueError("a cast of reals out of range depends on the machine")
     return array.astype(to)
 
 
@@ -118,7 +118,7 @@ def _expand(_: OnnxNode, arrays: Sequence[Array]) -> Array:
 def _tile(_: OnnxNode, arrays: Sequence[Array]) -> Array:
     array, repeats = arrays
     if repeats.shape != (array.ndim,):
-        raise ValueError("numpy would add dimensions")
+        raise ValueError("repeats do not have one number for each axis")
     return np.tile(array, repeats.tolist())
 
 
@@ -130,7 +130,7 @@ def _range(_: OnnxNode, arrays: Sequence[Array]) -> Array:
 def _where(_: OnnxNode, arrays: Sequence[Array]) -> Array:
     chosen, *alternatives = arrays
     if alternatives[0].dtype != alternatives[1].dtype:
-        raise ValueError("numpy would find one type for both")
+        raise ValueError("the two alternatives differ in data type, which numpy would convert")
     return np.where(chosen, *alternatives)
 
 
@@ -138,7 +138,7 @@ def _of_integers(compute: Callable[..., Any]) -> _Compute:
     def make(node: OnnxNode, arrays: Sequence[Array]) -> Any:
         _check_integers(arrays)
         if node.since_version < _BROADCASTING:
-            raise ValueError("it broadcasts by attributes, as before opset 7")
+            raise ValueError("before opset 7, the op broadcasts by its attributes axis and broadcast, unlike numpy")
         with np.errstate(over="ignore"):  # overflow wraps around, as in ONNX Runtime
             return compute(*arrays)
 
@@ -147,13 +147,13 @@ def _of_integers(compute: Callable[..., Any]) -> _Compute:
 
 def _quotient(dividend: Array, divisor: Array) -> Any:
     if (dividend < 0).any() or (divisor < 1).any():
-        raise ValueError("numpy rounds down, not to zero, and divides by zero")
+        raise ValueError("a dividend is negative or a divisor below 1, for which numpy differs from ONNX")
     return dividend // divisor
 
 
 def _check_integers(arrays: Sequence[Array]) -> None:
     if len({array.dtype for array in arrays}) > 1 or arrays[0].dtype.kind not in "iu":
-        raise ValueError("they are not integers of one type")
+        raise ValueError("the inputs are not integers of one data type")
 
 
 _BROADCASTING = 7
