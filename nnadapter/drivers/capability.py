@@ -291,7 +291,7 @@ class DimensionBounds:
     """Largest number of elements of a tensor; None for no limit."""
 
     def to_dict(self) -> dict[str, Any]:
-        return {"smallest": self.smallest, "largest": self.largest, "largest_elements": self.largest_elements}
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -341,21 +341,8 @@ class Capability:
         return next(iter(self.floating_precisions), self.default_precision)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain data for reports, without the operations."""
-        return {
-            "form": self.form.value,
-            "threading": self.threading.value,
-            "role": self.role.value,
-            "dynamic_shapes": self.dynamic_shapes.value,
-            "dimension_bounds": None if self.dimension_bounds is None else self.dimension_bounds.to_dict(),
-            "checks_indices": self.checks_indices,
-            "supports_external_initializers": self.supports_external_initializers,
-            "domains": self.domains,
-            "memory_bytes": self.memory_bytes,
-            "precisions": [row.to_dict() for row in self.precisions],
-            "default_precision": self.default_precision.value,
-            "options": [option.to_dict() for option in self.options],
-        }
+        """Return plain data for reports, without the operations, their limits and the speed."""
+        return _plain_fields(self, "operations", "limits", "profile")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -395,14 +382,17 @@ class DeviceInfo:
     """None if not available."""
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "vendor": self.vendor,
-            "type": self.type.value,
-            "sub_type": self.sub_type,
-            "version": self.version,
-            "available": self.available,
-            "reason": self.reason,
-            "installable": self.installable,
-            "distribution": self.distribution,
-        }
+        return _plain_fields(self, "capability")
+
+
+def _plain_fields(instance: Capability | DeviceInfo, *omitted: str) -> dict[str, Any]:
+    names = (entry.name for entry in fields(instance) if entry.name not in omitted)
+    return {name: _plain(getattr(instance, name)) for name in names}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, StrEnum):
+        return value.value
+    return value.to_dict() if hasattr(value, "to_dict") else value

@@ -1,12 +1,22 @@
 from __future__ import annotations
 
+import json
 import sys
 from itertools import chain
 
 import onnxruntime
 import pytest
 
-from nnadapter.drivers import Capability, Device, DimensionBounds, DynamicShapes, ModelForm, registry
+from nnadapter.drivers import (
+    Capability,
+    Device,
+    DeviceInfo,
+    DimensionBounds,
+    DynamicShapes,
+    ModelForm,
+    Option,
+    registry,
+)
 from nnadapter.drivers.providers import SUPPLIERS
 from nnadapter.drivers.registry import COMMON_NAMES
 from nnadapter.errors import DeviceNotFoundError, DeviceUnavailableError
@@ -124,3 +134,27 @@ def test_unknown_device_ids(name):
 def test_contradictory_capabilities_are_refused(fields, words):
     with pytest.raises(TypeError, match=words):
         registry.check_capability(Capability(**{"form": ModelForm.IR, **fields}))
+
+
+def test_capability_and_row_as_plain_data():
+    capability = Capability(
+        form=ModelForm.IR,
+        dynamic_shapes=DynamicShapes.BOUNDED,
+        dimension_bounds=DimensionBounds(largest=8),
+        domains=("com.acme",),
+        options=(Option(name="fast", default=True, help="Compute fast."),),
+    )
+    option = {"name": "fast", "type": "bool", "default": True, "choices": [], "minimum": None, "help": "Compute fast."}
+    precision = {"precision": "float32", "per_channel": True, "asymmetric": True, "full_graph": False}
+    plain = json.loads(json.dumps(capability.to_dict()))
+    assert not plain.keys() & {"operations", "limits", "profile"}
+    assert plain == plain | {
+        "form": "ir", "threading": "device serial", "role": "accelerator", "dynamic_shapes": "bounded",
+        "dimension_bounds": {"smallest": 0, "largest": 8, "largest_elements": None}, "checks_indices": False,
+        "supports_external_initializers": False, "domains": ["com.acme"], "memory_bytes": None,
+        "precisions": [precision], "default_precision": "float32", "options": [option],
+    }  # fmt: skip
+    assert DeviceInfo(name="acme", capability=capability).to_dict() == {
+        "name": "acme", "vendor": "", "type": "accelerator", "sub_type": "", "version": "", "available": True,
+        "reason": "", "installable": True, "distribution": "",
+    }  # fmt: skip
