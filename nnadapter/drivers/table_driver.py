@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import fields
 from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -41,6 +42,7 @@ class TableDriver(Driver):
     """Driver of one device that computes operation by operation.
 
     Subclass it and decorate methods with `lowers`. Capability, verdicts, segments and execution derive from them.
+    Every field of `Capability` except `form` and `operations` may be a class attribute of that name.
     Constants are copied to the device once, values are dropped after their last use, and results that share memory
     with inputs or constants are copied. Each context has its own instance, so lowerings may read `option_values`.
     """
@@ -124,19 +126,9 @@ class TableDevice(Device):
     @cached_property
     def capability(self) -> Capability:
         of = self._driver_type
-        return Capability(
-            form=ModelForm.IR,
-            threading=of.threading,
-            dynamic_shapes=of.dynamic_shapes,
-            dimension_bounds=of.dimension_bounds,
-            domains=of.domains,
-            precisions=of.precisions,
-            default_precision=of.default_precision,
-            options=of.options,
-            operations=OperationRows(self._operations),
-            limits=of.limits,
-            profile=of.profile,
-        )
+        names = (entry.name for entry in fields(Capability) if hasattr(of, entry.name))
+        declared = {name: getattr(of, name) for name in names}
+        return Capability(**declared | {"form": ModelForm.IR, "operations": OperationRows(self._operations)})
 
     def create_context(self, options: OptionValues) -> Context:
         return TableContext(self._driver(options))

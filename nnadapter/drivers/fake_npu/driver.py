@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 from nnadapter.drivers.arenas import Arenas
 from nnadapter.drivers.capability import (
-    Capability,
     DeviceInfo,
     DeviceType,
     DynamicShapes,
@@ -29,7 +28,6 @@ from nnadapter.drivers.fake_npu.streams import DeviceMemory, FakeNpuEvent, FakeN
 from nnadapter.drivers.interface import Admission, Context, Device, Event, Memory, Program, Stream
 from nnadapter.drivers.table_driver import TableContext, TableDevice, TableDriver
 from nnadapter.errors import DeviceNotFoundError
-from nnadapter.records import replace
 from nnadapter.traces.trace import Trace
 from partition.graph import Verdict
 
@@ -46,6 +44,8 @@ class FakeNpuDriver(TableDriver):
     options = OPTIONS
     precisions = precisions_of("float32 float16 w8a8 w8a16")
     limits = LIMITS
+    checks_indices = True
+    memory_bytes = DEFAULT_MEMORY_BYTES
 
     def open(self, device_id: str) -> Device:
         if device_id not in ("", "0"):
@@ -74,10 +74,6 @@ class FakeNpuDevice(TableDevice):
         super().__init__(driver_type)
         self._memory = DeviceMemory(DEFAULT_MEMORY_BYTES)
         self._waits = Waits()
-
-    @cached_property
-    def capability(self) -> Capability:
-        return replace(super().capability, checks_indices=True, memory_bytes=DEFAULT_MEMORY_BYTES)
 
     def create_context(self, options: OptionValues) -> Context:
         return FakeNpuContext(self._driver(options), self._memory)

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import fields
 
 import numpy as np
 import pytest
 
-from nnadapter.drivers import Reason, TableDriver, Unsupported, lowers
+from nnadapter.drivers import Capability, ModelForm, Reason, TableDriver, Unsupported, lowers
 from nnadapter.errors import CompilationError, DeviceNotFoundError, DriverError
 from nnadapter.ir import DataType, Layout, ModelBuilder, NamedOperation, OperandType, Quantization
 from tests.drivers.tables.small_table import FLOATS, Small, compute, context, single, verdict
@@ -18,6 +19,13 @@ def test_capability_equals_the_table():
     }  # fmt: skip
     assert rows["WHERE"].dtypes == {DataType.BOOL} and rows["RELU"].dtypes == {DataType.FLOAT32}
     assert rows["SPLIT"].ranks == (2, 2)
+
+
+def test_every_field_of_the_capability_is_a_class_attribute():
+    for name in {entry.name for entry in fields(Capability)} - {"form", "operations"}:
+        declared = object()
+        capability = type("Declaring", (TableDriver,), {name: declared})().open("").capability
+        assert getattr(capability, name) is declared and capability.form is ModelForm.IR
 
 
 @pytest.mark.parametrize(
