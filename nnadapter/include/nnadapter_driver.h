@@ -349,6 +349,8 @@ typedef struct NNAdapterCapability { /* the host's; the driver sets members that
     const NNAdapterComputePrecision *const *precisions; /* several floating ones need an option "precision" */
     uint32_t precision_count;  /* 0: float32 only */
     int32_t default_precision; /* of the device's own software; 0: the first */
+    uint32_t property_count;
+    const NNAdapterAttribute *const *properties; /* by name, other fields of Capability in Python: checks_indices */
 } NNAdapterCapability;
 
 typedef struct NNAdapterMemoryStatistics {

@@ -44,7 +44,8 @@ _STRUCTURES = {
     "operation_seconds:f64 channels_last:i32 host_memory:i32 simulated:i32",
     "Capability": "threading:i32 memory_bytes:u64 option_count:u32 operation_count:u32 options:pointer "
     "operations:pointer limits:text profile:pointer dynamic_shapes:i32 smallest_size:i64 largest_size:i64 "
-    "largest_elements:u64 precisions:pointer precision_count:u32 default_precision:i32",
+    "largest_elements:u64 precisions:pointer precision_count:u32 default_precision:i32 "
+    "property_count:u32 properties:pointer",
     "ComputePrecision": "precision:i32 per_channel:i32 asymmetric:i32 full_graph:i32",
     "MemoryStatistics": "total_bytes:u64 used_bytes:u64 peak_bytes:u64",
     "MemoryFunctions": "allocate:pointer free_memory:pointer copy_in:pointer copy_out:pointer copy_between:pointer "

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Mapping, Sequence
+from enum import EnumType
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_type_hints
 
 import numpy as np
 
@@ -293,21 +294,33 @@ def capability_of(functions: c_interface.Functions, device: int) -> Capability:
         functions.call("describe_device", device, ctypes.addressof(capability))
     addresses = _addresses("precisions", capability.precisions, capability.precision_count)
     precisions = tuple(map(_precision, addresses)) or precisions_of("float32")
-    return Capability(
-        form=ModelForm.IR,
-        precisions=precisions,
-        default_precision=_enum_value("default_precision", c_interface.PRECISIONS, capability.default_precision)
+    declared: dict[str, Any] = {
+        "form": ModelForm.IR,
+        "precisions": precisions,
+        "default_precision": _enum_value("default_precision", c_interface.PRECISIONS, capability.default_precision)
         if capability.default_precision
         else precisions[0].precision,
-        threading=_enum_value("threading", c_interface.THREADINGS, capability.threading),
-        dynamic_shapes=_enum_value("dynamic_shapes", c_interface.DYNAMIC_SHAPES, capability.dynamic_shapes),
-        dimension_bounds=_bounds(capability),
-        memory_bytes=capability.memory_bytes or None,
-        options=tuple(map(_option, _addresses("options", capability.options, capability.option_count))),
-        operations=tuple(map(_operation, _addresses("operations", capability.operations, capability.operation_count))),
-        limits=c_interface.read_text(capability.limits),
-        profile=_profile(capability.profile) if capability.profile else None,
-    )
+        "threading": _enum_value("threading", c_interface.THREADINGS, capability.threading),
+        "dynamic_shapes": _enum_value("dynamic_shapes", c_interface.DYNAMIC_SHAPES, capability.dynamic_shapes),
+        "dimension_bounds": _bounds(capability),
+        "memory_bytes": capability.memory_bytes or None,
+        "options": tuple(map(_option, _addresses("options", capability.options, capability.option_count))),
+        "operations": tuple(
+            map(_operation, _addresses("operations", capability.operations, capability.operation_count))
+        ),
+        "limits": c_interface.read_text(capability.limits),
+        "profile": _profile(capability.profile) if capability.profile else None,
+    }
+    others = {name: hint for name, hint in get_type_hints(Capability).items() if name not in declared}
+    properties = _addresses("properties", capability.properties, capability.property_count)
+    return Capability(**declared, **dict(_property(others, address) for address in properties))
+
+
+def _property(hints: Mapping[str, Any], address: int) -> tuple[str, Any]:
+    """Return name and value of a field of the capability; the registry checks its type."""
+    name, value = models.read_attribute(address)
+    hint = _enum_value("property", dict(sorted(hints.items())), name)
+    return name, _enum_value(name, hint._value2member_map_, value) if isinstance(hint, EnumType) else value
 
 
 def _bounds(capability: Any) -> DimensionBounds | None:
@@ -347,7 +360,7 @@ def _option(address: int) -> Option:
             "an option of the driver has no value, expected an NNAdapterAttribute with its default; report it to the "
             "vendor"
         )
-    name, default = models.read_option(option.value)
+    name, default = models.read_attribute(option.value)
     return Option(
         name=name,
         default=default,
@@ -408,7 +421,7 @@ def _addresses(kind: str, array: int | None, count: int) -> tuple[int, ...]:
     return valid_addresses
 
 
-def _enum_value(name: str, table: Any, code: int) -> Any:
+def _enum_value(name: str, table: Any, code: object) -> Any:
     if code not in table:
         raise errors.DriverError(
             f"the driver's {name} is {code}, expected one of {', '.join(map(str, table))}; report it to the vendor"

@@ -126,23 +126,23 @@ def option(holder: Holder, name: str, value: OptionValue) -> int:
     return _written(holder, name, _OPTION_KINDS[type(value)], value)
 
 
-def read_option(address: int) -> tuple[str, OptionValue]:
-    """Return name and default of an option."""
-    option_attribute = read("Attribute", address)
-    name, value = read_text(option_attribute.name), option_attribute.value
+def read_attribute(address: int) -> tuple[str, OptionValue]:
+    """Return name and value of a property, or of an option's default."""
+    structure = read("Attribute", address)
+    name, value = read_text(structure.name), structure.value
     readers: dict[int, Any] = {
         AttributeCode.KIND_BOOL: lambda: bool(value.boolean),
         AttributeCode.KIND_INT: lambda: int(value.integer),
         AttributeCode.KIND_FLOAT: lambda: float(value.real),
         AttributeCode.KIND_STRING: lambda: read_text(value.string),
-        AttributeCode.KIND_STRINGS: lambda: read_texts(value.strings, option_attribute.count),
+        AttributeCode.KIND_STRINGS: lambda: read_texts(value.strings, structure.count),
     }
-    if option_attribute.kind not in readers:
+    if structure.kind not in readers:
         raise DriverError(
-            f"the driver's option {name!r} has kind {option_attribute.kind}, expected that of a bool, int, float, "
+            f"the driver's attribute {name!r} has kind {structure.kind}, expected that of a bool, int, float, "
             "string or strings; report it to the vendor"
         )
-    result: OptionValue = readers[option_attribute.kind]()
+    result: OptionValue = readers[structure.kind]()
     return name, result
 
 

@@ -6,13 +6,20 @@ import shutil
 from pathlib import Path
 
 import pytest
+from onnx import parser
 
+from nnadapter import partition_report
 from nnadapter.drivers import registry
 from nnadapter.drivers.native import missing_bytes
 from nnadapter.errors import DeviceNotFoundError, DeviceUnavailableError
 from tests.c_compiler import compile_library, needs_compiler
 
 TRIAL = Path(__file__).with_name("trial.c")
+CHECKS = '"checks_indices", .kind=NNADAPTER_KIND_BOOL, .value.boolean=1'
+INDEXING = """<ir_version: 10, opset_import: ["": 17, "com.trial": 1]>
+g (float[2,3] x, int64[2] i) => (float[2,3] y) <float[2,3] a> {
+    j = Add(i, i) a = com.trial.Scale(x) y = Gather(a, j)
+}"""
 BAD = {
     "nosymbol": (["-DNO_SYMBOL", "-Wno-unused"], r"exports no nnadapter_driver; it is not a driver"),
     "major": (["-DTABLE_VERSION=(2u<<16)"], r"was written for driver interface 2\.0, this nnadapter has 1\.0; install"),
@@ -24,6 +31,19 @@ BAD = {
     "half": (["-DHALF_GROUP"], r"has the group 'serialization' without deserialize"),
     "threading": (["-DODD_THREADING"], r"threading is 12, expected one of 1, 2, 3"),
     "nulloption": (["-DNULL_OPTION"], r"2 options, of which 1 are null"),
+    "property": (
+        [f"-DPROPERTY={CHECKS.replace('checks', 'check')}"],
+        r"bad_property: the driver's property is check_indices, expected one of checks_indices, domains, .*role",
+    ),
+    "value": (
+        [f"-DPROPERTY={CHECKS.replace('BOOL', 'INT')}"],
+        r"'bad_value' did not open: .*checks_indices of its capability is 1, expected bool",
+    ),
+    "role": (
+        ['-DPROPERTY="role", .kind=NNADAPTER_KIND_STRING, .value.string="boss"'],
+        r"bad_role: the driver's role is boss, expected one of accelerator, host, last resort",
+    ),
+    "kind": (['-DPROPERTY="limit", .kind=9'], r"bad_kind: the driver's attribute 'limit' has kind 9, expected"),
 }
 
 
@@ -54,6 +74,24 @@ def test_bad_library_is_listed_with_a_remedy(folder, name):
     with pytest.raises(DeviceUnavailableError, match=message) as caught:
         registry.open_device(f"bad_{name}")
     assert listed.reason in str(caught.value)
+
+
+@needs_compiler
+def test_properties_by_name_reach_the_host_and_an_isolated_device(folder):
+    compile_library(folder / "nnadapter_named.so", f"-DPROPERTY={CHECKS}", TRIAL)
+    listed = row("named").capability
+    assert listed.checks_indices and listed.domains == ("com.trial", "org.trial")
+    isolated = registry.open_isolated("named").capability
+    assert isolated.checks_indices and isolated.domains == listed.domains
+    assert partition_report(parser.parse_model(INDEXING), devices="named").coverage.nodes == 1
+
+
+@needs_compiler
+def test_drivers_without_properties_get_no_computed_indices(folder):
+    compile_library(folder / "nnadapter_unnamed.so", TRIAL)
+    registry.refresh()
+    model = parser.parse_model(INDEXING.replace("com.trial.Scale", "Relu"))
+    assert partition_report(model, devices="unnamed").coverage.nodes == 2 / 3
 
 
 @needs_compiler

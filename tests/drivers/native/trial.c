@@ -118,6 +118,18 @@ static NNAdapterStatus describe_device(NNAdapterDevice *device, NNAdapterCapabil
 #ifdef NULL_OPTION
     capability->option_count = 2;
 #endif
+#ifdef PROPERTY
+    static const char *const domains[] = {"com.trial", "org.trial"};
+    static const NNAdapterAttribute named[] = {
+        {HEAD(NNAdapterAttribute), .name = "domains", .kind = NNADAPTER_KIND_STRINGS, .count = 2, .value.strings = domains},
+        {HEAD(NNAdapterAttribute), .name = PROPERTY},
+    };
+    static const NNAdapterAttribute *const properties[] = {&named[0], &named[1]};
+    if (NNADAPTER_HAS(NNAdapterCapability, capability, properties)) {
+        capability->properties = properties;
+        capability->property_count = 2;
+    }
+#endif
 #ifdef PRECISIONS
     static const NNAdapterComputePrecision half = {HEAD(NNAdapterComputePrecision), NNADAPTER_PRECISION_FLOAT16, 1, 1, 0};
     static const NNAdapterComputePrecision int8 = {HEAD(NNAdapterComputePrecision), PRECISIONS, 0, 1, 1};
