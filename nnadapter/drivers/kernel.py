@@ -74,7 +74,7 @@ class Kernel:
 
     op_type: str
     function: KernelFunction
-    """Gets read-only numpy arrays and returns new ones; may be called from several threads."""
+    """Function that gets read-only numpy arrays and returns new ones. Several threads may call it."""
     device: str = ""
     """`driver` or `driver:id`; empty for the devices of the driver that provides the kernel."""
     domain: str = ""

@@ -125,7 +125,7 @@ _READERS: Mapping[str, Collection[str]] = {
 
 
 def provider_of_device(name: str) -> str:
-    """Return the provider of a device; other devices' names are returned unchanged."""
+    """Return the execution provider of a device, or the device's name if it has none."""
     if name == CPU:
         return CPU_PROVIDER
     driver, _, device_id = device_of(name).partition(":")

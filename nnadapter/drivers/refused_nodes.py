@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 Attempt = Callable[["onnx.ModelProto"], Unsupported | None]
-"""Loads a model; returns a refusal if it cannot."""
+"""Function that loads a model; returns None on success, otherwise a refusal."""
 
 
 def find_culprits(model: onnx.ModelProto, attempt: Attempt) -> dict[int, Unsupported]:

@@ -58,7 +58,7 @@ class HardwareNeeds:
     files: tuple[str, ...] = ()
     """Glob patterns below the root; on Linux, one of them must match."""
     content: str = ""
-    """Required start of such a file; empty for any content."""
+    """Required start of a matching file; empty for any content."""
 
     def met_by(self, machine: Machine) -> bool:
         if machine.system not in self.systems:
@@ -112,7 +112,7 @@ def devices_called(name: str) -> Sequence[str]:
 
 
 PATH_VARIABLE = "NNADAPTER_DRIVER_PATH"
-"""Folders of driver libraries, separated as in PATH."""
+"""Environment variable with folders of driver libraries, separated as in PATH."""
 _NAMES = re.compile(r"(?:lib)?nnadapter_(?P<name>[a-z][a-z0-9_]*)\.(?:so|dylib|dll)")
 
 

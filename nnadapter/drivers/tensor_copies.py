@@ -46,7 +46,7 @@ class OwnerBoundMemory:
         return owner_ref.memory if owner_ref is not None and owner_ref() is owner else None
 
     def add(self, key: Hashable, owner: object, memory: Memory) -> Memory:
-        """Store memory for an owner and return it. If another thread was first, free it and return its memory."""
+        """Store memory for an owner and return it; if another thread was first, free it and return the stored one."""
         owner_ref = _Owner(owner, self._dead_owners.append)  # C callback: no lock, no interrupt
         owner_ref.memory, owner_ref.key = memory, key
         if self._dead_owners:

@@ -335,7 +335,7 @@ FUNCTIONS: Mapping[Callable[..., Any], Callable[..., Any]] = MappingProxyType(
         np.dot: _dot,
     }
 )
-"""numpy function -> implementation on tensors. Calls with arguments that it lacks are computed by numpy."""
+"""numpy function -> implementation on tensors. Calls with unsupported arguments are computed by numpy."""
 
 
 def tensor(data: Any, dtype: Any = None, device: str | Place | None = None) -> Tensor:

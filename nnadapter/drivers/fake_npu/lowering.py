@@ -91,7 +91,6 @@ class Lowered:
     labels: tuple[tuple[str, int], ...]
     """Label of each device operation, and the position of the first model operation that it implements."""
     chosen: tuple[int, ...]
-    """Index in `labels` of each model operation; -1 if it needs no instruction."""
 
     def runs_as(self, model: Model) -> tuple[str, ...]:
         """Return the name of the device operation that computes each model operation; fused operations share a name."""

@@ -276,7 +276,7 @@ class OperationTable:
 
 
 def types_needed(operation: Operation) -> tuple[str, ...]:
-    """Return the types that must not be switched off for an operation: its own, and its simpler parts'."""
+    """Return the types that must not be switched off for an operation: its own type and the types of its parts."""
     return operation.type, *_PARTS.get((operation.type, operation.attributes.get("approximate")), ())
 
 

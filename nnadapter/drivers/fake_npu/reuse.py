@@ -56,7 +56,6 @@ class Groups:
     """Partition of a model's numbers: fixed ones, and groups whose numbers were equal in every model so far."""
 
     labels: tuple[Hashable, ...]
-    """For each position: its fixed number, or its group."""
     fixed: tuple[int, ...]
     groups: tuple[tuple[int, ...], ...]
 

@@ -250,7 +250,7 @@ HEADER_BYTES = ALIGNMENT
 """Offset of the first tensor. The first byte is the cancellation flag."""
 LANE_BLOCK = 0
 GRACE_S = 0.04
-"""Time for a driver to stop after cancellation."""
+"""Seconds that a driver has to stop after cancellation."""
 _POLL_S = 0.005
 _MOST_RANK = 64
 

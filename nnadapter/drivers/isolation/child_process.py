@@ -237,7 +237,7 @@ class Child:
         return self._read(command, answer) if answer else value
 
     def end(self, reason: str, *, on_purpose: bool = False) -> None:
-        """Kill the process, once; later errors have the reason. Thread-safe."""
+        """Kill the process, at most once; later errors include `reason`. Thread-safe."""
         with self._ending:
             if self.lost:
                 return

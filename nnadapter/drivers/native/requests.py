@@ -266,7 +266,6 @@ class NativeCall:
         self._output_arrays: Sequence[Array] = ()
 
     def take(self, inputs: Sequence[Array], outputs: Sequence[Array] = ()) -> None:
-        """Bind host arrays: the inputs, and `outputs` if these fit, otherwise new arrays."""
         request = self._request
         if request.is_packed:
             self._input_arrays, self._output_arrays = _packed(request.types, inputs)

@@ -84,7 +84,6 @@ def _session(model: bytes) -> onnxruntime.InferenceSession:
 
 
 def _model_of(types: Mapping[str, int]) -> bytes:
-    """Return a model that returns its inputs; an input that is not fed is an empty tensor."""
     from onnx import helper
 
     returned = {f"{name}{_RETURNED}": type_ for name, type_ in types.items()}

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 class _Packed(NamedTuple):
-    """Input that packs several operands if it has this rank; then nodes load, but fail to run."""
+    """Input that packs several operands if it has this rank. Such nodes load, but fail to run."""
 
     position: int
     rank: int
@@ -148,7 +148,7 @@ _PROFILE = Profile(
     operation_seconds=1e-6,
     host_memory=True,
 )
-"""Assumed for two cores of the last ten years; `nnadapter calibrate cpu` measures."""
+"""Assumed speed of two cores of the last ten years; `nnadapter calibrate cpu` measures the real speed."""
 _CAPABILITY = Capability(
     form=ModelForm.ONNX,
     threading=Threading.REENTRANT,

@@ -124,7 +124,7 @@ _MOST_ATTEMPTS = 3
 def disabled_optimizers(
     options: onnxruntime.SessionOptions | None, wrong: Iterable[str], caller_disabled: Iterable[str] = ()
 ) -> list[str]:
-    """Return the optimizers to disable: `wrong`, and the caller's, which a session argument would override."""
+    """Return the optimizers to disable: `wrong`, and the caller's, which they would otherwise replace."""
     names = dict.fromkeys(wrong)
     if not names:
         return list(caller_disabled)
@@ -133,7 +133,7 @@ def disabled_optimizers(
 
 
 def config_entry(read: Callable[[str], object], key: str) -> str | None:
-    """Return an entry of options by `read`, their method; None if unset."""
+    """Return an entry of session or run options by their method `read`; None if unset."""
     try:
         return str(read(key))
     except RuntimeError:  # no such entry

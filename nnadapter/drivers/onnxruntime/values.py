@@ -1,4 +1,4 @@
-"""ONNX Runtime values, of types that its Python interface lacks (bfloat16, float8, 4 and 2 bits), and one-node models.
+"""ONNX Runtime values of types that its Python interface lacks (bfloat16, float8, 4 and 2 bits), and one-node models.
 
 Such values are copied by memory. Types below a byte are packed, first element in the lowest bits (ONNX IR
 specification, "Packed data types"); numpy uses a byte each.

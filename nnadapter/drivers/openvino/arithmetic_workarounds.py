@@ -88,7 +88,7 @@ def exclude_threshold(suppression: Any) -> None:
 
 
 _LARGE = 1024.0
-"""Smallest constant that is separated. A smaller one changes a small term by at most 2^-14."""
+"""Smallest constant that must not be combined. A smaller one changes a small term by at most 2^-14."""
 _REAL_DTYPES: Mapping[str, Any] = {**_DTYPES, "f64": np.float64}
 _ADDING = name_set("Add Subtract")
 _COMBINED = _ADDING | name_set("Multiply Divide")

@@ -112,7 +112,7 @@ def refuse_older(version: str) -> None:
 
 @memoize(1)
 def core() -> Any:
-    """Return the engine of this process, thread-safe."""
+    """Return the engine of this process. Thread-safe."""
     with translated("OpenVINO did not start", "install the package openvino again", DeviceUnavailableError):
         return module().Core()
 

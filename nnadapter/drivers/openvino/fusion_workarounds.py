@@ -61,7 +61,7 @@ def replace_cast(convert: Any) -> None:
 
 
 def broadcast_before_constants(operators: Operators) -> None:
-    """Broadcast operands explicitly if the operator's constant is larger."""
+    """Broadcast an operand explicitly to the shape of a larger constant."""
     constants = set[str]()
     for kind, operator in operators:
         sources = [source.get_node().get_name() for source in operator.input_values()]
@@ -169,7 +169,7 @@ def separate_weights(product: Any) -> None:
 
 
 def multiply_by_number(product: Any) -> None:
-    """Replace a product with a constant matrix of one element by an elementwise multiplication."""
+    """Replace a matrix product with a constant of one element by an elementwise multiplication."""
     matrix, number = product.input_values()
     is_number = is_constant(number) and tuple(number.get_shape()) == (1, 1)
     if is_number and not product.get_attributes()["transpose_a"] and matrix.get_partial_shape().rank == 2:

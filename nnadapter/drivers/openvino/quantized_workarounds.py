@@ -54,7 +54,7 @@ REAL: Mapping[str, Callable[[Any], bool]] = {
 }
 """Operator that must compute in floating point -> condition.
 
-In integers, padding is 0, bounds are whole numbers, and zero points may be mistaken.
+In integers, padding is 0, bounds are whole numbers, and zero points may be wrong.
 """
 
 
@@ -157,7 +157,7 @@ _READERS = name_set(
 
 
 def part_rectified(rectifier: Any) -> None:
-    """Prevent the fusion of a Relu that follows a product with a reader that may change signs."""
+    """Prevent the fusion of a Relu on a matrix product with readers that may change signs."""
     if _is_product(rectifier.input_value(0)):
         for port in rectifier.output(0).get_target_inputs():
             if _changes_signs(port.get_node()):
@@ -194,7 +194,7 @@ _IN_INTEGERS = _DEQUANTIZING | name_set("AvgPool Clamp Concat MaxPool Pad Relu S
 
 
 def keep_sums(product: Any) -> None:
-    """Compute a product in floating point if integer sums would saturate on this processor."""
+    """Compute a matrix product in floating point if integer sums would saturate on this processor."""
     values, weights = product.input_values()
     if _is_of_integers(values.get_node()) and _largest(weights) > _ROOMY and not _has_room():
         part(product.input(0))

@@ -353,7 +353,7 @@ MOVING = operators.name_set(
 
 
 def counted_names(model: onnx.ModelProto) -> Collection[str]:
-    """Return the names of values that are counts or positions, such as indices, even if elements were moved since."""
+    """Return the names of values that are counts or positions, also after operators that move elements."""
     names: set[str] = set()
     for node in model.graph.node:
         if plain_domain(node.domain):

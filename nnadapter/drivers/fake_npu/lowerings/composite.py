@@ -20,7 +20,7 @@ def _channel_axis(emitter: Emitter, operand: int) -> int:
 
 
 def lower_batch_normalization(emitter: Emitter, operation: Operation) -> None:
-    """Lower BATCH_NORMALIZATION; if all statistics are constant, to one multiplication and one addition."""
+    """Lower BATCH_NORMALIZATION, to one multiplication and one addition if all statistics are constant."""
     x, *operands = operation.inputs
     result = emitter.result_type(operation.outputs[0])
     axis, channels = _channel_axis(emitter, x), [1] * len(result.dimensions)

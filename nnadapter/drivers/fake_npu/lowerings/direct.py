@@ -32,7 +32,7 @@ def direct(kernel: str, *parameters: str) -> Lower:
 
 
 def unary(function: str, *arguments: str) -> Lower:
-    """Return a lowering to a function of one variable with these attributes."""
+    """Return a lowering to the elementwise function `function` with these attributes as arguments."""
 
     def lower(emitter: Emitter, operation: Operation) -> None:
         attributes: Mapping[str, Any] = operation.attributes

@@ -21,7 +21,7 @@ _TO_CHANNELS_FIRST = (0, 3, 1, 2)
 
 
 def pack_filter(emitter: Emitter, kernel: str, weight: Array | int, group: Any) -> int:
-    """Pack a filter for a kernel: an array at compile time, a tensor (by index) with instructions."""
+    """Pack a filter for a kernel: an array at compile time, a tensor (passed by index) by instructions."""
     if not isinstance(weight, int):
         if kernel == "depthwise_convolution":
             return emitter.add_constant(derived(convolution.pack_depthwise_filter, weight))
@@ -96,7 +96,7 @@ def _emit_convolution(emitter: Emitter, operation: Operation, kernel: str, param
 
 
 def pooling(kernel: str, *more: str) -> Lower:
-    """Return a lowering of 2-D pools with window geometry and more attributes."""
+    """Return a lowering of 2-D pools to a kernel that gets the window geometry and the attributes `more`."""
 
     def lower(emitter: Emitter, operation: Operation) -> None:
         parameters = {

@@ -30,7 +30,7 @@ from nnadapter.ir import Array, NamedOperation
 
 
 def _taken(x: Any, places: Array, axis: int) -> Any:
-    """Take elements along an axis. If equally often, repeat them, which compiles to less code than a gather."""
+    """Take elements along an axis, by `repeat` if possible, which compiles to less code than a gather."""
     size = x.shape[axis]
     factor = len(places) // size if size else 0
     if factor and np.array_equal(places, np.repeat(np.arange(size), factor)):

@@ -34,7 +34,7 @@ def shared(types: str) -> dict[str, Function]:
 def converted(x: Any, dtype: Any) -> Any:
     """Convert a value to a data type; nonzero is true.
 
-    As on CPUs, floats outside an integer type become its smallest 32- or 64-bit number.
+    As on CPUs, floats outside an integer type's range become its smallest 32- or 64-bit number.
     """
     if dtype.kind == "b":
         return x != 0
@@ -65,7 +65,7 @@ def swish(x: Any, alpha: float = 1.0) -> Any:
 
 
 def clip(x: Any, min: float, max: float) -> Any:  # noqa: A002  names of the attributes
-    """Clip; bounds are limited to the data type."""
+    """Clip to bounds that are limited to the range of the data type."""
     if jnp.issubdtype(x.dtype, jnp.floating):
         return jnp.minimum(jnp.maximum(x, min), max)
     smallest, largest = integer_range(DataType(x.dtype.name))

@@ -34,7 +34,7 @@ _MOST_TAPS = 49
 
 
 def with_bias(result: Any, bias: Any, last: bool) -> Any:
-    """Add a bias along the last axis, or the second."""
+    """Add a bias along the last axis if `last`, otherwise along the second."""
     if bias is None:
         return result
     return result + (bias if last else per_channel(bias, result.ndim))
@@ -46,7 +46,7 @@ def _pairs(pads: Any) -> list[tuple[int, int]]:
 
 
 def convolution(last: bool, is_packed: bool) -> Function:
-    """Return a convolution. `last` means channels last; `is_packed`, that `pack_filter` was applied to the filter."""
+    """Return a convolution, with channels last if `last`, and with a filter from `pack_filter` if `is_packed`."""
 
     def function(x: Any, weights: Any, bias: Any = None, *, strides: Any, pads: Any, dilations: Any, group: int) -> Any:
         channel, kernel = (-1 if last else 1), weights.shape[:-2] if is_packed else weights.shape[2:]
