@@ -118,7 +118,7 @@ _DISABLED_OPTIMIZERS = "optimization.disable_specified_optimizers"
 EXTENDED = "extended optimizations"
 """Name for all optimizers above ORT_ENABLE_BASIC, because some have no name of their own."""
 _MOST_ATTEMPTS = 3
-"""Maximum number of repeated runs per program: if inputs are at fault, repetition is useless."""
+"""Maximum number of repeated runs per session: if inputs are at fault, repetition is useless."""
 
 
 def disabled_optimizers(
