@@ -84,9 +84,7 @@ def ask_supported(context: Context, model: SegmentModel, expected: int) -> Seque
         verdicts = list(context.supported(model))
         if len(verdicts) == expected and all(map(_is_verdict, verdicts)):
             return verdicts
-        detail = (
-            f"the driver returned {len(verdicts)} verdicts for {expected} operations, or an invalid one; {_VERDICT}"
-        )
+        detail = f"the driver returned {len(verdicts)} verdicts, expected {expected} valid ones; {_VERDICT}"
     except errors.FAILURES as error:
         detail = _failure("judge the model", error)
     return [Unsupported(Reason.DRIVER_ERROR, detail)] * expected
@@ -98,7 +96,7 @@ def ask_admission(context: Context, model: SegmentModel) -> Admission:
         admission = context.admit(model)
         if isinstance(admission, Admission) and _is_verdict(admission.verdict):
             return admission
-        detail = f"the driver returned {type(admission).__name__} for the segment, expected an Admission; {_VERDICT}"
+        detail = f"admit returned {type(admission).__name__}, expected an Admission with a verdict; {_VERDICT}"
     except errors.FAILURES as error:
         detail = _failure("judge the segment", error)
     return Admission(verdict=Unsupported(Reason.DRIVER_ERROR, detail))
@@ -114,10 +112,10 @@ def ask_compatibility(context: Context, blob: memoryview) -> Compatibility | Uns
     try:
         compatibility = context.check_blob(blob)
     except errors.FAILURES as error:
-        return Unsupported(Reason.DRIVER_ERROR, f"the driver failed to check it: {errors.describe(error)}")
+        return Unsupported(Reason.DRIVER_ERROR, f"the driver failed in check_blob: {errors.describe(error)}")
     if compatibility is None or isinstance(compatibility, Compatibility):
         return compatibility
-    detail = f"the driver returned {type(compatibility).__name__} when checking it, expected a Compatibility or None"
+    detail = f"the driver returned {type(compatibility).__name__} from check_blob, expected a Compatibility or None"
     return Unsupported(Reason.DRIVER_ERROR, detail)
 
 
@@ -147,7 +145,7 @@ def checked_bytes(blob: object) -> bytes | None:
     """Check the type of a result of `Program.serialize`, and return it."""
     if blob is None or isinstance(blob, bytes):
         return blob
-    raise errors.DriverError(f"it returned {type(blob).__name__} for a program, expected bytes or None")
+    raise errors.DriverError(f"serialize returned {type(blob).__name__}, expected bytes or None")
 
 
 def clone_with_constants(context: Context, program: Program, model: SegmentModel) -> Program | None:

@@ -186,7 +186,7 @@ def _lane_options(device: str, options: Mapping[str, Any], capability: Capabilit
         if precision not in frozenset(Precision):
             reason += near_names(precision, floating, "; ")
         elif not Precision(precision).is_floating:
-            reason = f"{precision} is in the model: quantize it with `nnadapter quantize`"
+            reason = f"{precision} is for quantized models: use `nnadapter quantize` first"
         raise InvalidOptionError(f"device {target!r} has no lane {precision!r}; {reason}")
     if options.get(PRECISION, precision) != precision:
         raise InvalidOptionError(

@@ -113,7 +113,7 @@ class TableDriver(Driver):
             rows = rows_of(function)
             if not rows:
                 name = getattr(function, "__name__", type(function).__name__)
-                raise DriverError(f"{type(self).__name__} lists {name} in lowerings, which lacks @lowers")
+                raise DriverError(f"{type(self).__name__} lists {name} in lowerings, which lacks the decorator @lowers")
             yield from rows
 
 

@@ -42,13 +42,13 @@ def test_driver_without_faults_deserializes(tmp_path):
 @pytest.mark.parametrize(
     ("fault", "said"),
     [
-        ("check_blob raises", "the driver failed to check it: KeyError: 'no such thing'"),
-        ("check_blob exits", "the driver failed to check it: SystemExit: 3"),
-        ("check_blob gives a word", "the driver returned str when checking it, expected a Compatibility or None"),
-        ("check_blob gives a number", "the driver returned int when checking it, expected a Compatibility or None"),
+        ("check_blob raises", "the driver failed in check_blob: KeyError: 'no such thing'"),
+        ("check_blob exits", "the driver failed in check_blob: SystemExit: 3"),
+        ("check_blob gives a word", "the driver returned str from check_blob, expected a Compatibility or None"),
+        ("check_blob gives a number", "the driver returned int from check_blob, expected a Compatibility or None"),
         (
             "check_blob gives a class",
-            f"the driver returned {type(Compatibility).__name__} when checking it, expected a Compatibility or None",
+            f"the driver returned {type(Compatibility).__name__} from check_blob, expected a Compatibility or None",
         ),
         ("deserialize raises", "KeyError: 'no such thing'"),
         ("deserialize gives nothing", "the driver returned NoneType, expected a Program"),
@@ -66,7 +66,7 @@ def test_failing_deserialization_recompiles_with_a_note(tmp_path, fault, said):
     ("fault", "said"),
     [
         ("serialize raises", "KeyError: 'no such thing'"),
-        ("serialize gives a word", "it returned str for a program, expected bytes or None"),
+        ("serialize gives a word", "serialize returned str, expected bytes or None"),
     ],
 )
 def test_failing_serialization_compiles_at_load_time(tmp_path, fault, said):
@@ -93,4 +93,4 @@ def test_check_reports_the_driver_fault(tmp_path, fault):
     check = CliRunner().invoke(main, ["compile", "--check", str(tmp_path / "f")])
     (reason,) = check.stdout.splitlines()
     assert check.exit_code == 1
-    assert "segment 0 is compiled again for 'keeping': the driver" in reason and " it" in reason
+    assert "segment 0 is compiled again for 'keeping': the driver" in reason and "check_blob" in reason

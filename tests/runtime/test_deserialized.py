@@ -58,7 +58,7 @@ def test_program_of_another_device_is_refused(context):
     [
         ({"precision": "float16"}, "computes with precision float32, got a context with precision float16"),
         ({"memory_bytes": 64}, r"needs \d+ bytes of device memory, got a context with memory_bytes 64"),
-        ({"switched_off": "Exp"}, "has EXP, got a context with it in switched_off"),
+        ({"switched_off": "Exp"}, "uses EXP, got a context with it in the option switched_off"),
     ],
 )
 def test_context_with_incompatible_options_is_refused(context, options, message):

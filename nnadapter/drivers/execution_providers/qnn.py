@@ -55,7 +55,7 @@ OPTIONS = (
         name="soc_model",
         default=0,
         minimum=0,
-        help=f"Chip to compile for, as number of the QNN SDK; 0 for this machine's, {EMULATED_SOC} in the emulator.",
+        help=f"Number of the chip in the QNN SDK; 0 for the chip of this machine, {EMULATED_SOC} in the emulator.",
     ),
     Option(
         name="htp_arch",
@@ -84,7 +84,7 @@ OPTIONS = (
             "extreme_power_saver",
             "sustained_high_performance",
         ),
-        help="Clocks of the NPU.",
+        help="Clocks of the NPU: faster, or with less power.",
     ),
     Option(
         name="finalization",

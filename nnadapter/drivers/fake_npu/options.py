@@ -13,10 +13,10 @@ from nnadapter.errors import InvalidOptionError, near_names
 
 DEFAULT_MEMORY_BYTES = 4 << 30
 _HARDWARE: Mapping[str, tuple[float, float, str]] = {
-    "peak_gflops": (1000.0, 0.001, "1e9 floating-point operations per second, twice as many with float16."),
-    "bandwidth_gbs": (30.0, 0.001, "1e9 bytes per second of its own memory."),
+    "peak_gflops": (1000.0, 0.001, "billions of floating-point operations per second; twice as many with float16."),
+    "bandwidth_gbs": (30.0, 0.001, "gigabytes per second to and from its own memory."),
     "launch_us": (100.0, 0.0, "microseconds to start a segment."),
-    "transfer_gbs": (5.0, 0.001, "1e9 bytes per second between host and device."),
+    "transfer_gbs": (5.0, 0.001, "gigabytes per second between host and device."),
 }
 """Option of the simulated hardware -> default, minimum and help text."""
 
@@ -25,7 +25,9 @@ def _option(name: str, default: Any, text: str, *, affects_speed: bool = True, *
     return Option(name=name, default=default, help=text, affects_speed=affects_speed, **limits)
 
 
-_REFUSED = "Operations to refuse: adapter IR types (RESIZE_LINEAR) or ONNX op types (Resize is both; Gemm, Flatten)."
+_REFUSED = (
+    "Operations to refuse: adapter IR types (RESIZE_LINEAR) or ONNX op types (Resize, for all its adapter IR types)."
+)
 _MEMORY = "Bytes of device memory for weights, the arena, inputs and outputs of one segment."
 _PRECISION = (
     "With float16, weights and the results of all instructions are rounded to half precision, except float64; "

@@ -51,7 +51,7 @@ class ProgramNeeds(NamedTuple):
             limit = f"got a context with memory_bytes {options.memory_bytes}"
             wrong = f"needs {self.memory_bytes} bytes of device memory, {limit}"
         elif off:
-            wrong = f"has {', '.join(off)}, got a context with it in switched_off"
+            wrong = f"uses {', '.join(off)}, got a context with it in the option switched_off"
         if wrong:
             raise IncompatibleProgramError(f"the program {wrong}; compile the model again, or change the option")
 

@@ -220,7 +220,7 @@ class Asker:
     def admit(self, model: onnx.ModelProto) -> Admission:
         """Refuse segments with too many nodes, and segments with dynamic shapes if any node is refused."""
         if (count := len(model.graph.node)) > _MOST_NODES:
-            detail = f"a segment has {count} nodes, and OpenVINO compiles up to {_MOST_NODES} in linear time"
+            detail = f"a segment has {count} nodes, but OpenVINO compiles only up to {_MOST_NODES} in linear time"
             return Admission(verdict=Unsupported(Reason.MEMORY_LIMIT, detail))
         if not has_open_inputs(model):
             return Admission()

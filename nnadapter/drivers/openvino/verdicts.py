@@ -313,19 +313,19 @@ DATA_RESTRICTIONS = (
     Restriction(
         "Add And Div Equal Greater GreaterOrEqual Less LessOrEqual Max Mean Min Mul Or PRelu Pow Sub Sum Where Xor",
         forms.is_crosswise,
-        "of all pairs returns another shape if there are none",
+        "of dynamic sizes on different axes returns another shape if one is 0",
         Reason.DATA_DEPENDENT_SHAPE,
     ),
     Restriction(
         "Add And Div Equal Greater GreaterOrEqual Less LessOrEqual Max Mean Min Mul Or PRelu Pow Sub Sum Xor",
         forms.is_filled,
-        "of the result of ConstantOfShape or Expand has one element if there are none",
+        "of the result of ConstantOfShape or Expand has one element if that result is empty",
         Reason.DATA_DEPENDENT_SHAPE,
     ),
     Restriction(
         "Conv",
         forms.pads_whole_windows,
-        "with windows of only padding returns numbers if there are none",
+        "with windows of only padding returns numbers for an empty input",
         Reason.DATA_DEPENDENT_SHAPE,
     ),
 )

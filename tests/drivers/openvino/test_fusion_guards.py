@@ -206,6 +206,6 @@ def test_large_segment_is_cut_and_report_has_the_reason(monkeypatch):
     assert [segment.device for segment in report.segments] == ["openvino"] * 4
     assert (
         report.search
-        == "a segment was cut in two: a segment has 50 nodes, and OpenVINO compiles up to 20 in linear time"
+        == "a segment was cut in two: a segment has 50 nodes, but OpenVINO compiles only up to 20 in linear time"
     )
     np.testing.assert_allclose(result, ReferenceEvaluator(model).run(None, {"x": x})[0], rtol=1e-4)

@@ -238,5 +238,5 @@ def test_function_without_lowers_is_an_error():
     class Forgotten(TableDriver):
         lowerings = (plain,)
 
-    with pytest.raises(DriverError, match="Forgotten lists plain in lowerings, which lacks @lowers"):
+    with pytest.raises(DriverError, match="Forgotten lists plain in lowerings, which lacks the decorator @lowers"):
         Forgotten().table  # noqa: B018  the access raises
