@@ -146,8 +146,8 @@ def export(model: str, output: str) -> None:
 
 _takes_folder = click.option(
     "--folder", type=click.Path(file_okay=False, path_type=Path), default=None,
-    help=("Cache folder, or one given as NNADAPTER_CACHE_DIR. Default: programs in NNADAPTER_CACHE_DIR, or in the "
-"platform's cache folder."),
+    help=("Folder of the cache, or its parent folder, as in NNADAPTER_CACHE_DIR. Default: the folder named programs in "
+"NNADAPTER_CACHE_DIR, or in the platform's cache folder."),
 )  # fmt: skip
 
 
@@ -240,7 +240,7 @@ def explain(
 ) -> None:
     """Show which segments of MODEL have a program in the cache.
 
-    For each other one, it shows the difference from the nearest entry.
+    For a segment without one, it shows how the nearest entry differs.
     """
     opened = _opened(folder)
     with prints_to_stderr():

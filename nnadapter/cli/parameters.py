@@ -260,15 +260,15 @@ takes_options = click.option(
 )  # fmt: skip
 _SHAPES = click.option(
     "--shape", "shapes", multiple=True, metavar="NAME=1,3,224,224", callback=_shapes,
-    help=("Shape of an input with dynamic dimensions. Default: from the model's metadata, or batch 1 with usual sizes "
-"(224, 320, 640, 128, 64 or 32 for images, 128, 64, 32, 16, 8, 1 or 16000 for other dimensions), whichever fits first. "
-"It is printed."),
+    help=("Shape of an input with dynamic dimensions. Default: the shape in the model's metadata, or batch 1 with the "
+"first of these sizes for which the model is valid: 224, 320, 640, 128, 64, 32 for images, otherwise 128, 64, 32, 16, "
+"8, 1, 16000. It is printed."),
 )  # fmt: skip
 _SHAPE_SETS = click.option(
     "--shape", "shape_sets", multiple=True, metavar="NAME=1,3,224,224", callback=_shape_sets,
-    help=("Shape of an input with dynamic dimensions. A second --shape for the same input starts another set; "
-"other inputs keep their shapes. Default: from the model's metadata, or batch 1 with usual sizes, whichever fits "
-"first."),
+    help=("Shape of an input with dynamic dimensions. A second --shape for the same input starts another set of "
+"shapes, in which other inputs keep theirs. Default: the shape in the model's metadata, or batch 1 with usual sizes "
+"for which the model is valid."),
 )  # fmt: skip
 _FALLBACK = click.option(
     "--fallback", type=OneOf(FALLBACKS), default="warn", show_default=True,
@@ -302,8 +302,8 @@ f"{'; '.join(f'{policy.name}: {policy.description}' for policy in POLICIES.value
     click.option(
         "--precision", type=OneOf(PRECISIONS),
         help=("Precision of floating-point computation, on every device that has it. device: the default of each "
-"device's own engine. auto: that default if the first outputs agree with float32 to 30 dB. Default: each device's "
-"option."),
+"device's own engine. auto: that default if the first outputs agree with float32 to 30 dB, otherwise float32. "
+"Default: the option precision of each device."),
     ),
     click.option(
         "--rules", metavar="FILE",

@@ -24,7 +24,7 @@ takes_data = click.option(
 )  # fmt: skip
 takes_max_samples = click.option(
     "--max-samples", type=click.IntRange(min=1), default=MOST_SAMPLES, show_default=True,
-    help="Maximum number of samples to use.",
+    help="Maximum number of samples of --data to use.",
 )  # fmt: skip
 
 
@@ -42,18 +42,20 @@ takes_max_samples = click.option(
     help=("Range of activations. minmax: all values; percentile: all but 0.01 %; entropy: least Kullback-Leibler "
 "divergence; mse: least squared error."),
 )  # fmt: skip
-@click.option("--per-tensor", is_flag=True, help="One scale per weight tensor instead of one per output channel.")
-@click.option("--symmetric", is_flag=True, help="Zero points of activations in the middle of the integers.")
+@click.option("--per-tensor", is_flag=True, help="Use one scale per weight tensor instead of one per output channel.")
+@click.option("--symmetric", is_flag=True, help="Put zero points of activations in the middle of the integer range.")
 @click.option(
     "--reduced", is_flag=True,
-    help="7-bit weights, for x86 processors without VNNI, where sums of 8-bit products saturate.",
+    help="Use 7-bit weights, for x86 processors without VNNI, where sums of 8-bit products saturate.",
 )  # fmt: skip
 @click.option(
     "--smooth", type=click.FloatRange(0, 1), default=0.0, metavar="ALPHA",
     help="SmoothQuant: share of outliers that moves from activations to weights of matrix products.  [default: 0]",
 )  # fmt: skip
-@click.option("--equalize", is_flag=True, help="Equalize the weights of consecutive convolutions first.")
-@click.option("--no-bias-correction", is_flag=True, help="Leave biases as they are.")
+@click.option(
+    "--equalize", is_flag=True, help="Before quantizing, equalize the weight ranges of consecutive convolutions."
+)
+@click.option("--no-bias-correction", is_flag=True, help="Do not shift biases to keep the mean of each channel.")
 @click.option(
     "--float-results", is_flag=True,
     help="Leave results of convolutions in float32, which is more accurate; most engines then compute in float32.",

@@ -116,8 +116,8 @@ _ENDINGS = dict.fromkeys(form.endings[0] for form in FORMATS.values())
 @parameters.takes_cache
 @click.option(
     "--input", "sources", multiple=True, metavar="NAME=FILE.npy|NUMBER", callback=parameters.inputs,
-    help=("Contents of an input that decides branches of the model: FILE.npy, or a number or true or "
-"false for all elements. Default: conditions are true."),
+    help=("Contents of an input that decides which branches of If nodes run: FILE.npy, or a number, true or false for "
+"all elements. Default: conditions of If nodes are true."),
 )  # fmt: skip
 @click.option("--save-plan", metavar="FILE", help="Write the device of every node to FILE, for --plan.")
 @click.option(
@@ -244,16 +244,16 @@ def _picture(ctx: click.Context, param: click.Parameter, value: str | None) -> s
 )  # fmt: skip
 @click.option(
     "--reference", metavar="MODEL",
-    help="Other model for the CPU, such as the float model of a quantized one. The default device is then cpu.",
+    help="Model that the CPU runs instead, such as the float model of a quantized one. Then the default device is cpu.",
 )  # fmt: skip
 @click.option(
     "--layers", is_flag=True,
-    help=("Measure the distance of each layer. Without --reference, also find the nodes that compute wrong values on a "
-"device, and save the first as a small model with its tensors."),
+    help=("Measure the error of each layer (SQNR, in dB). Without --reference, also find the nodes that compute wrong "
+"values on a device, and save the first one as a small model with its tensors."),
 )  # fmt: skip
 @click.option(
     "--order", type=parameters.OneOf(("worst", "graph")), default="worst", show_default=True,
-    help="With --layers, the order of layers.",
+    help="With --layers, the order of layers in the table: largest error first, or as in the graph.",
 )  # fmt: skip
 @click.option(
     "--picture", metavar="FILE.svg|FILE.html", callback=_picture,
@@ -262,7 +262,7 @@ def _picture(ctx: click.Context, param: click.Parameter, value: str | None) -> s
 @click.option(
     "--save",
     metavar="DIR",
-    help="With --layers, the folder to save it in.  [default: the model's name followed by -layers]",
+    help="With --layers, the folder for the small model.  [default: the model's name followed by -layers]",
 )
 @click.option(
     "--rules-out", metavar="FILE",

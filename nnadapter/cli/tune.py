@@ -27,20 +27,21 @@ from nnadapter.records import replace
 @takes_data
 @click.option(
     "--metric", metavar="FILE.py:FUNCTION",
-    help=("Function of the outputs (a list of arrays per sample) and of the items of the data (the arrays of an .npz "
-"file, or the path of another file). It returns a number or one per sample; larger is better. Default: the distance to "
-"the float32 outputs."),
+    help=("Python function that rates outputs. Its arguments: a list with the output arrays of each sample, and a list "
+"with the data of each sample (the arrays of an .npz file, or the path of another file). It returns a number or one "
+"per sample; larger is better. Default: SQNR, the closeness to the float32 outputs."),
 )  # fmt: skip
 @click.option(
     "--max-drop", metavar="X[%]",
-    help=("Largest drop of the metric, or of its share with %  [default: 1%]. Without a metric, the least SQNR of the "
-"worst output in dB  [default: 20]."),
+    help=("With --metric, the largest allowed drop of its value, with % relative to the float model  [default: 1%]. "
+"Without --metric, the least allowed SQNR of any output, in dB  [default: 20]."),
 )  # fmt: skip
 @click.option(
     "-o", "--output", metavar="FILE",
-    help="File to write: FILE.onnx for the QDQ model, otherwise a compiled model for `nnadapter run`.",
+    help=("File to write: FILE.onnx for a model with QuantizeLinear and DequantizeLinear nodes, any other name for a "
+"compiled model for `nnadapter run`."),
 )  # fmt: skip
-@click.option("--report", "page", metavar="FILE.html", help="Page to write with a chart of time against drop.")
+@click.option("--report", "page", metavar="FILE.html", help="Page to write, with a chart of time against accuracy.")
 @click.option(
     "--max-evaluations", type=click.IntRange(min=1), metavar="N", help="Maximum number of measurements of the metric."
 )
@@ -50,7 +51,7 @@ from nnadapter.records import replace
 )  # fmt: skip
 @click.option(
     "--search-on", metavar="DEVICE",
-    help="Device to search on instead of a slow one such as an emulator; the results are verified on the devices.",
+    help="Device to search on if that of --device is slow, such as an emulator. The result is verified on --device.",
 )  # fmt: skip
 @click.option(
     "--rules", metavar="FILE", help="TOML file with pins and bans of devices and precisions, as in `nnadapter report`."
