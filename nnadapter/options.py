@@ -245,7 +245,7 @@ def _one_of(name: str, value: object, choices: tuple[str, ...]) -> None:
 def _check_precision(precision: object) -> None:
     if precision in _QUANTIZED:
         raise InvalidOptionError(
-            f"option 'precision' is {precision!r}, which is in the model: quantize it with `nnadapter quantize`"
+            f"option 'precision' is {precision!r}, which is for quantized models: use `nnadapter quantize` first"
         )
     if precision is not None:
         _one_of("precision", precision, PRECISIONS)

@@ -38,7 +38,7 @@ def distance(actual: Array | Sequence[Array], reference: Array | Sequence[Array]
     """Return the distance of arrays, concatenated to one float64 vector. Raises ValueError for unequal shapes."""
     a, r = _vector(actual), _vector(reference)
     if [np.shape(array) for array in a] != [np.shape(array) for array in r]:
-        raise ValueError(f"shapes differ: {[*map(np.shape, a)]} and {[*map(np.shape, r)]}")
+        raise ValueError(f"shapes differ: {[*map(np.shape, a)]} and {[*map(np.shape, r)]}, expected equal shapes")
     rows = (np.concatenate([_floats(array).reshape(1, -1) for array in arrays], axis=1) for arrays in (a, r))
     return _of_rows(*rows)[0]
 
@@ -46,7 +46,7 @@ def distance(actual: Array | Sequence[Array], reference: Array | Sequence[Array]
 def distance_per_item(actual: Array, reference: Array) -> tuple[Distance, ...]:
     """Return each item's distance along the first axis. Raises ValueError for unequal shapes."""
     if np.shape(actual) != np.shape(reference):
-        raise ValueError(f"shapes differ: {np.shape(actual)} and {np.shape(reference)}")
+        raise ValueError(f"shapes differ: {np.shape(actual)} and {np.shape(reference)}, expected equal shapes")
     items = len(actual)
     return tuple(_of_rows(*(_floats(array).reshape(items, -1) for array in (actual, reference)))) if items else ()
 

@@ -320,7 +320,7 @@ def _check_options(
         stored, requested = stored_options.get(name), requested_options.get(name)
         if (type(stored), stored) != (type(requested), requested):
             actual, expected = ("nothing" if value is None else option_text(value) for value in (stored, requested))
-            problem = f"it is {actual}, and the file's name is that of {expected}; {_FILE.advice}"
+            problem = f"it is {actual} in the file, but {expected} by its name; {_FILE.advice}"
             _FILE.refuse(problem, str(file), ("options", name))
 
 

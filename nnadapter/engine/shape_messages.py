@@ -56,7 +56,7 @@ def write_trace(message: Message, trace: SymbolicTrace) -> None:
         message.steps.extend((functions.setdefault(name, len(functions) + 1), first, second + 1))
     message.functions.extend(functions)
     if _grows_too_much(trace.steps, trace.count - len(trace.steps)):
-        raise CompiledModelError("a size may grow beyond any limit; write the model without such powers")
+        raise CompiledModelError("a size may grow beyond any limit as a power of sizes; write the model without it")
     for number, answer in trace.answers.items():
         message.answered.append(number)
         write_number(message.answers.add(), answer)

@@ -125,7 +125,9 @@ def _feeds_in(arrays: Mapping[str, Array], place: str, signature: Signature) -> 
     counts = {len(array) for array in arrays.values()}
     if len(counts) > 1:
         sizes = ", ".join(f"{name!r}: {len(array)}" for name, array in arrays.items())
-        raise CalibrationDataError(f"the arrays in {place} hold different numbers of samples ({sizes})")
+        raise CalibrationDataError(
+            f"the arrays in {place} hold different numbers of samples ({sizes}); make them equal"
+        )
     for number in range(counts.pop()):
         item = {name: array[number] for name, array in arrays.items()}
         yield f"sample {number} of {place}", item, {name: item[name] for name in inputs}

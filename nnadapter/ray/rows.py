@@ -120,8 +120,8 @@ def check_row(value: Value, column: str, shape: tuple[int, ...]) -> bool:
         ):  # fmt: skip
             return is_batch
     raise InvalidInputError(
-        f"rows of column {column!r} have shape {list(shape)}, and input {value.name!r} takes {list(declared)}: rows of "
-        f"{list(declared[1:])} as a batch, or of {list(declared)} one by one",
+        f"rows of column {column!r} have shape {list(shape)}, but input {value.name!r} is {list(declared)}: give rows "
+        f"of shape {list(declared[1:])}, to be stacked, or of {list(declared)}, one per run",
         name=value.name,
     )
 
@@ -175,14 +175,16 @@ def axis_of(
         many = [name for name, batch in is_batch.items() if batch]
         single_row_inputs = [name for name, batch in is_batch.items() if not batch]
         raise InvalidInputError(
-            f"inputs {many} take rows in batches, but {single_row_inputs} one by one; reshape the columns"
+            f"rows of inputs {many} lack the first axis, those of {single_row_inputs} have it; reshape all to lack it"
         )
     if not any(is_batch.values()):
         return Axis(has_axis=False, most=1, is_static=True, stripped=frozenset())
     firsts = {_first(signature.by_name[name].shape) for name in is_batch}
     sizes = {size for size in firsts if isinstance(size, int)}
     if len(sizes) > 1:
-        raise InvalidInputError(f"the first axes of inputs {list(is_batch)} have different sizes, {sorted(sizes)}")
+        raise InvalidInputError(
+            f"the first axes of inputs {list(is_batch)} have different sizes, {sorted(sizes)}, expected one batch size"
+        )
     size = next(iter(sizes), None)
     declared = {value.name: _first(value.shape) for value in signature.outputs if value.name in outputs}
     along = {
@@ -262,7 +264,9 @@ def batches_of(signature: Signature, columns: Mapping[str, str], arrays: Mapping
             is_batch = check_row(value, columns[name], shape)
             if batch_flags.setdefault(name, is_batch) != is_batch:
                 raise InvalidInputError(
-                    f"rows of column {columns[name]!r} differ in rank, so some fill input {name!r} entirely", name=name
+                    f"only some rows of column {columns[name]!r} lack the first axis of input {name!r}; reshape all "
+                    "to lack it",
+                    name=name,
                 )
         batch_flags.setdefault(name, True)
     return batch_flags

@@ -318,7 +318,7 @@ class _Binder:
 
     def _notes(self, rule: Pin | Ban, selected: int, running: int) -> Iterator[str]:
         if not _applies(rule):
-            yield f"{rule.precision} is in the model, so only `nnadapter quantize` and `nnadapter tune` apply it"
+            yield f"{rule.precision} is for quantized models: only `nnadapter quantize` and `nnadapter tune` apply it"
         elif not self._is_possible(rule):
             yield f"{rule.target} is not one of the devices {self._described_devices(rule)}"
         if not selected:

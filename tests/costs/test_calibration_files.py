@@ -212,9 +212,9 @@ def test_entries_of_the_wrong_kind_are_named(measured, path, value, reason):
     ("path", "value", "reason"),
     [
         ("device", "null", "key 'device': expected 'metered', got 'null'"),
-        ("options.turbo", True, "options, key 'turbo': it is True, and the file's name is that of False"),
-        ("options.turbo", KeyError, "options, key 'turbo': it is nothing, and the file's name is that of False"),
-        ("options.boost", 3, "options, key 'boost': it is 3, and the file's name is that of nothing"),
+        ("options.turbo", True, "options, key 'turbo': it is True in the file, but False by its name"),
+        ("options.turbo", KeyError, "options, key 'turbo': it is nothing in the file, but False by its name"),
+        ("options.boost", 3, "options, key 'boost': it is 3 in the file, but nothing by its name"),
     ],
 )
 def test_calibration_file_of_another_device_is_named(measured, path, value, reason):

@@ -75,7 +75,7 @@ def test_lanes_and_options_take_precedence():
     [
         ("bfloat16", "fake_npu", r"no device computes in it \(fake_npu in float32\)"),
         ("bfloat16", "cpu", "no device computes in it"),
-        ("w8a8", "fake_npu", "'w8a8', which is in the model: quantize it with `nnadapter quantize`"),
+        ("w8a8", "fake_npu", "'w8a8', which is for quantized models: use `nnadapter quantize` first"),
         ("half", "fake_npu", "must be one of float32, bfloat16, float16, device, auto, got 'half'"),
     ],
 )

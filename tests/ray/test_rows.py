@@ -109,7 +109,11 @@ def test_lists_of_equal_length_become_a_tensor():
             "InvalidInputError",
             r"'c' contains None in row 1 of 3, but input 'x' takes f",
         ),
-        (ROWS[:, :2], "InvalidInputError", r"'c' have shape \[2\], and input 'x' takes \['N', 3\]: rows of \[3\]"),
+        (
+            ROWS[:, :2],
+            "InvalidInputError",
+            r"'c' have shape \[2\], but input 'x' is \['N', 3\]: give rows of shape \[3\]",
+        ),
     ],
 )
 def test_misfit_columns_are_errors(column, error, text):
@@ -127,7 +131,7 @@ def test_output_without_row_axis_is_an_error():
 
 def test_inputs_with_different_row_layouts_are_refused():
     two = signature({"x": ("float32", (2, 3)), "z": ("float32", (4, 3))}, {"y": ("float32", (2, 3))})
-    with pytest.raises(nna.errors.InvalidInputError, match=r"\['x'\] take rows in batches.*\['z'\]"):
+    with pytest.raises(nna.errors.InvalidInputError, match=r"\['x'\] lack the first axis.*\['z'\]"):
         axis_of(two, ("y",), {"x": True, "z": False}, None)
     with pytest.raises(nna.errors.InvalidInputError, match=r"different sizes, \[2, 4\]"):
         axis_of(two, ("y",), {"x": True, "z": True}, None)
