@@ -1,4 +1,4 @@
-"""Data classes that are fast to define: `dataclass` and `replace` in place of those of `dataclasses`.
+"""Data classes that are fast to define: `dataclass` and `replace` in place of the functions in `dataclasses`.
 
 The standard library compiles up to six functions per class. Here only `__init__` is compiled, at the first instance;
 the other methods are closures. `fields`, `asdict`, `replace` and `is_dataclass` of the standard library accept these

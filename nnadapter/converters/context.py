@@ -273,7 +273,7 @@ _NOTHING = QuantizedNode()
 class ConversionContext(GraphValues):
     """Builder of the IR model; a refused node leaves it unchanged. See `GraphValues`.
 
-    `typed_names` lists values with reliable declared types, besides those that operations produce. With `takes_sizes`,
+    `typed_names` lists values with reliable declared types, apart from outputs of operations. With `takes_sizes`,
     values computed from shapes become model inputs instead of constants, and need no guards.
     """
 

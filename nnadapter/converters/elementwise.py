@@ -325,7 +325,7 @@ def export_floor_div(write: NodeWriter) -> str:
 
 @exporter("BIT_SHIFT")
 def export_bit_shift(write: NodeWriter) -> str:
-    """Export BIT_SHIFT as BitShift (11), but for signed integers as BitShift (28)."""
+    """Export BIT_SHIFT as BitShift (11), or (28) for signed integers."""
     signed = not write.type.dtype.value.startswith("u")
     direction = write.operation.direction.upper()
     return write.node("BitShift", *write.inputs, opset=28 if signed else 0, direction=direction)

@@ -148,7 +148,7 @@ def _is_close(scale: float, expected: float) -> bool:
 
 _SOURCE, _TARGET = "DequantizeLinear", "QuantizeLinear"
 _DOMAINS = frozenset({"", MICROSOFT})
-"""Domains of quantizing ops; those of com.microsoft support 16 bits before opset 21."""
+"""Domains of quantizing ops; com.microsoft supports 16 bits before opset 21."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

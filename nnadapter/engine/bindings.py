@@ -108,7 +108,7 @@ class HostBinding:
         self._values: dict[str, tuple[DeviceValue, Copies | Array]] = {}
         """Bound device values, which may change before the next run, with the contents that ONNX Runtime reads now."""
         self._used: set[str] = set()
-        """Outputs to allocate anew for each run, because the caller may still read the previous arrays."""
+        """Outputs to allocate again for each run, because the caller may still read the previous arrays."""
 
     @property
     def results(self) -> list[Any]:

@@ -41,7 +41,7 @@ _Key = tuple[int, tuple[Any, ...]]
 """Position of a step, and the numbers that its specialized segment depends on."""
 _SHARED: _Key = (-1, ())
 _BYTES_PER_PROGRAM = 7 << 10
-"""Estimated bytes of a program and its step, besides the bytes that the driver reports."""
+"""Estimated bytes of a program and its step, in addition to the bytes that the driver reports."""
 
 
 class SpecializationRefusedError(NNAdapterError):
@@ -192,7 +192,7 @@ class SpecializedPrograms(Generic[SpecializedPlan]):
         return self._run_guards.sizes(shapes)
 
     def holding_of(self, holder: object) -> Holding:
-        """Return the memory of a plan's programs, all of which other plans may share."""
+        """Return the memory of a plan's programs. Other plans may share all of them."""
         # without the lock, which is held while drivers compile
         keys = self._holders.get(ref(holder), _NO_HOLDER).keys
         entries = [entry for entry in map(self._programs.get, keys) if entry is not None]

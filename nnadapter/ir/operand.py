@@ -172,7 +172,7 @@ class Operand:
     """One value of a model, created by `ModelBuilder`.
 
     Args:
-        name: unique in the model; that of the ONNX value if there is one.
+        name: unique in the model; the name of the ONNX value if there is one.
         lifetime: origin of the contents; an input that is also an output is a `MODEL_INPUT`.
         value: read-only contents of a constant, one byte per 4-bit element; otherwise None.
 

@@ -286,7 +286,7 @@ def length_of(body: BodyBuilder, x: str, axis: int) -> str:
 
 
 def steps_along(body: BodyBuilder, x: str, axis: int, size: int | None) -> str:
-    """Add the integers from 0 to `size` - 1; if None, `size` is that of `x` along `axis`."""
+    """Add the integers from 0 to `size` - 1; if None, `size` is the size of `x` along `axis`."""
     if type(size) is int:
         return body.constant(np.arange(size))
     scalar = body.Squeeze(length_of(body, x, axis)) if size is None else body.constant(size)

@@ -57,7 +57,7 @@ def _loads(opsets: Mapping[str, int], ir_version: int) -> bool:
 
 
 def loadable(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return `model` with opsets lowered to those of the installed ONNX Runtime, or raise InvalidModelError."""
+    """Lower the opsets of `model` to the newest of the installed ONNX Runtime. Raises InvalidModelError."""
     from nnadapter.onnx.normal_form import check_versions, stamp_down
     from nnadapter.process.real_onnxruntime import onnxruntime
 

@@ -123,7 +123,7 @@ def mapped(source: str | os.PathLike[str] | bytes) -> Iterator[Contents]:
 
 
 def mentioned(contents: Contents, words: frozenset[bytes]) -> frozenset[bytes]:
-    """Return those of `words` that occur in a model outside of initializers, or raise IndexError."""
+    """Return the `words` that occur in a model outside of initializers, or raise IndexError."""
     return frozenset(filter(search(contents), words))
 
 

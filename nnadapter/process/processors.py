@@ -90,7 +90,7 @@ def seconds_of_process(process_id: int) -> float | None:
 
 
 class _Workers:
-    """Worker processes of this process, without those of its forked children."""
+    """Worker processes of this process, without the workers of its forked children."""
 
     def __init__(self) -> None:
         self._running: dict[int, float] = {}

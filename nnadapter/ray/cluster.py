@@ -40,7 +40,7 @@ def require_ray(feature: str, part: str) -> None:
 def start_if_needed(**settings: Any) -> bool:
     """Start Ray on this machine without a dashboard, unless it is initialized; return True if started.
 
-    Other arguments are those of `ray.init`.
+    Other arguments are passed to `ray.init`.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     import ray

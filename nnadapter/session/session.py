@@ -328,7 +328,7 @@ class InferenceSession:
     def stream(self, feeds: Iterable[Mapping[str, Any]], depth: int | None = None) -> Stream:
         """Run many feeds, pipelined over the plan's devices, and yield their results in order.
 
-        An error is raised in place of its result, and the stream continues. `provenance` is that of the last result.
+        An error is raised in place of its result, and the stream continues. `provenance` describes the last result.
 
         Args:
             feeds: feeds as in `run`; up to `depth` are read ahead. Do not change their arrays before their result.

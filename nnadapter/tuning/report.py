@@ -86,7 +86,7 @@ class TuneReport:
     evaluations: int
     """Number of measurements of the metric."""
     trials: int
-    """Number of compiled configurations, also those of single units."""
+    """Number of compiled configurations, including configurations of single units."""
     seconds: float
     samples: int
     devices: tuple[str, ...]

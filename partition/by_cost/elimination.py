@@ -351,7 +351,7 @@ def _remaining_costs(plan: Elimination, costs: PairwiseCosts, tables: Seconds) -
 
 
 def values(plan: Elimination, reduced: Reduced, remaining_values: Flags) -> Flags:
-    """Return the values of all vertices, from those of the remaining ones."""
+    """Return the values of all vertices, from the values of the remaining ones."""
     vertex_values = np.zeros(plan.count, np.bool_)
     vertex_values[plan.remaining_vertices] = remaining_values
     for step, choices in zip(reversed(plan.steps), reversed(reduced.choices), strict=True):

@@ -1,8 +1,8 @@
 """Provider programs: device memory, executions, and serialized EPContext models.
 
 Serialized programs are untrusted and must name no files. Most pass a strict scan for listed fields in canonical
-encoding, which all parsers read alike; others are parsed. The envelope's header is JSON with everything on which the
-compiled form depends.
+encoding, which all parsers read in the same way; others are parsed. The envelope's header is JSON with everything that
+determines the compiled form.
 """
 
 from __future__ import annotations

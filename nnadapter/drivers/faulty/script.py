@@ -122,7 +122,7 @@ _OF_KINDS = ("error", "message", "signal", "code", "seconds", "output", "bits")
 
 
 class Fault(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename={"from_": "from"}):
-    """Fault to inject, with conditions on the driver call, all of which must hold.
+    """Fault to inject if all conditions on the driver call hold.
 
     Matching calls are counted from 1: runs, creations and closings per program, others per context.
 

@@ -193,7 +193,7 @@ def unseal(driver: str, blob: bytes | memoryview, *, is_checked: bool = False) -
 
 
 def written_by(driver: str, blob: memoryview) -> memoryview | None:
-    """Return the driver's own bytes without a check; None if another driver wrote them."""
+    """Return the driver's own bytes; None if another driver wrote them. Their checksum is not verified."""
     header = _ENVELOPE.header_of(blob)
     if header is None:
         return None

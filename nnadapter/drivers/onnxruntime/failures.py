@@ -256,7 +256,7 @@ class Flaw(NamedTuple):
     """Byte strings that occur in every model with this pattern."""
     occurs_in: Callable[[WireGraph], bool]
     any_word: tuple[bytes, ...] = ()
-    """Byte strings, at least one of which occurs in every model with this pattern; empty for no condition."""
+    """Byte strings; every model with this pattern contains at least one. Empty for no condition."""
 
 
 class _Norm(NamedTuple):

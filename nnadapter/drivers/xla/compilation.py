@@ -71,7 +71,7 @@ _MOST_VARIANTS = 16
 
 
 class Donating:
-    """Variants of a compiled segment, each of which overwrites certain donated inputs. Thread-safe."""
+    """Variants of a compiled segment that overwrite different donated inputs. Thread-safe."""
 
     def __init__(self, compiled: Compiled) -> None:
         self._compiled = compiled
@@ -120,7 +120,7 @@ class Donating:
 
 
 def usable(donations: Sequence[int], inputs: Sequence[Any], results: Sequence[Any]) -> tuple[int, ...]:
-    """Return the positions of donated inputs, each of which a different result of the same type can overwrite."""
+    """Return the positions of donated inputs that results of the same type can overwrite, one input per result."""
     available, reusable = Counter(results), []
     for position in donations:
         if available[inputs[position]]:
