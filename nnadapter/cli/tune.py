@@ -43,7 +43,7 @@ from nnadapter.records import replace
 )  # fmt: skip
 @click.option("--report", "page", metavar="FILE.html", help="Page to write, with a chart of time against accuracy.")
 @click.option(
-    "--max-evaluations", type=click.IntRange(min=1), metavar="N", help="Maximum number of measurements of the metric."
+    "--max-evaluations", type=click.IntRange(min=1), metavar="N", help="Maximum number of configurations to evaluate."
 )
 @click.option(
     "--seconds", type=click.FloatRange(min=0, min_open=True), metavar="S",

@@ -80,7 +80,9 @@ def convert_mod(context: ConversionContext, node: OnnxNode) -> None:
     fmod = bool(node.integer("fmod", 0))
     floored = not fmod and context.type_of(node.input(0)).dtype.is_floating
     if floored and node.since_version < 28:
-        raise invalid(f"attribute 'fmod' of Mod on {context.type_of(node.input(0))} is 0; expected 1 before version 28")
+        raise invalid(
+            f"attribute 'fmod' of Mod on {context.type_of(node.input(0))} is 0; expected 1 for floats before version 28"
+        )
     if floored:
         _add_floored_remainder(context, node, *context.operands(node, 2))
     else:

@@ -194,7 +194,10 @@ def _with_channels_first(write: NodeWriter) -> NodeWriter:
     first = write.type
     dimensions = tuple(first.dimensions[axis] for axis in _TO_CHANNELS_FIRST)
     if first.quantization is not None and first.quantization.axis is not None:
-        raise Refusal(Reason.UNSUPPORTED_TYPE, "a channels-last image is quantized along an axis; expected one scale")
+        raise Refusal(
+            Reason.UNSUPPORTED_TYPE,
+            "a channels-last image is quantized along an axis; expected one scale for the entire image",
+        )
     turned = write.node("Transpose", write.inputs[0], perm=_TO_CHANNELS_FIRST)
     type_ = OperandType(first.dtype, dimensions, Layout.NCHW, first.quantization)
     return write.reading((turned, *write.inputs[1:]), (type_, *write.types[1:]))

@@ -75,7 +75,7 @@ def converter(op_type: str, *since_versions: int, domain: str = "") -> Callable[
         ValueError: a version already has a converter, or no version is passed.
     """
     if not since_versions:
-        raise ValueError(f"converter of {domain or ONNX_DOMAIN}::{op_type} names no since_version")
+        raise ValueError(f"converter of {domain or ONNX_DOMAIN}::{op_type} names no since_version; pass one or more")
     place = sys._getframe(1).f_globals
 
     def register(function: Converter) -> Converter:

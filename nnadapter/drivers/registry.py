@@ -143,7 +143,10 @@ def check_capability(capability: object) -> Capability:
     _check_fields("capability", capability)
     is_bounded = capability.dynamic_shapes is DynamicShapes.BOUNDED
     if is_bounded != (capability.dimension_bounds is not None):
-        raise TypeError("its capability has only one of dynamic_shapes=DynamicShapes.BOUNDED and dimension_bounds")
+        raise TypeError(
+            "its capability has only one of dynamic_shapes=DynamicShapes.BOUNDED and dimension_bounds; give both "
+            "or neither"
+        )
     if is_bounded and capability.form is not ModelForm.IR:
         raise TypeError("its capability has DynamicShapes.BOUNDED and form=ModelForm.ONNX, expected form=ModelForm.IR")
     _check_precisions(capability)

@@ -81,7 +81,8 @@ def _newer(node: NodeProto, version: int, limit: int) -> Unsupported | None:
     since = since_version(node.domain, node.op_type, version)
     if since is None:
         return Unsupported(
-            Reason.UNSUPPORTED_OPERATION, f"{named} is unknown in opset {version}, so the opset cannot be lowered"
+            Reason.UNSUPPORTED_OPERATION,
+            f"{named} is unknown in opset {version}, so the model cannot be converted to an older opset",
         )
     if since <= limit:
         return None

@@ -147,7 +147,9 @@ def _parts(body: BodyBuilder, weights: Array) -> list[int]:
         parts = np.array_split(weights, count)
         if all(part.sum(axis=0, dtype=np.int64).max(initial=0) * _LARGEST <= _EXACT for part in parts):
             return [len(part) for part in parts]
-    raise body.unsupported("kernel_shape", "has so many pixels that sums over one channel may exceed 2^24")
+    raise body.unsupported(
+        "kernel_shape", "has so many pixels that sums over one channel may exceed 2^24, the limit of exact float32"
+    )
 
 
 def _cut(body: BodyBuilder, name: str, axis: int, sizes: list[int]) -> Sequence[str]:
@@ -252,7 +254,7 @@ def attention_body(body: BodyBuilder) -> Sequence[str]:
         raise body.unsupported("qk_matmul_output", "is read, but devices compute no scores", "output")
     for name in ("left_window_size", "right_window_size"):
         if body.node.integer(name, -1) >= 0:
-            raise body.unsupported(name, "is stated; expected -1")
+            raise body.unsupported(name, "is 0 or more; expected -1, for no window")
     heads, dtype, packed = _heads(body), body.dtype(0), body.rank(0) == 3
     query, key, value = map(body.input, range(3))
     if packed:

@@ -281,7 +281,7 @@ class Folder(NamedTuple):
         if entry is None:
             return Miss(self._miss_reason(key))
         if isinstance(entry, Entry) and not entry.is_for(key):
-            return Miss("there is an entry of its name, but with another key", is_defect=True)
+            return Miss("there is an entry with this file name, but with another key", is_defect=True)
         return entry
 
     def contents(self, key: Key) -> memoryview | Miss:

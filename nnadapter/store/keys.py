@@ -289,7 +289,7 @@ def _name_behind(data: bytes, at: int, begins: bytes) -> str:
         size = _ENTRY_BYTES.search(data[max(first - _BEFORE_BYTES, 0) : first])
         if size is not None and _number(size.group(1)) == length.end() + len(name) - first:
             return name.decode(errors="surrogateescape")
-    raise UnkeyedError("a file of external data is referenced in an unusual way")
+    raise UnkeyedError("a file of external data is referenced in an unusual way, so the model cannot be identified")
 
 
 def _number(digits: bytes) -> int:

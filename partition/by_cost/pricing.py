@@ -109,7 +109,7 @@ class Origin:
         try:
             str(self)
         except (IndexError, ValueError) as error:
-            raise ValueError(f"{self.kind} has other parameters than {self.parameters}") from error
+            raise ValueError(f"{self.kind} cannot have the parameters {self.parameters}") from error
 
     def __str__(self) -> str:
         return _WORDS[self.kind].format(*self.parameters, base=self.base)

@@ -63,7 +63,11 @@ def test_truncated_choice_counts_as_absent():
         ('"all_on"', '"all_off"', "timed 2.origin, key 'kind': unknown name; did you mean 'all_on'"),
         ('"all_on"', "{}", "timed 2.origin, key 'kind': unknown name"),
         ('"cpu"\n        ]', "3.5, null\n        ]", "timed 2.origin.parameters 2: expected a whole number"),
-        ('"parameters": [\n          "cpu"\n        ],', "", "timed 2, key 'origin': all_on has other parameters"),
+        (
+            '"parameters": [\n          "cpu"\n        ],',
+            "",
+            "timed 2, key 'origin': all_on cannot have the parameters",
+        ),
         ("0.5", "-0.5", "timed 1, key 'seconds': expected a number >= 0.0, got -0.5"),
     ],
 )

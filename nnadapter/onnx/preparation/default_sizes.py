@@ -371,7 +371,9 @@ def check_shape(name: str, shape: tuple[int, ...], inputs: Mapping[str, Value]) 
     )
     if not fits or any(dimension < 0 for dimension in shape):
         raise InvalidInputError(
-            f"input {name!r} cannot have shape {list(shape)}, the model declares {list(declared or ())}", name=name
+            f"input {name!r} cannot have shape {list(shape)}, the model declares {list(declared or ())}; pass a shape "
+            "that fits it",
+            name=name,
         )
 
 

@@ -30,5 +30,5 @@ def test_nested_origins_have_one_text():
 
 @pytest.mark.parametrize(("kind", "parameters"), [(OriginKind.ALL_ON, ()), (OriginKind.CUT_WITH_SHARES, ("much",))])
 def test_wrong_parameters_are_refused(kind, parameters):
-    with pytest.raises(ValueError, match=f"{kind} has other parameters"):
+    with pytest.raises(ValueError, match=f"{kind} cannot have the parameters"):
         Origin(kind, parameters)
