@@ -417,8 +417,8 @@ def _widths(body: BodyBuilder) -> Sequence[int]:
     widths = stated or (int(total or 0) // 3,) * 3
     if len(widths) != 3 or heads < 1 or any(width % heads for width in widths) or sum(widths) != (total or sum(widths)):
         raise body.invalid(
-            f"has weights of width {total} and 'qkv_hidden_sizes' {list(widths)}; expected that sum, of multiples of "
-            f"{heads}"
+            f"has weights of width {total} for {heads} heads, and 'qkv_hidden_sizes' {list(widths)}; expected that "
+            "sum, of multiples of the heads"
         )
     return widths
 
