@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 RIGHT, WRONG = 1e-3, 0.2
-"""Assumed rates of checks beyond tolerance: of a correct step, and of a drifting step."""
+"""Assumed probability that a check is beyond tolerance: of a correct step, and of a drifting step."""
 BETWEEN_FALSE_ALARMS = 1e6
 """Minimum mean number of checks between false alarms."""
 _BEYOND, _WITHIN = log(WRONG / RIGHT), log((1 - WRONG) / (1 - RIGHT))
@@ -367,7 +367,10 @@ class PlannedStep:
         return None
 
     def keep(self, located: ErrorLocation) -> ErrorLocation:
-        """Save a reproducer and return `located` with its folder. Ban wrong nodes; if impossible, cache the result."""
+        """Save a reproducer, and return `located` with its folder.
+
+        Ban wrong nodes. If there are none, or a ban fails, cache the result.
+        """
         device, model = self.device, self.model
         if device.cache is None or model is None:
             return located

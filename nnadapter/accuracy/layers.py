@@ -35,7 +35,7 @@ class LayerDistance:
 
 
 def worst_first(layers: Iterable[LayerDistance]) -> tuple[LayerDistance, ...]:
-    """Sort layers by their SQNR alone or, if unknown, by the accumulated one; the lowest is first."""
+    """Sort layers by the SQNR of `alone` or, if that is None, of `accumulated`; the lowest is first."""
     return tuple(sorted(layers, key=lambda row: ((row.alone or row.accumulated or INFINITE).sqnr_db, row.position)))
 
 

@@ -97,13 +97,13 @@ class Cutting:
         return sum(self.graph.value(name).nbytes or 0 for name in self.visible(atom))
 
     def live(self, border: int) -> frozenset[str]:
-        """Return the values from before the atom at `border` that later atoms or outputs need."""
+        """Return the values from before `border` that atoms from `border` on, or model outputs, need."""
         later_nodes = self.nodes(range(border, len(self.devices)))
         needed = {*self.graph.outputs, *(name for node in later_nodes for name in node.reads)}
         return frozenset(needed & {*self.graph.inputs, *self._produced_values(range(border))})
 
     def dequantized(self, name: str, value: Any) -> Any:
-        """Return a quantized tensor's real numbers; unchanged without constant scalar quantization parameters."""
+        """Return a tensor's real numbers if it is quantized with constant scalar parameters, otherwise `value`."""
         nodes, producer = self.graph.nodes, self.graph.producer.get(name)
         sources = [nodes[producer]] if producer is not None and nodes[producer].op_type == "QuantizeLinear" else []
         readers = (nodes[at] for at in self.graph.consumers.get(name, ()))
@@ -118,7 +118,7 @@ class Cutting:
     def between(self, atoms: Sequence[int], values: Values, *, all_visible: bool = False) -> Excerpt:
         """Return consecutive atoms as an excerpt; `values` define input types.
 
-        `all_visible` adds the visible values between atoms to the outputs, so that no device fuses them.
+        `all_visible` adds the visible values between atoms to the outputs, so that no device fuses the atoms.
         """
         outputs = self._visible_outputs(atoms)
         if all_visible:
@@ -185,7 +185,7 @@ class Cutting:
 def cut(
     model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]], homes: Mapping[str, str]
 ) -> tuple[Cutting, Values]:
-    """Prepare `model` for excerpts, and return its default inputs. `homes`: node -> device; others run on a host."""
+    """Return `model` prepared for excerpts, and its default inputs. `homes`: node -> device; others run on a host."""
     prepared = prepare(model)
     specialized = with_own_sources(specialize(prepared, default_shapes(prepared, shapes)))
     specialized, _ = with_atoms(specialized, converted(specialized))
@@ -217,7 +217,10 @@ def _value(name: str, array: np.ndarray[Any, Any]) -> Value:
 
 
 def pieces(cutting: Cutting, most_bytes: int) -> Iterator[tuple[int, int]]:
-    """Yield first and end index of consecutive atoms: one, or several with at most `most_bytes` of visible outputs."""
+    """Yield (first, end) of each range of consecutive atoms.
+
+    A range is one atom, or several with at most `most_bytes` of visible outputs.
+    """
     first, piece_bytes = 0, 0
     for atom in range(len(cutting.devices)):
         size = cutting.size(atom)
@@ -355,7 +358,10 @@ class Stretch:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Piece:
-    """Consecutive atoms: the CPU's values, and each atom's outputs on its device for the CPU's inputs."""
+    """Consecutive atoms, with the CPU's values.
+
+    `alone` has each atom's outputs, which its device computed from the CPU's inputs.
+    """
 
     first: int
     last: int

@@ -239,7 +239,7 @@ def shapes_of(feed: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
 
 
 def quantized_values(graph: Graph) -> frozenset[str]:
-    """Return the results of quantizing ops, and results of their data type computed from them."""
+    """Return the results of quantizing ops, and values computed from these results in the same data type."""
     names: set[str] = set()
     for node in graph.nodes:
         if node.op_type.startswith(_ROUNDING):

@@ -325,7 +325,7 @@ class ConversionTracing:
     """Conversion of a specialized model with symbolic dimensions in place of its dynamic ones.
 
     `specialized` is the model at `shapes`, one node per atom, and `calls` are nodes that custom kernels compute. If
-    `is_open`, operations compute shape-derived tables, instead of guards on their contents.
+    `is_open`, operations compute shape-derived tables; otherwise guards fix the contents of these tables.
     """
 
     def __init__(

@@ -254,7 +254,7 @@ class DynamicParts(OnnxParts):
 
     @cached_property
     def open_graph(self) -> Graph:
-        """Graph with types that hold at all sizes; other dimensions are unknown."""
+        """Graph with types that hold at all sizes; dimensions that vary are unknown."""
         always, current_values = {**self.prepared.values, **self.prepared.inferred_ranks}, self.graph.values
         return self.graph.revalued({name: _open(always.get(name), current_values, name) for name in current_values})
 

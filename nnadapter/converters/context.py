@@ -273,8 +273,8 @@ _NOTHING = QuantizedNode()
 class ConversionContext(GraphValues):
     """Builder of the IR model; a refused node leaves it unchanged. See `GraphValues`.
 
-    `typed_names` lists values with reliable declared types, apart from outputs of operations. With `takes_sizes`,
-    values computed from shapes become model inputs instead of constants, and need no guards.
+    `typed_names` lists the values with reliable declared types; outputs of operations need no entry. With
+    `takes_sizes`, values computed from shapes become model inputs instead of constants, and need no guards.
     """
 
     def __init__(

@@ -72,7 +72,7 @@ class PerNodeConversions:
     nodes: tuple[int, ...]
     conversion: Conversion
     like: tuple[int, ...] = ()
-    """For each of `nodes`, the position in `conversion` of its equal node."""
+    """For each of `nodes`, the position in `conversion` of the equal node that was converted for it."""
     copies: tuple[int, ...] = ()
     """Duplicates of shared nodes, each for one group."""
 
@@ -353,7 +353,7 @@ def convert_per_node(
     constants: Mapping[str, Array],
     read: Collection[str],
 ) -> PerNodeConversions:
-    """Convert nodes individually, but only one of nodes that differ in names and weights alone."""
+    """Convert nodes individually. Of nodes that differ only in names and weights, convert one."""
     first: dict[Hashable, int] = {}
     like = []
     for member in members:

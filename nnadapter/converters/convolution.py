@@ -113,7 +113,7 @@ def picture_pads(pads: Sequence[int]) -> tuple[int, ...]:
 
 
 def operation_type(family: str, sizes: Sequence[int], suffix: str = "") -> str:
-    """Return an operation of a family, such as `CONV_2D` for sequences and images."""
+    """Return the type for spatial `sizes`, such as `CONV_3D` for three; one counts as two (sequences become images)."""
     return f"{family}_{max(2, len(sizes))}D{suffix}"
 
 

@@ -6,9 +6,9 @@ Each line has an op, converted schema versions, an arrow and operations:
     ->   converted only
     <-   exported only
 
-Attributes follow a semicolon, as `name` or `onnx_name=ir_name`, with defaults of the operation, or after a colon. `@`
-marks an axis, which may be negative. `[name]` is a constant int64 list among ONNX's inputs, `#name` a constant int64
-scalar. On export, `~1` casts input 1 to an ONNX index type, and `!1` to int64.
+Attributes follow a semicolon, as `name` or `onnx_name=ir_name`. A default follows a colon; without one, the operation's
+default applies. `@` marks an axis, which may be negative. `[name]` is a constant int64 list among ONNX's inputs,
+`#name` a constant int64 scalar. On export, `~1` casts input 1 to an ONNX index type, and `!1` to int64.
 """
 
 from __future__ import annotations
@@ -137,11 +137,11 @@ Trilu <- TRILU; #k upper
 Where 9 16 <-> WHERE
 Xor 7 <-> XOR
 """
-"""Versions on one line differ in data types, or in attributes that default to the older meaning."""
+"""Versions on one line differ in data types, or in new attributes with defaults that keep the older meaning."""
 
 
 class _Mapped(NamedTuple):
-    """Counterpart of an operation's attribute in ONNX, or a cast of an input on export."""
+    """Entry after a semicolon: an operation's attribute with its form in ONNX, or an input that export casts."""
 
     mark: str
     """`[`, `#`, `~` or `!`, as in the table; empty for an attribute of the ONNX op."""

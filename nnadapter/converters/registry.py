@@ -33,7 +33,7 @@ _UNKNOWN_SIZE = Reason.DATA_DEPENDENT_SHAPE, "returns results whose sizes depend
 _FILE = Reason.UNSUPPORTED_OPERATION, "decodes compressed images, which needs another library"
 
 ANOTHER_GRAPH = Reason.CONTROL_FLOW, "runs another graph, which the adapter IR cannot hold"
-"""Reason for other ops with subgraphs, such as BeamSearch of com.microsoft."""
+"""Reason for ops with subgraphs, including ops that `UNCONVERTED` lacks, such as BeamSearch of com.microsoft."""
 NO_CONVERTER = Reason.UNSUPPORTED_OPERATION, "has no converter"
 
 UNCONVERTED: Mapping[str, tuple[Reason, str]] = MappingProxyType(
@@ -59,7 +59,7 @@ Converter = Callable[[ConversionContext, OnnxNode], None]
 
 _CONVERTERS: dict[tuple[str, str, int], Converter] = {}
 _PLACES: dict[tuple[str, str, int], Mapping[str, Any]] = {}
-"""Globals of the module that registered a converter; a repeated import has a new dict."""
+"""Globals of the module that registered a converter; a repeated import of it has a new dict."""
 _VERSIONS: dict[tuple[str, str], tuple[int, ...]] = {}
 
 _FURTHER = {"": "nnadapter.converters.microsoft", MICROSOFT: "nnadapter.converters.microsoft"}

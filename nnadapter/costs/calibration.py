@@ -145,7 +145,7 @@ def _line_text(name: str, line: Line) -> str:
 
 
 _EVERYDAY, _NOTHING = 1e6, 1e-6
-"""FLOPs or bytes of a medium operation, and seconds that are too few for it anywhere."""
+"""FLOPs or bytes of a medium operation, and seconds that are too few for it on any device."""
 
 
 def _rate(prefix: str, seconds: float, unit: str) -> str:
@@ -218,7 +218,7 @@ def _mismatch_text(calibration: Calibration, device: str) -> str:
 
 
 def _names(device: str) -> Iterator[str]:
-    """Yield the names that a device's calibration may have. Only calibrated drivers are queried."""
+    """Yield the names that a device's calibration may have. Drivers without stored calibrations are not queried."""
     device = device_of(device)
     yield device
     if inside(device) != device:

@@ -61,7 +61,7 @@ _QUIET = 6
 _LOOKS = 75
 """Maximum number of idle checks, since threads may never rest."""
 _RESTING = 0.25
-"""Processors that an idle process uses for these checks."""
+"""Largest mean number of processors that an idle process uses during a check."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +70,7 @@ class Stopwatch:
 
     clock: Callable[[], float] = field(default_factory=lambda: time.perf_counter)
     busy: Callable[[], float] = field(default_factory=lambda: own_seconds)
-    """Processor seconds of this process, or a device's."""
+    """Function that returns the processor seconds used by this process, or by a simulated device."""
     sleep: Callable[[float], None] = field(default_factory=lambda: time.sleep)
     turn_seconds: float = 0.02
 
@@ -270,7 +270,8 @@ def fit(rows: Sequence[Sequence[float]], seconds: Sequence[float], least: Sequen
 def fit_line(rows: Sequence[Sequence[float]], seconds: Sequence[float], least: Sequence[float]) -> Numbers:
     """Return non-negative a, b and c of a `Line`; `rows` are [number of operations, FLOPs, bytes].
 
-    hypot(x, y) is the sum of x and y, each times its share. With the previous round's shares, the problem is linear.
+    hypot(x, y) equals p x + q y with p = x / hypot(x, y) and q = y / hypot(x, y). Each round takes p and q from the
+    previous round, so the problem is linear.
     """
     matrix = np.asarray(rows, dtype=np.float64).reshape(len(seconds), 3)
     shares = np.full((len(seconds), 2), np.sqrt(0.5))
@@ -462,7 +463,7 @@ class Launches:
 def launches_of(
     segments: Sequence[ProgramTiming], standalone_programs: Sequence[ProgramTiming], lines: Lines, *, crosses: bool
 ) -> Launches:
-    """Estimate launch and transfer seconds: the time of light programs that their operations do not explain.
+    """Estimate launch and transfer seconds: the part of light programs' times that their operations do not explain.
 
     `segments` ran cold. If not `crosses` (on the host), transfers are part of the launch.
     """

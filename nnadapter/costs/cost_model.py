@@ -60,7 +60,7 @@ class DeviceCosts:
 
     source: Source
     profile: Profile
-    """Declared limits; if calibrated, measured launch and transfers, and limits for classes without measurements."""
+    """Declared limits. If calibrated, launch and transfers are measured, and limits are for unmeasured classes."""
     lines: Mapping[OperationClass, Line] = field(default_factory=dict)
     """Measured lines by class; other classes use the profile's roofline."""
     fused_lines: Mapping[OperationClass, Mapping[OperationClass, Line]] = field(default_factory=dict)
@@ -249,7 +249,7 @@ def reorder_seconds(profile: Profile, nbytes: Numbers) -> Numbers:
 Groups = tuple[tuple[int, ...], ...]
 
 MOST_OPERATIONS = 20_000
-"""Maximum number of operations in one query, which costs a device nearly a compilation."""
+"""Maximum number of operations in a query about fusion, which takes a device nearly as long as a compilation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -415,7 +415,7 @@ def cost_table(
 ) -> CostTable:
     """Return the costs of `graph`, in linear time.
 
-    A fused group is a unit with bytes counted at its boundary. The host prices nodes individually.
+    A fused group is a unit with bytes counted at its boundary. On the host, each node is a unit.
     """
     devices, fusions = tuple(verdicts), fusions or {}
     work = GraphWork(graph.original, conversion)

@@ -56,7 +56,7 @@ class Probe:
 
 
 def probes() -> tuple[Probe, ...]:
-    """Return every probe, small ones first; a kind follows the other kinds in its chains."""
+    """Return every probe, small ones first; a kind comes after the other kinds in its chains."""
     convolution, matrix, light = OperationClass.CONVOLUTION, OperationClass.MATRIX, OperationClass.ELEMENTWISE
     tables, images = ((16, 64), (256, 64), (1024, 256)), ((1, 16, 14, 14), (1, 32, 28, 28), (1, 64, 56, 56))
     products = ((16, 64), (256, 64), (1024, 128))
@@ -176,7 +176,7 @@ class _Builder(ModelBuilder):
         return self.apply("MAT_MUL", value, self.constant(self.dimensions(value)[-1], columns))
 
     def swap(self, value: int, first: int) -> int:
-        """Move a table's `first` columns after the others."""
+        """Move the first `first` columns of a table after the others."""
         parts = self.add_operation("SPLIT", [value], {"axis": 1, "split": (first, self.dimensions(value)[1] - first)})
         return self.apply("CONCAT", *parts[::-1], axis=1)
 

@@ -106,7 +106,7 @@ PRODUCER_CLASSES: Mapping[OperationClass, OperationClass] = MappingProxyType(
         OperationClass.PAIRED: OperationClass.MATRIX,
     }
 )
-"""Class -> producer class; a standalone fusible operation counts as `ELEMENTWISE`."""
+"""Class of a producer -> producer class. Standalone fusible producers have `ELEMENTWISE`."""
 _FIRST = {OperationClass.CONVOLUTION: 0, OperationClass.MATRIX: 1, OperationClass.ELEMENTWISE: 2}
 
 
@@ -138,11 +138,11 @@ def producers_of(
 ) -> list[OperationClass | None]:
     """Return the producer class that each operation is fused with; None if standalone.
 
-    It is fused if:
+    It is fused if all of these hold:
 
     1. It is fusible, and reads a value of its own size.
     2. Only fusible operations read that value, and it is not external.
-    3. After a convolution, it broadcasts no other computed value, for which engines give up their layout.
+    3. After a convolution, it broadcasts no other computed value, because engines would then give up their layout.
 
     An operation after a fused one has the same producer class.
     """

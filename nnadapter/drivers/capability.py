@@ -45,7 +45,7 @@ class Profile:
     host_memory: bool = False
     """The device computes in host memory, so transfers cost nothing."""
     simulated: bool = False
-    """Simulator, with the limits and the clock of the simulated hardware."""
+    """True for a simulator; limits and clock are then of the simulated hardware."""
 
 
 def flaw(profile: object) -> str:
@@ -135,7 +135,7 @@ class Precision(StrEnum):
 
     @property
     def is_floating(self) -> bool:
-        """True for a precision of a device; quantized ones are in the model."""
+        """True for float32, bfloat16 and float16, which a device uses; quantized precisions are in the model."""
         return self in _FLOATING
 
 
@@ -273,8 +273,8 @@ class DynamicShapes(StrEnum):
     NONE = "none"
     """Every program has static shapes."""
     ANY = "any"
-    """One program runs at any size, if `Context.admit` accepts the model. In ONNX models, only inputs of Concat have
-    dimensions of 0.
+    """One program runs at any size, if `Context.admit` accepts the model. In ONNX models, no tensor has a dimension
+    of 0, except inputs of Concat.
     """
     BOUNDED = "bounded"
     """One program runs at sizes within `Capability.dimension_bounds`. For adapter IR only."""

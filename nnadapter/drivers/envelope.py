@@ -1,7 +1,7 @@
 """File format of stored programs.
 
-Magic, version and header length as little-endian uint32, SHA-256 of the length and of everything after the digest,
-header, contents.
+A file has, in order: magic, version, header length, SHA-256 digest, header, contents. Version and length are
+little-endian uint32. The digest is of the length, header and contents.
 """
 
 from __future__ import annotations

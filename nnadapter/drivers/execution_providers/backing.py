@@ -120,7 +120,7 @@ def library_path(source: LibrarySource) -> str:
 def register(provider: str, path: str) -> Sequence[onnxruntime.OrtEpDevice]:
     """Register a plug-in library, at most once, and return the provider's devices.
 
-    It gets ONNX Runtime's usual name or, if that has no devices, the provider's.
+    It is registered under ONNX Runtime's usual name or, if that yields no devices, under the provider's.
 
     Raises:
         DeviceUnavailableError: no library, or no supported hardware.
@@ -175,7 +175,7 @@ class Assignment:
     cpu_nodes: frozenset[int]
     """Nodes that run at least partly on the CPU."""
     cpu_op_types_in_functions: tuple[str, ...]
-    """Op types inside functions on the CPU. Their nodes have no marks."""
+    """Op types of CPU nodes that come from function bodies; these nodes have no marks."""
 
     @property
     def cpu_work(self) -> str:
@@ -189,8 +189,9 @@ class Assignment:
     def verdict(self, position: int, provider: str) -> Verdict:
         """Return a node's verdict.
 
-        A node without assignment was folded or fused, so it is supported, unless parts of functions run on the CPU:
-        these may be its own.
+        A node without assignment was folded, fused or expanded. It counts as supported unless nodes of expanded
+        functions
+        run on the CPU, because these may be its own.
         """
         # kernel availability does not depend on sizes, acceptance by a compiler may
         reason = Reason.UNSUPPORTED_OPERATION if provider in providers.BY_KERNELS else Reason.DEVICE_REFUSED

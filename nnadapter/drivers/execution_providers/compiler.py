@@ -32,7 +32,7 @@ _SMALL_INTEGERS = ("int2", "int4", "uint2", "uint4")
 _ATTENTION_BIAS, _HEAD_SINK = 10, 11
 """Positions of inputs of GroupQueryAttention."""
 _REALS = ("float32", "float64")
-"""Data types for which extremes of infinities are wrong, unlike for 16-bit floats."""
+"""Data types with wrong maximums and minimums of infinities; 16-bit floats have correct ones."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,8 +1,8 @@
 """Provider programs: device memory, executions, and serialized EPContext models.
 
 Serialized programs are untrusted and must name no files. Most pass a strict scan for listed fields in canonical
-encoding, which all parsers read in the same way; others are parsed. The envelope's header is JSON with everything that
-determines the compiled form.
+encoding, because all parsers read these in the same way. Others are parsed. The envelope's header is
+JSON with everything that determines the compiled form.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _KINDS = 16
 
 
 class EpMemory(Memory):
-    """Device memory: an OrtValue, a host array for unsupported types, or still empty."""
+    """Device memory that contains an OrtValue, a host array for unsupported types, or nothing yet."""
 
     def __init__(self, provider: str, nbytes: int, value: Any = None, form: Form | None = None) -> None:
         self._provider, self._value, self._is_free = provider, value, False
@@ -113,7 +113,7 @@ def import_dlpack(tensor: Any, provider: str) -> DeviceTensor | None:
 
 
 def tensor_of(value: Any, provider: str) -> DeviceTensor:
-    """Return an OrtValue, without other references, as a device tensor."""
+    """Return an OrtValue as a device tensor; no other references to it may exist."""
     form = dtype, shape = _dtype_of(value), tuple(value.shape())
     return DeviceTensor(EpMemory(provider, value.tensor_size_in_bytes(), value, form), dtype, shape)
 
@@ -187,7 +187,7 @@ _HARMLESS: Mapping[str, int | None] = {
     "embed_mode": 1,
     "is_multi_soc_ep_context": 0,
 }
-"""Allowed attributes, some with a single allowed number; any other may name a file."""
+"""Allowed attribute -> its only allowed number; None for any value. Attributes not listed may name files."""
 _DEPENDENCIES = "external_dependencies"
 _LONGEST = 1 << 31
 

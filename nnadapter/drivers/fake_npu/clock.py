@@ -95,7 +95,7 @@ def _by_filter(inputs: Types, outputs: Types) -> float:
 
 
 def _by_labels(equation: str, inputs: Types) -> int:
-    """Return the multiply-adds of an einsum, which are exact for two factors."""
+    """Return the multiply-adds of an einsum. The number is exact for two factors."""
     sizes: dict[str, int] = {}
     for term, type_ in zip(equation.partition("->")[0].split(","), inputs, strict=True):
         for label, size in zip(term, type_.dimensions, strict=True):

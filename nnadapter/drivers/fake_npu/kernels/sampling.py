@@ -305,7 +305,7 @@ def _rounded(places: Array) -> Array:
 
 
 def _bins(first: np.float32, last: np.float32, bins: int, size: int) -> tuple[Array, Array]:
-    """Return the pixels of every bin, filled up with its last pixel, and a mask of nonempty bins."""
+    """Return the pixels of every bin, padded with its last pixel, and a mask of nonempty bins."""
     step = np.maximum(last - first + 1, np.float32(1)) / np.float32(bins)
     numbers = np.arange(bins, dtype=np.float32)
     begins = np.clip(np.floor(numbers * step) + first, 0, size).astype(np.int64)
