@@ -361,8 +361,8 @@ class BoundStep:
     """True if inputs are read-only and contiguous, and outputs are checked, as for all devices except the CPU."""
     planned: tuple[Planned, ...]
     make_substitute: Callable[[BaseException | None], Substitute]
-    """Returns the program to run after an error, or for None the program to compare results with. Raises if there is
-    none.
+    """Returns the program to run instead after an error. Called with None, returns the program to compare results with.
+    Raises if there is none.
     """
     report_failure: Callable[[BaseException, str], Incident]
     """Records an error and the reaction to it. Raises if the policy forbids fallback."""

@@ -28,8 +28,8 @@ Selection = TypeVar("Selection")
 class Fork(Generic[Selection]):
     """Node of a decision tree: conditions of `If` nodes that are computed together from inputs. Thread-safe.
 
-    `make` returns the next fork or the final selection for the conditions' values, possibly twice. `otherwise` returns
-    the selection if conditions cannot be computed.
+    `make` returns the next fork or the final selection for the conditions' values. It may be called again for the same
+    values. `otherwise` returns the selection if conditions cannot be computed.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ def _native(value: Any) -> Any:
 def write_fork(
     message: Message, truths: Truths, conditions: Conditions, texts: Sequence[str], writer: ContainerWriter
 ) -> None:
-    """Fill a Fork message; `truths` are the values of the conditions decided before."""
+    """Fill a Fork message; `truths` are the values of the conditions of earlier forks."""
     message.truths.extend(truths)
     message.inputs.extend(conditions.inputs)
     message.shapes.extend(conditions.shapes)

@@ -42,7 +42,7 @@ from partition.graph import Value
 MOST_CHOICES = 8
 """Maximum number of selections per session with plans of their own."""
 MOST_AHEAD = 4
-"""Maximum number of selections that are all planned ahead of runs."""
+"""Maximum number of selections planned ahead of runs. If there are more, only the original model is planned ahead."""
 _MOST_LEFT = 256
 _MOST_VAIN = 4
 """Number of shape sets without gain after which a selection is abandoned."""
@@ -55,7 +55,7 @@ class NothingGainedError(NNAdapterError):
 def refuse_without_gain(partitioning: Partitioning) -> None:
     """Raise NothingGainedError if no accelerator runs a node of the selected branches.
 
-    If the branches contain only constants, any node on an accelerator suffices.
+    If these branches have no nodes but constants, one node elsewhere on an accelerator suffices.
     """
     names = [name for decision in partitioning.model.prepared.branch_decisions for name in decision.nodes]
     inside = re.compile(f"(?:{'|'.join(map(re.escape, names))})_*/")

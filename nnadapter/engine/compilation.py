@@ -156,7 +156,10 @@ class Compiler:
     def _compile_or_retry(
         self, partitioning: Partitioning, step: Step, admitted: AdmittedSegment | None, programs: SegmentPrograms
     ) -> SegmentProgram:
-        """Compile a segment; retry once after a transient error, or after an OutOfMemoryError by closing idle plans."""
+        """Compile a segment.
+
+        Retry once after a transient error, and after an OutOfMemoryError as long as idle plans can be closed.
+        """
         while True:
             try:
                 return self._compile_segment(partitioning, step, admitted, programs)
@@ -378,7 +381,7 @@ def _nodes_at_fault(partitioning: Partitioning, step: Step, error: BaseException
 def _delegated_segments(partitioning: Partitioning, remaining: Step) -> dict[Atoms, Unsupported]:
     """Return a refusal of every accelerated segment, so that ONNX Runtime gets the entire model.
 
-    It may load a contradictory model, but not the segment `remaining`, whose types are known.
+    It may load a contradictory model, and yet refuse the segment `remaining`, since the types there are known.
     """
     detail = f"ONNX Runtime cannot load segment {remaining.segment}, which would remain for it"
     refusal = Unsupported(Reason.COMPILE_FAILED, detail)

@@ -7,7 +7,7 @@ values, and its next run waits first.
 If a wait raises, events show which step failed. It runs on its substitute, and later pending steps of the device run
 again, since their inputs are missing.
 
-A run never ends before its threaded steps, since it then releases their memory. Locks and queues are implemented in C,
+A run never ends before its threaded steps, since its end releases their memory. Locks and queues are implemented in C,
 so no interrupt breaks them.
 """
 

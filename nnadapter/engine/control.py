@@ -104,7 +104,7 @@ def deadline_of(options: onnxruntime.RunOptions | None) -> float | None:
 
 
 class Deadlines:
-    """Deadlines of the runs of one session, with the same duration. Thread-safe."""
+    """Deadlines of the runs of one session. All runs have the same time limit. Thread-safe."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -198,7 +198,7 @@ class RunControl:
         self._turns, self._number = turns, number
         self._device: str | None = None
         self.copies_options = False
-        """True if steps on the CPU get a copy of the run options, which lacks adapters."""
+        """True if steps on the CPU get a copy of the run options. The copy has no LoRA adapters."""
         self._stopped = False
         self._has_holder = has_holder
         self._caller_options: onnxruntime.RunOptions | None = None

@@ -39,7 +39,7 @@ class DeviceValue:
     __slots__ = ("_contents", "_device")
 
     def __init__(self, contents: Copies | Array, device: str) -> None:
-        """Wrap an output of a run, or an array that its owner may change. Callers use `from_numpy` instead."""
+        """Wrap an output of a run, or an array, without a copy. Applications use `from_numpy` instead."""
         self._contents: Copies | Array | None = contents
         self._device = device
 

@@ -303,7 +303,7 @@ class PlanEngine:
             serving.source.write_new_plans()
 
     def observed(self) -> Observed | KeptReport:
-        """Return the facts for a report on the last run's plan, or before a run on a plan for default shapes."""
+        """Return the facts for a report on the last run's plan; before any run, on a plan for default shapes."""
         serving = self._serving
         return serving.source.observed(serving.last_shapes)
 
@@ -444,7 +444,9 @@ class Repeat:
         )
         self._expected = expected if len(expected) == len(feed) else ()
         self._direct: tuple[BoundStep, _Run] | None = None
-        """Only step, and ONNX Runtime's run method, if its session has the model's input and output names."""
+        """Only step of the plan, and ONNX Runtime's run method; set by a run if the session has the model's input and
+        output names.
+        """
 
     @property
     def is_of_choice(self) -> bool:

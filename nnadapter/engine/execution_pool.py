@@ -105,7 +105,7 @@ class ExecutionPool:
         return results
 
     def reserve(self, user: object) -> Execution:
-        """Reserve an execution for a user, any object, until `release`."""
+        """Reserve an execution until `release`; any object can identify the user."""
         return self._executions.acquire(user)
 
     def release(self, user: object) -> None:
@@ -188,7 +188,7 @@ class WrappedProgram(Program):
 
 
 class SameProgram(WrappedProgram):
-    """Program of an equal step, which alone closes it; each step has executions of its own."""
+    """Program shared with an equal step. Only that step closes it; each step has executions of its own."""
 
     @property
     def memory_bytes(self) -> int:

@@ -2,7 +2,7 @@
 
 A failed step runs on the CPU with the same inputs, unless the policy forbids fallback. The device first retries it once
 after a `TransientError`, and after an `OutOfMemoryError` as long as idle plans can be closed. Inputs survive a failure:
-Python drivers get read-only arrays; native drivers and devices in trouble get copies.
+Python drivers get read-only arrays; native drivers, and devices that recently failed, get copies.
 """
 
 from __future__ import annotations
@@ -354,8 +354,8 @@ class CompiledPlan:
     ) -> tuple[list[Any], Provenance]:
         """Run every step, and return the outputs `names`.
 
-        `feeds` are checked arrays or `Copies`. `out_devices` maps outputs to return as `Copies` to devices; None if
-        there are no such outputs or feeds. `failed` is the only step's error if it was already tried.
+        `feeds` are checked arrays or `Copies`. `out_devices` maps each output that is returned as `Copies` to its
+        device; None if no outputs or feeds are `Copies`. `failed` is the only step's error if it was already tried.
         """
         if self.note and self._cpu_fallback is not None:
             return self._cpu_fallback.run(feeds, names, self.note, out_devices, control)

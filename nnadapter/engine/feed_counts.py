@@ -41,7 +41,10 @@ class CountedNode(Protocol):
 
 
 class CountRule(NamedTuple):
-    """Rule of an operator: positions of its counts, a function from counts to minimum result elements, and a limit."""
+    """Rule of an operator.
+
+    It has the positions of counts, a function that returns the least number of result elements, and its limit.
+    """
 
     positions: tuple[int, ...]
     elements: Callable[..., float]

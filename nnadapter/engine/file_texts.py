@@ -84,7 +84,7 @@ def _with_condition(shapes: str, choice: str) -> str:
 
 
 def _allows_dynamic(file: CompiledFile) -> bool:
-    """Return True if the model has dynamic dimensions, but the file has neither a dynamic plan nor a reason."""
+    """Return True if the model has dynamic dimensions, but the file has neither a dynamic plan nor a reason why."""
     rows, plans = (*file.signature.inputs, *file.signature.overridable), file.message.plans
     is_open = any(not isinstance(size, int) for row in rows for size in row.shape or ())
     notes = json.loads(file.report(plans[0]))["notes"]

@@ -127,7 +127,7 @@ class HostEngine:
         return self._controlled(lambda own_options: self._run_with(names, complete, own_options), options, control)
 
     def _with_adapters(self, feed: Mapping[str, Any], options: Any) -> Mapping[str, Any]:
-        """Add the parameters of active adapters to the feed, since copied run options lack them."""
+        """Add the parameters of active LoRA adapters to the feed, since copied run options lack these adapters."""
         from nnadapter.drivers.onnxruntime.adapters import adapter_parameters, has_adapters
 
         return (

@@ -200,7 +200,7 @@ def values_by_name(messages: Iterable[Message]) -> dict[str, Value]:
 def write_ir(message: Message, model: Model, inputs: Sequence[str], writer: ContainerWriter) -> None:
     """Write a segment in adapter IR to the container, and fill its Segment message.
 
-    Symbolic numbers are written as size hints, with their positions in model and trace.
+    The container gets the size hints of symbolic numbers, and the message their positions in model and trace.
     """
     from nnadapter.ir.protobuf.serialization import read_model, to_parts
     from nnadapter.ir.structure import numbers, with_numbers
@@ -323,7 +323,7 @@ def loadable_part(message: Message, segments: Segments, session_options: object)
 def traced_numbers(
     message: Message, count: int, trace: SymbolicTrace, container: Container
 ) -> dict[int, SymbolicNumber]:
-    """Return the symbolic numbers of a message by position among the `count` numbers of its object.
+    """Return a message's symbolic numbers, by position among the `count` numbers of a model or array.
 
     Raises CompiledModelError for positions or numbers that do not exist.
     """

@@ -27,7 +27,7 @@ from nnadapter.traces.trace import SESSION, WAIT
 _MOST_CHECKED = 256
 _MOST_REASONS = 3
 _MOST_UNSHARED = 4
-"""Consecutive plans that served only their first shapes, after which new ones are rare."""
+"""Number of consecutive plans that served only their first shapes. From this number on, new plans are rarely tried."""
 
 
 class ModelDynamicPlan(DynamicPlan):
@@ -103,7 +103,7 @@ class ModelDynamicPlans(DynamicPlans[Compiled]):
         self._needs_elements = False in takes_ir
         """True if a device takes ONNX. Then empty tensors need their own plans, except an empty key/value cache."""
         self._is_made_with_elements = takes_ir == {False}
-        """True if all devices take ONNX. Then plans are made without empty tensors, which only IR guards cover."""
+        """True if all devices take ONNX. Then plans are made without empty tensors, since only IR guards cover them."""
         self._made_count = self._requested_count = 0
         self._unshared_count = 0
         self._reasons: list[str] = []

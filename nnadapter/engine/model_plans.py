@@ -218,7 +218,7 @@ class ModelPlans:
         return {**self._session.defaults, **feed_for(planner.prepared, shapes)}
 
     def _with_planner(self, work: Callable[[Planner], _Planned]) -> _Planned:
-        """Call `work` with the planner; on failure, repeat the call for the model with its branches.
+        """Call `work` with the planner. If that fails, call it again with the planner of the model with all branches.
 
         ONNX Runtime loads an `If` with contradictory branches, but not the selected branch alone.
         """
@@ -231,7 +231,7 @@ class ModelPlans:
             return work(self._planner_with_branches(planner))
 
     def _planner_with_branches(self, failed: Planner) -> Planner:
-        """Return the planner of the model with its branches; concurrent failures share it."""
+        """Return the planner of the model with all branches; concurrent failures share it."""
         with self._switching:
             if self.planner is failed:
                 assert failed.prepared.original is not None, "there is a model with its branches"

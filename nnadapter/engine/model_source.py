@@ -357,7 +357,10 @@ def _refuse_invalid(
     setting: Setting,
     session_options: onnxruntime.SessionOptions | None,
 ) -> None:
-    """Raise InvalidModelError for nodes that ONNX Runtime finds invalid and no other device may accept."""
+    """Raise InvalidModelError for nodes that ONNX Runtime finds invalid.
+
+    Nodes are exempt if they may be external or another ONNX device supports them.
+    """
     if prepared.original is None and all(node.origins == (node.name,) for node in prepared.graph.nodes):
         model, nodes = prepared.model, prepared.nodes
     else:

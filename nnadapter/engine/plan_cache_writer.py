@@ -75,7 +75,7 @@ def _merged_shapes(previous: CompiledFile | str, source: ModelPlanSource) -> Ori
 
 
 def _carry(previous: CompiledFile, message: Message, writer: LinkingWriter) -> None:
-    """Add the previous entry's missing plans to a message, up to the limit."""
+    """Add to a message the previous entry's plans that it lacks, up to the limit."""
     written = {_identity(plan) for plan in message.plans}
     forks = _with_room(previous.message, {tuple(fork.truths) for fork in message.forks})
     for fork in forks:

@@ -1,8 +1,8 @@
 """Devices of a plan: execution pools with or without a trace, and pauses after repeated failures.
 
-A step is paused after several consecutive failures. A device is paused after as many over all its steps, or when it is
-lost. After the pause one run tries it; a failure doubles the pause. Pauses are in seconds, since recovery (reset,
-cooling, freed memory) takes time.
+A step is paused after several consecutive failures. A device is paused after as many consecutive failures of any steps,
+or when it is lost. After the pause one run tries it; a failure doubles the pause. Pauses are in seconds, since recovery
+(reset, cooling, freed memory) takes time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def pools_of(trace: Trace, threading: Threading, calls: NamedCalls) -> Callable[[Program], ExecutionPool]:
-    """Return a factory of a segment's execution pools, which record computations in a trace, if any."""
+    """Return a factory of a segment's execution pools, which record their computations if the trace is recording."""
     if not trace.is_recording:
         return lambda program: ExecutionPool(program, threading, calls)
     from nnadapter.engine.tracing import traced_pools
@@ -34,7 +34,7 @@ def pools_of(trace: Trace, threading: Threading, calls: NamedCalls) -> Callable[
 
 
 def transfers_of(trace: Trace) -> Callable[[], list[Transfer]]:
-    """Return a factory of lists that receive transfers, and record them in a trace, if any."""
+    """Return a factory of lists, which record the transfers added to them if the trace is recording."""
     if not trace.is_recording:
         return list
     from nnadapter.engine.tracing import traced_transfers
@@ -82,7 +82,7 @@ class Health:
         self._troubles: dict[StepKey, _Trouble] = {}
         self._lock = new_lock()
         self.is_troubled = False
-        """True after a failure without a later success. While False, runs check nothing else."""
+        """True after a failure without a later success. While it is False, runs do not call `may_try`."""
 
     def may_try(self, step: StepKey) -> bool:
         """Return True if a step may run on the device; after a pause, only one caller at a time gets True."""

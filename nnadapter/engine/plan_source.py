@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 InputShapes = tuple[tuple[int, ...] | None, ...]
 """Shape of each input; None for a value without a shape."""
 OriginalModelShapes = Mapping[tuple[bool, ...], frozenset[InputShapes] | None]
-"""Input shapes that run with all branches (None: all shapes), by condition values of the selection."""
+"""Selection of branches, as condition values -> input shapes that the original model serves; None for all shapes."""
 RunResult = tuple[list[Any], Provenance]
 BranchTest = Callable[[Mapping[str, Any]], bool]
 BackgroundRun = Callable[[Mapping[str, Any], Sequence[str], "RunControl | None", "OutDevices | None"], RunResult | None]

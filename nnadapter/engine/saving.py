@@ -278,7 +278,10 @@ def _write_segment(
 
 
 def _are_available(partitioning: Partitioning, names: Iterable[str]) -> bool:
-    """Return True if all values are available between steps; a part may need a size from inside a segment."""
+    """Return True if values with these names are all available between steps.
+
+    A part may need a size that exists only inside a segment.
+    """
     plan = partitioning.plan
     available = {*plan.graph.inputs, *(name for step in plan.steps for name in step.outputs)}
     return available.issuperset(names)

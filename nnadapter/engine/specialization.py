@@ -126,7 +126,7 @@ class SpecializedPrograms(Generic[SpecializedPlan]):
         )
         self._run_guards = sizes if takes_sizes else None
         self._dead_plans = deque[_Plan]()
-        """Collected plans that the next call releases."""
+        """Garbage-collected plans, which the next call releases."""
         self._holders: dict[_Plan, _Holder] = {ref(self): _Holder(ref(self), self._shared_keys)}
         self._unused = set[_Plan]()
         self._holder_counts: dict[_Key, int] = dict.fromkeys(self._shared_keys, 1)
@@ -185,7 +185,7 @@ class SpecializedPrograms(Generic[SpecializedPlan]):
     ) -> Sequence[Any] | None:
         """Return the symbolic sizes that a run passes to programs; None if no program takes them.
 
-        Programs may have guards other than the matched ones, which number sizes differently.
+        Programs may have guards other than the matched ones. Each set of guards numbers the sizes differently.
         """
         if self._run_guards is None or self._run_guards is guards:
             return sizes if self._run_guards is not None else None
