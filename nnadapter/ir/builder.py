@@ -356,7 +356,7 @@ class ModelEditor:
     def derived(self, operand: int, stem: str, function: Callable[[Array], Array]) -> int:
         """Add the constant `function(contents of operand)` unless it exists, and return its index.
 
-        `stem` is its name, numbered if taken. It inherits quantization per tensor.
+        `stem` is its name, numbered if taken. The constant inherits the operand's quantization if that is per tensor.
         """
         key = (operand, function)
         if key not in self._derived:
@@ -386,7 +386,8 @@ class ModelEditor:
         """Add an operation before the sweep's current one. Return its outputs; see `ModelBuilder.add_operation`.
 
         It implements the ONNX nodes of `origins`, which are operations, possibly removed. `names` are the first
-        outputs' names, numbered if taken; other outputs inherit the replaced operand's name. Raises InvalidModelError.
+        outputs' names, numbered if taken. Other outputs inherit the name of the operand that they replace later. Raises
+        InvalidModelError.
         """
         read = tuple(map(self._resolved, inputs))
         types = tuple(None if index == ABSENT else self._operands[index].type for index in read)

@@ -65,14 +65,17 @@ class ArrayTrace:
         return [self._traced(number) for number in range(len(self._variables))]
 
     def finish(self) -> list[Any]:
-        """Return all arrays, some deferred, and drop the references to them. Afterwards only `replay` works."""
+        """Return the constants and all results, some deferred, and drop the references to them.
+
+        Afterwards only `replay` works.
+        """
         values, self._values = self._values, []
         for comparison in self._comparisons.values():
             comparison.first_array_by_key.clear()
         return values
 
     def replay(self, arrays: Sequence[Array]) -> list[Any] | None:
-        """Repeat the computation with other constants, and return all arrays.
+        """Repeat the computation with other constants, and return its arrays in the order of `finish`.
 
         Return None if a guard fails, or a data type or shape differs.
         """

@@ -69,7 +69,7 @@ class IndexCheck(NamedTuple):
     source: str = ""
     """Model input that equals `value`; empty if there is none."""
     interval: tuple[int, Bound] | None = None
-    """Bounds of a constant, compared instead of the value."""
+    """Interval of a constant; its bounds are compared instead of the value."""
 
     @property
     def sizes(self) -> tuple[str, ...]:
@@ -128,7 +128,9 @@ class Use(NamedTuple):
     position: int
     allowed: Columns
     is_memory: bool = True
-    """True if engines address memory with it. Otherwise it affects only time, and is checked only at entry."""
+    """True if engines address memory with it. Otherwise it affects only time, and is checked only if it enters the
+    segment.
+    """
 
 
 class AnalysisEnd(NamedTuple):

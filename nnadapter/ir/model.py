@@ -21,10 +21,10 @@ class Operation:
 
     Args:
         type: a row of the schema table; `nnadapter ops --describe CONV_2D` documents one.
-        inputs: indices into `Model.operands` by role; `ABSENT` (-1) or, at the end, omitted if absent.
+        inputs: indices into `Model.operands` by role. An absent input is `ABSENT` (-1), or omitted at the end.
         outputs: indices of the results.
         attributes: all attributes of the row, in order, with defaults.
-        origins: names of the implemented ONNX nodes; the first one determined its position.
+        origins: names of the implemented ONNX nodes; the first node determined the operation's position.
 
     Operations compare by identity.
     """

@@ -157,9 +157,12 @@ def quantized_results(
 ) -> tuple[OperandType, ...]:
     """Return the inferred output types, with data types and quantizations from `quantized` if allowed.
 
-    1. A `quantized` rule of the row checks the result, and the operation computes with real values.
-    2. Otherwise integer results may be declared quantized if no input is.
-    3. Inputs with data types allowed only if quantized require a quantized result.
+    Cases:
+
+    1. If the row has a `quantized` rule, the rule checks the declared result, and the operation computes with real
+       values.
+    2. If the row has no such rule, integer results may be declared quantized if no input is quantized.
+    3. If no quantization is declared, no input may have a data type that is allowed only with a quantized result.
     """
     plain = schema.quantized is None or not (schema.always_quantized or any(map(_is_quantized, types)))
     if plain and not any(quantized):

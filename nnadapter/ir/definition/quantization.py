@@ -13,9 +13,9 @@ from nnadapter.ir.operations import MOVERS, PRODUCTS, REALS
 
 
 def quantized_function(model: Model, operation: Operation, plain: Callable[..., Any] | None) -> Callable[..., Any]:
-    """Return the function for quantized operands, or a wrapper of `plain` if it sees only integers or floats.
+    """Return an operation's function for quantized operands. It wraps `plain` if plain integers or floats suffice.
 
-    Arguments: inputs, attributes, and `finish`, the fused activation on reals.
+    Its arguments are the inputs, the attributes, and `finish`, the fused activation on reals.
     """
     types = [None if index == ABSENT else model.operands[index].type for index in operation.inputs]
     result = model.operands[operation.outputs[0]].type
