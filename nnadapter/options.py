@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 FALLBACKS = ("warn", "allow", "forbid")
 STAGES = ("load", "compile", "run", "accuracy")
-"""Stages in which a device can fail: opening, compiling, running, and wrong results."""
+"""Stages at which a device can fail: it cannot be opened, cannot compile, cannot run, or returns wrong results."""
 Fallback = str | Mapping[str, str]
 """One of `FALLBACKS` for all stages, or a mapping from a stage to one."""
 
@@ -40,8 +40,8 @@ class Options:
     precision: str | None = None
     """Precision of floating-point computation: `float32`, `bfloat16` or `float16` on every device that has it, or
     `device`: the default of each device's own engine. `auto`: the first run compares that default with float32, and
-    keeps it if all outputs agree to 30 dB. None: each device's option `precision`. That option and the name of a lane
-    (`openvino@bfloat16`) take precedence. See docs/devices.md.
+    keeps it if all outputs agree to 30 dB. None: each device's option `precision`. That option and the precision in
+    a lane's name (`openvino@bfloat16`) override this one. See docs/devices.md.
     """
     fallback: Fallback = "warn"
     """Reaction when a device's work falls back to the CPU: `warn` once per cause, `allow` silently, or `forbid` (an
@@ -64,8 +64,8 @@ class Options:
     """
     background: bool = False
     """True: no run waits for a compilation. Until a thread has compiled a plan for new shapes, the CPU runs the entire
-    model. Devices of runs then depend on timing, and weights are held twice. Recurring shapes should not exceed
-    `max_plans`. False: runs wait, so behavior is deterministic.
+    model. The device of a run then depends on timing, and weights are in memory twice. `max_plans` should be at
+    least the number of recurring shapes. False: runs wait, so behavior is deterministic.
     """
     deadline_s: float | None = None
     """Maximum seconds of a run, without compilation and the wait for other runs of a stream. A slower run raises
@@ -179,7 +179,7 @@ def _rules() -> type[Rules]:
 
 
 def refuse_misplaced(arguments: Iterable[str], parameters: Sequence[str]) -> None:
-    """Raise InvalidOptionError for an argument that is the name of an option, or a misspelled parameter."""
+    """Raise InvalidOptionError for an argument name that is an option, or resembles an option or a parameter."""
     field_names = [field.name for field in fields(Options)]
     for name in arguments:
         if name in field_names:

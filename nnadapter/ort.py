@@ -84,7 +84,7 @@ def uninstall() -> None:
 
 
 class SessionOptions(_original.SessionOptions):  # type: ignore[misc]  # a class of pybind11
-    """ONNX Runtime's session options, which also record overridden initializers and sizes for devices."""
+    """ONNX Runtime's session options, which also record replaced initializers and sizes, because devices need them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -126,7 +126,7 @@ class SessionOptions(_original.SessionOptions):  # type: ignore[misc]  # a class
 
 
 class RunOptions(_original.RunOptions):  # type: ignore[misc]  # a class of pybind11
-    """ONNX Runtime's run options, which also record configuration entries for copies."""
+    """ONNX Runtime's run options, which also record configuration entries, so that the options can be copied."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -171,7 +171,7 @@ class InferenceSession(_InferenceSession):
             return super().run_with_ort_values(output_names, input_dict_ort_values, run_options)
 
     def run_with_iobinding(self, iobinding: _IOBinding, run_options: Any = None) -> None:
-        """Run on bound values. Every error is also a RuntimeError."""
+        """Run on bound values. Each error of nnadapter is an instance of RuntimeError too."""
         with _as_theirs(RuntimeError):
             super().run_with_iobinding(iobinding, run_options)
 
@@ -181,7 +181,7 @@ class InferenceSession(_InferenceSession):
     def set_providers(
         self, providers: Sequence[Any] | None = None, provider_options: Sequence[Mapping[str, Any]] | None = None
     ) -> None:
-        """Check that the session uses these providers. An unknown provider is also a RuntimeError."""
+        """Check that the session uses these providers. An unknown one raises an error that is a RuntimeError too."""
         names = [provider[0] if isinstance(provider, tuple) else provider for provider in providers or ()]
         available_providers = {*_original.get_all_providers(), *self.get_providers()}
         unknown = [
@@ -255,9 +255,9 @@ def _merge_devices(
 
 @contextmanager
 def _as_theirs(theirs: type[Exception] | None = None, *, cancelled: type[Exception] | None = None) -> Iterator[None]:
-    """Raise nnadapter's errors also as `theirs`, by default as the exception that ONNX Runtime would raise.
+    """Raise each error of nnadapter as an instance of its own class and of `theirs`.
 
-    `cancelled` replaces `theirs` for a CancelledError.
+    By default, `theirs` is the exception that ONNX Runtime would raise. `cancelled` replaces it for a CancelledError.
     """
     try:
         yield

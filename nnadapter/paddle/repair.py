@@ -84,7 +84,7 @@ def _blocks(regions: Sequence[Any]) -> Iterator[Any]:
 
 
 def draws_numbers(program: Any) -> bool:
-    """Return True if a program draws random numbers, which dropout does only in training."""
+    """Return True if a program draws random numbers. Dropout draws them only in training."""
     drawing = (operation for operation in walked(program) if str(operation["#"]).removeprefix(_DIALECT) in _DRAWING)
     return not all(map(_is_test, drawing))
 
@@ -515,12 +515,12 @@ def _hoisted(block: Any) -> bool:
 
 _OPERATIONS = ("1.quantize_linear", "1.dequantize_linear")
 _INTEGERS = {"bit_length": (8,), "qmin": (-128, -127), "qmax": (127,)}
-"""Required attribute values of quantizing operations: 8-bit integers. Axes and the rounding of ties are passed on."""
+"""Required attribute values of quantizing operations: 8-bit integers. Axes and tie rounding are passed on unchanged."""
 _FLOATS = {"qmin": -448, "qmax": 448}
 """Values that mean float8e4m3fn to the converter."""
 _FLOAT8, _INT8 = 17, 3
 _DIVISORS = {"QuantizeLinear": 448.0, "DequantizeLinear": 112.0}
-"""Op type -> divisor of the largest value that yields the converter's scale."""
+"""Op type -> number by which the converter divides the largest value to get the scale."""
 
 
 def mark(program: Any) -> int:

@@ -1,5 +1,7 @@
 """Boundary operations of a plan (transfers, casts and layout changes) with their predicted times.
 
+All of these rules hold:
+
 1. A device in host memory, or with unknown costs, shares values with the host.
 2. For any other device, the host casts unaccepted data types, values are transferred, and a channels-last device
    reorders them.

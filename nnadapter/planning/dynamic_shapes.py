@@ -1,8 +1,8 @@
 """Dynamic partitioning: one plan for all input shapes.
 
-A plan serves all input shapes if its verdicts hold at all of them and no limit decided it, or nearby shapes if costs
-decided it. Every device is then asked again with dynamic dimensions. The host accepts any segment. A segment that an
-adapter IR device refuses is specialized per set of sizes.
+A plan serves all input shapes if its verdicts hold at all of them and no limit decided it. If costs decided it, it
+serves only nearby shapes. Every device is then asked again with dynamic dimensions. The host accepts any segment. A
+segment that an adapter IR device refuses is specialized per set of sizes.
 
 ONNX engines need non-empty tensors, and windows that fit their inputs. OpenVINO's dynamic programs fail otherwise and
 cannot be trusted afterwards, so `is_full` and `planning.bounds` check new ranges of shapes.
@@ -42,7 +42,7 @@ from partition.plan import Plan, Segment, Step, make_plan
 
 
 def is_full(prepared: Prepared, nodes: Collection[int], shapes: Shapes) -> bool:
-    """Return whether `nodes` has all that run at these shapes, no tensor is empty, and every window fits its input."""
+    """Return whether `nodes` has all nodes that run at these shapes, no tensor is empty, and all windows fit."""
     try:
         specialized = specialize(prepared, shapes)
     except InvalidModelError:
@@ -356,7 +356,7 @@ def _taken_elsewhere(partitioning: Partitioning, conversion: DynamicConversion |
 
 
 def _refuses_open(device: SessionDevice, nodes: Sequence[int], conversion: DynamicConversion | None) -> bool:
-    """Return whether an adapter IR device refuses the nodes with dynamic dimensions too. Its guards remain."""
+    """Return whether an adapter IR device also refuses the nodes with dynamic dimensions. Guards set by this remain."""
     if conversion is None or not device.takes_ir or device.capability.dynamic_shapes is DynamicShapes.NONE:
         return False
     ir_conversion = conversion.conversion
@@ -426,10 +426,13 @@ def _by_sizes(
 
 
 def _ir_segment(device: SessionDevice, step: Step, conversion: DynamicConversion) -> _OpenSegment:
-    """Return a segment in the first form that its device accepts.
+    """Return a segment in the first of these forms that its device accepts.
 
-    The segment computes shape-derived tables itself, reads them as inputs, or is specialized per set of sizes. Guards
-    from refused forms, such as from writing error messages, are rolled back if another form is accepted.
+    1. The segment computes shape-derived tables itself.
+    2. It reads them as inputs.
+    3. It is specialized per set of sizes.
+
+    Guards that the refusal of form 1 sets, even by writing the error message, are rolled back if form 2 is accepted.
     """
     reading_tables = dynamic_ir_part(conversion, step, with_tables=False)
     if device.capability.dynamic_shapes is DynamicShapes.NONE:

@@ -1,4 +1,4 @@
-"""Concurrent steps of a plan, host waits, and value classes for boundary operations.
+"""Concurrent steps of a plan, waits of the host, and data classes for boundary operations.
 
 Steps run concurrently in threads of their devices, if that pays. The run's own thread serves one device. Each other
 device gets a thread, unless the next step needs the result. Simulated execution must beat serial execution by
@@ -176,7 +176,7 @@ def overlap_of(partitioning: Partitioning, reads: Reads) -> Overlap:
 
 
 def _sharing(partitioning: Partitioning) -> list[str] | None:
-    """Return the plan's devices that may compete for processors, at most one; None if threads cannot pay."""
+    """Return the only device of the plan that may compete for processors, if any. Return None if threads cannot pay."""
     plan, setting = partitioning.plan, partitioning.setting
     devices = dict.fromkeys(step.device for step in plan.steps)
     if len(devices) < 2 or setting.constraints.policy.times:  # one device needs no calibration files

@@ -179,13 +179,14 @@ def bind_plan(
 
     An entry takes the first match:
 
-    1. the same name, otherwise the same output, with equal content and ancestry hashes;
-    2. the same name, otherwise the same output, with equal content hash, if a producer was edited;
+    1. the same stable name, otherwise the same stable output, with equal content and ancestry hashes;
+    2. the same stable name, otherwise the same stable output, with equal content hash, if a producer was edited;
     3. the same ancestry hash, if the node was renamed; equally many entries and nodes match in order;
-    4. the same numeric output, or in order an equal content hash, if neither side has a name of its own.
+    4. the same numeric output with equal content hash, or an equal content hash in order, if neither side has a stable
+       name or output.
 
-    A name of op type plus position, or a numeric output, counts as none, because edits shift them. If entries place
-    nodes of one atom on different devices, all of the atom's entries are unmatched.
+    A name of op type plus position, or a numeric output, is not stable, because edits shift it. If entries place nodes
+    of one atom on different devices, all of the atom's entries are unmatched.
     """
     model_nodes = plan_entries(specialized, structure, [""] * len(specialized.graph.atoms))
     meant = _matched(plan.entries, model_nodes)

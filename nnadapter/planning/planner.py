@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 def to_dequantize(judgment: Judgment, setting: Setting) -> frozenset[int]:
-    """Return the positions in the model of DequantizeLinear nodes over constants to evaluate before any run.
+    """Return the model positions of DequantizeLinear nodes that read constants and should be evaluated before runs.
 
     A reader's device refuses these nodes, so another device would compute them in every run. Others stay, because
     devices and ONNX Runtime fuse them with their readers.
@@ -87,7 +87,7 @@ class Variant:
     conversions: Conversions = field(init=False)
     _by_host: tuple[Hashable, Verdicts] = field(default=((), ()))
     _whole: set[tuple[str, ...]] = field(default_factory=set)
-    """Atoms for which offering single nodes gained nothing, as tuples of node names."""
+    """Atoms, as tuples of node names, that are not split again: offering their single nodes gained nothing."""
     _calls: KernelCalls | None = None
     _dequantized: Variant | None = None
 

@@ -1,9 +1,9 @@
 """Costs of a plan by segment, and whether predicted savings exceed the error of the costs.
 
-The spread of the quotient of two devices' times, over the small networks of a calibration, gives the probability that
+The ratio of two devices' times varies over the small networks of a calibration. Its spread gives the probability that
 the cheaper device is faster. A probability of 4/7 suffices, because a wrong CPU choice is as bad as a wrong device
 choice. A mixed placement must save more than the errors of both sides together: its CPU segments lose ONNX Runtime's
-fusion across cuts, and threads go to sleep meanwhile.
+fusion across cuts, and threads go to sleep while other segments run.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ class Demands:
 
     @property
     def device_by_atom(self) -> DeviceByAtom:
-        """Atom -> device in the complete placement, or in the plan file if there is none."""
+        """Atom -> device in the complete placement, or in the plan file if there is no complete placement."""
         if self.complete_placement is not None:
             return self.complete_placement
         return NO_DEVICES if self.bound is None else self.bound.placement
@@ -179,14 +179,17 @@ class SessionDevice:
 
     @property
     def lower_default(self) -> Precision | None:
-        """Lower default precision of the device's own engine; None for a lane, because its name has the precision."""
+        """Default precision of the device's own engine, if lower than the float32 in use.
+
+        None for a lane, because its name has the precision.
+        """
         default = self.capability.default_precision
         is_lower = self.precision is Precision.FLOAT32 and default.is_floating and default is not Precision.FLOAT32
         return default if is_lower and self.name == device_of(self.name) else None
 
     @property
     def is_spare(self) -> bool:
-        """True for an unnamed last resort, which is asked only about unplaceable nodes."""
+        """True for a last resort that the user did not name. It is asked only about unplaceable nodes."""
         return self.capability.role is DeviceRole.LAST_RESORT and not self.named
 
     @property

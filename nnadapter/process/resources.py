@@ -213,7 +213,9 @@ _first = iter([True])
 
 
 _FROZEN_AT_START = 1_000
-"""Limit for objects in the permanent generation; Python 3.12 starts with a few hundred."""
+"""Upper bound of objects in the permanent generation before any use of `gc.freeze`; Python 3.12 starts with a few
+hundred.
+"""
 
 
 def paused_collection(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:

@@ -136,7 +136,7 @@ def report(stop: KeyboardInterrupt) -> int:
 def collected_signals() -> Iterator[Callable[[], int]]:
     """Collect stop signals during the block; yield a function that returns the next one, or 0.
 
-    Each call installs the handlers again, since libraries replace them. For the main thread only.
+    Each call of the function installs the handlers again, since libraries replace them. For the main thread only.
     """
     hangup = getattr(signal, "SIGHUP", None)
     numbers = [
@@ -167,7 +167,7 @@ def collected_signals() -> Iterator[Callable[[], int]]:
 
 @contextmanager
 def deferred_termination() -> Iterator[None]:
-    """Run a block that replaces the handler of SIGTERM by one that aborts. For the main thread only.
+    """Defer SIGTERM while the code in the block installs its own handler, which would abort. For the main thread only.
 
     SIGTERM raises SystemExit in the block, and reaches the previous handler at its end. A second one ends the process.
     Threads started in the block never receive it.

@@ -43,8 +43,8 @@ class Way:
     results: bool = True
     """Results of convolutions, or of the activation function that follows, are quantized as well.
 
-        Most engines compute on integers only then. Results of matrix products are quantized only with every operator.
-        """
+    Most engines compute on integers only then. Results of matrix products are quantized only with `every_operator`.
+    """
     smooth: float = 0.0
     """SmoothQuant's alpha for matrix products, 0 to 1; 0 for none. Source: Xiao et al., SmoothQuant, 2023."""
     every_operator: bool = False
@@ -98,7 +98,10 @@ class Scaled(NamedTuple):
 
 
 def activation_scale(way: Way, values: Distribution, *, signed: bool = False) -> Scaled:
-    """Return the integer type, scale and zero point of an activation; `signed` is symmetric, for second operands."""
+    """Return the integer type, scale and zero point of an activation.
+
+    `signed`, for second operands, selects signed integers with a symmetric range.
+    """
     low, high = values.range(way.ranges, 1 << way.bits)
     return _scaled(low, high, way.bits, signed=signed, symmetric=way.symmetric)
 
@@ -222,7 +225,7 @@ class QdqWriter:
             self._node("ReduceMean", [name, self._constant(f"{name}_axes", np.array(axes))], result, keepdims=0)
 
     def requantize(self, position: int, name: str, scaled: Scaled) -> None:
-        """Quantize a result of the last node under its own name."""
+        """Quantize and dequantize a result of the last node. The dequantized value takes over the result's name."""
         real = self._name(f"{name}_float")
         self.nodes[-1] = copied(self.nodes[-1])  # it may belong to the float model
         self.nodes[-1].output[position] = real
@@ -288,7 +291,7 @@ class QdqWriter:
         return self._dequantized(product.weight, nibbles, scales, None, axis, block)
 
     def _bias(self, product: Product) -> Array | None:
-        """Return the corrected bias; None if the product has none of its own."""
+        """Return the corrected bias; None if the product can have none, or has neither a bias nor a correction."""
         shift = self.bias_shifts.get(product.node)
         if not product.takes_bias or (not product.bias and shift is None):
             return None
@@ -409,7 +412,7 @@ _MOVERS = (
 
 
 def _shared(model: FloatModel, ways: Mapping[str, Way], values: Mapping[str, Distribution]) -> dict[str, Distribution]:
-    """Return `values` with the distribution of its source for each result of an op that only moves data."""
+    """Return `values`, but give each result of an op that only moves data the distribution of its source."""
     shared = dict(values)
     for node in model.model.graph.node:
         if node.op_type in _MOVERS and node.name in ways and node.input[0] in shared:

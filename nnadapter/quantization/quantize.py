@@ -1,4 +1,4 @@
-"""Quantization of a model with one way for all products: `nnadapter.quantize`."""
+"""Quantization of a model with the same settings for all nodes: `nnadapter.quantize`."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def quantize(
         correct_bias: shift biases so that the mean of each channel stays.
         results: results of convolutions are quantized as well, which most engines need to compute on integers. OpenVINO
             does not, and is more accurate without.
-        every_operator: quantize all operators on floats, as devices need that compute only on integers.
+        every_operator: quantize all operators on floats, for devices that compute only on integers.
         exclude: nodes to leave in float32: names, patterns with `*`, or op types.
         max_samples: maximum number of samples to use.
         advance: called after each sample.

@@ -85,8 +85,8 @@ def map_batches(
     Raises:
         MissingExtraError: Ray is not installed.
         InvalidModelError, ModelFileError: the model cannot be read.
-        InvalidInputError, InputTypeError, MissingInputError: columns do not fit the model. If rows show this, or
-            compiling or running fails, consuming the result raises.
+        InvalidInputError, InputTypeError, MissingInputError: columns do not fit the model. Errors that only
+            the rows show, and errors of compiling or running, are raised when the result is consumed.
         InvalidOptionError: an option is invalid.
         DeviceUnavailableError: machines declare their devices, and none has the requested one.
     """

@@ -257,7 +257,7 @@ def _between(graph: Graph, labels: Sequence[str], prices: Prices | None) -> tupl
 
 
 _SEARCHED = 3
-"""Minimum number of devices in a plan for which finding the fewest segments requires a search."""
+"""Smallest number of devices in a plan that requires a search for the fewest segments."""
 
 
 @paused_collection

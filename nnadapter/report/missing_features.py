@@ -194,6 +194,8 @@ def groups_if_supported(
 ) -> Groups:
     """Return groups of atoms that the device would run as one operation if it lacked nothing.
 
+    There are two kinds:
+
     1. Atoms that would be one atom with full support.
     2. If the device fuses operations: products with their activation functions, unless it now supports such a pair
        without fusing it.

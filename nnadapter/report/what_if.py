@@ -102,7 +102,7 @@ def by_time(gain: Gain) -> tuple[float, ...]:
 
 
 def by_flops(total_flops: int) -> Order:
-    """Return an `Order` by FLOPs, then by segments, each saved per added feature."""
+    """Return an `Order` by FLOPs, then by segments, each divided by the number of added features."""
 
     def order(gain: Gain) -> tuple[float, ...]:
         share = 100 * gain.flops / total_flops if total_flops else 0.0

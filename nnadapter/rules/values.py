@@ -114,7 +114,7 @@ class Ban(Rule, frozen=True):
 
 
 class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Requirements for segments on other devices than the CPU. Segments that violate them run elsewhere.
+    """Requirements for segments on devices other than the CPU. Segments that violate them run elsewhere.
 
     Raises:
         RulesError: an invalid value.

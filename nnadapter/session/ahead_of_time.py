@@ -75,7 +75,7 @@ def partition_report(
         devices: as in `InferenceSession`.
         input_shapes: shapes of dynamic inputs; default: assumed shapes.
         options: `Options`, or a mapping of its fields.
-        input_values: contents of inputs that decide branches, arrays or numbers. Default: conditions are true.
+        input_values: input name -> array or number, for inputs that decide branches. Default: conditions are true.
         save_plan: file to write with the placement, for `Options.plan`.
         save_segments: folder to write with every segment as an ONNX file.
 
@@ -327,7 +327,7 @@ def _prepare(source: ModelPlanSource, shape_sets: Sequence[Shapes], chosen: Bran
 
 
 def _compile_dynamic(source: ModelPlanSource, shape_sets: Sequence[Shapes], chosen: BranchSelection | None) -> None:
-    """Compile dynamic-shape plans, or static ones if requested shapes fail."""
+    """Compile plans with dynamic shapes, or static plans for requested shapes if dynamic ones fail."""
     prepared, initial_count = _prepared(source, chosen), _count_open(source)
     usual = default_shapes(prepared)
     for shapes in shape_sets or [usual]:

@@ -99,7 +99,7 @@ class RuledOut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerReport:
-    """Result of the search for nodes that compute other values than the CPU."""
+    """Result of the search for nodes that compute values other than the CPU's."""
 
     atoms: int
     outputs_agree: bool
@@ -116,7 +116,7 @@ class LayerReport:
     unchecked: tuple[str, ...]
     """Nodes that the device could not run separately."""
     compilations: int
-    """Models compiled for devices, except for `saved` and `ruled_out`."""
+    """Number of models compiled for devices, except for `saved` and `ruled_out`."""
     saved: localization.SavedFindings | None = None
     ruled_out: RuledOut | None = None
     unwritten: str = ""
@@ -373,14 +373,15 @@ class OutputDifference:
     constant: str = ""
     """Reason why agreement proves little: a constant, or equal elements."""
     cpu_differs: bool = False
-    """True if the CPU differs from the unoptimized CPU, which then is the reference."""
+    """True if the CPU with graph optimizations differs from the CPU without them, which then is the reference."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompareReport:
     """Differences of every output of every feed, and the devices that ran the nodes.
 
-    If outputs differ, the reference is the unoptimized CPU, so a wrong CPU does not blame the device.
+    If outputs differ, the CPU is compared with itself without graph optimizations. If these differ too, the unoptimized
+    results are the reference, so a wrong CPU does not blame the device.
     """
 
     devices: tuple[str, ...]
@@ -482,11 +483,12 @@ def compare(
         layers: also measure the distance of each layer, and without `reference` find the nodes that are wrong, by
             running parts of the model.
         save: with `layers`: folder for a small model that reproduces the result.
-        rules_out: with `layers`: rules file for few pins that make the outputs agree.
+        rules_out: with `layers`: rules file to write, with few pins that make the outputs agree.
 
     Raises:
         NNAdapterError: a model, device, feed or file cannot be used.
-        InvalidOptionError: a tolerance is negative, or `save` or `rules_out` lacks `layers` or has a `reference`.
+        InvalidOptionError: a tolerance is negative, or `save` or `rules_out` is passed without `layers` or with a
+            `reference`.
     """
     _check_tolerances(relative=relative_tolerance, absolute=absolute_tolerance)
     _check_paths(layers and reference is None, save, rules_out)
@@ -561,7 +563,7 @@ def _values(
 
 
 class _ReferenceValues:
-    """Reference outputs: the CPU's, or the unoptimized CPU's if the CPU is wrong."""
+    """Reference outputs of the CPU, or of the CPU without graph optimizations if the two differ."""
 
     def __init__(self, names: Sequence[str], tolerances: Tolerances, expected: Sequence[Any]) -> None:
         self.names, self._tolerances = names, tolerances

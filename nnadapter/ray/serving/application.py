@@ -64,8 +64,8 @@ def deployment(
         devices: as for `InferenceSession`.
         options: as for `InferenceSession`.
         name: name of the model in URLs; by default the stem of its file.
-        max_batch_size: rows of concurrent requests that run together, if the inputs have an axis of rows and equal
-            sizes otherwise.
+        max_batch_size: maximum rows of concurrent requests that run together. Their inputs must have an axis of rows,
+            and the same sizes in all other axes.
         batch_wait_s: time that a request waits for others. With 0, requests that arrive during a run are joined.
         replicas: number of sessions, each in an actor.
         deadline_s: default time limit of a request; then the response is 504.

@@ -21,7 +21,7 @@ def length_of(request: Request, most: int) -> int:
 
 
 async def body_of(request: Request, most: int, deadline_s: float | None) -> bytes:
-    """Read a body within the deadline and a minute. Raises HttpError."""
+    """Read a body within the deadline, but at most a minute. Raises HttpError."""
     seconds = min(protocol.BODY_SECONDS, deadline_s or protocol.BODY_SECONDS)
     try:
         return await asyncio.wait_for(_read(request, most), seconds)
