@@ -190,8 +190,7 @@ class Assignment:
         """Return a node's verdict.
 
         A node without assignment was folded, fused or expanded. It counts as supported unless nodes of expanded
-        functions
-        run on the CPU, because these may be its own.
+        functions run on the CPU, because these may be its own.
         """
         # kernel availability does not depend on sizes, acceptance by a compiler may
         reason = Reason.UNSUPPORTED_OPERATION if provider in providers.BY_KERNELS else Reason.DEVICE_REFUSED
