@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 FALLBACKS = ("warn", "allow", "forbid")
 STAGES = ("load", "compile", "run", "accuracy")
-"""Stages at which a device can fail: it cannot be opened, cannot compile, cannot run, or returns wrong results."""
+"""Stages at which a device can fail: when opened, compiling or running, or by wrong results."""
 Fallback = str | Mapping[str, str]
 """One of `FALLBACKS` for all stages, or a mapping from a stage to one."""
 
@@ -64,8 +64,8 @@ class Options:
     """
     background: bool = False
     """True: no run waits for a compilation. Until a thread has compiled a plan for new shapes, the CPU runs the entire
-    model. The device of a run then depends on timing, and weights are in memory twice. `max_plans` should be at
-    least the number of recurring shapes. False: runs wait, so behavior is deterministic.
+    model. The device of a run then depends on timing, and weights are in memory twice. Recurring shapes should not
+    exceed `max_plans`. False: runs wait, so behavior is deterministic.
     """
     deadline_s: float | None = None
     """Maximum seconds of a run, without compilation and the wait for other runs of a stream. A slower run raises

@@ -126,7 +126,7 @@ class SessionOptions(_original.SessionOptions):  # type: ignore[misc]  # a class
 
 
 class RunOptions(_original.RunOptions):  # type: ignore[misc]  # a class of pybind11
-    """ONNX Runtime's run options, which also record configuration entries, so that the options can be copied."""
+    """ONNX Runtime's run options, which also record configuration entries for copying the options."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -171,7 +171,7 @@ class InferenceSession(_InferenceSession):
             return super().run_with_ort_values(output_names, input_dict_ort_values, run_options)
 
     def run_with_iobinding(self, iobinding: _IOBinding, run_options: Any = None) -> None:
-        """Run on bound values. Each error of nnadapter is an instance of RuntimeError too."""
+        """Run on bound values. Errors are instances of RuntimeError too."""
         with _as_theirs(RuntimeError):
             super().run_with_iobinding(iobinding, run_options)
 
@@ -181,7 +181,7 @@ class InferenceSession(_InferenceSession):
     def set_providers(
         self, providers: Sequence[Any] | None = None, provider_options: Sequence[Mapping[str, Any]] | None = None
     ) -> None:
-        """Check that the session uses these providers. An unknown one raises an error that is a RuntimeError too."""
+        """Check that the session uses these providers. The error for an unknown one is a RuntimeError too."""
         names = [provider[0] if isinstance(provider, tuple) else provider for provider in providers or ()]
         available_providers = {*_original.get_all_providers(), *self.get_providers()}
         unknown = [
@@ -255,7 +255,7 @@ def _merge_devices(
 
 @contextmanager
 def _as_theirs(theirs: type[Exception] | None = None, *, cancelled: type[Exception] | None = None) -> Iterator[None]:
-    """Raise each error of nnadapter as an instance of its own class and of `theirs`.
+    """Raise nnadapter's errors as instances of `theirs` too.
 
     By default, `theirs` is the exception that ONNX Runtime would raise. `cancelled` replaces it for a CancelledError.
     """

@@ -22,8 +22,8 @@ from nnadapter.ir.operand import Array
 from nnadapter.records import dataclass
 
 _SHARES: Mapping[str, tuple[float, float]] = MappingProxyType({"float32": (1e-4, 1e-3), "float64": (1e-4, 1e-3)})
-"""Data type -> (difference that causes a warning, difference that causes a refusal), relative to the largest value.
-Approximations lie between them.
+"""Data type -> (difference for a warning, difference for a refusal), relative to the largest value. Approximations lie
+between them.
 """
 _SHARES_OF_HALVES = (1e-2, 1e-2)
 _NOTHING = 1e-6

@@ -1,6 +1,6 @@
 """Boundary operations of a plan (transfers, casts and layout changes) with their predicted times.
 
-All of these rules hold:
+All of these hold:
 
 1. A device in host memory, or with unknown costs, shares values with the host.
 2. For any other device, the host casts unaccepted data types, values are transferred, and a channels-last device

@@ -432,7 +432,7 @@ def _ir_segment(device: SessionDevice, step: Step, conversion: DynamicConversion
     2. It reads them as inputs.
     3. It is specialized per set of sizes.
 
-    Guards that the refusal of form 1 sets, even by writing the error message, are rolled back if form 2 is accepted.
+    Guards set by refusing form 1, even by writing its error message, are rolled back if form 2 is accepted.
     """
     reading_tables = dynamic_ir_part(conversion, step, with_tables=False)
     if device.capability.dynamic_shapes is DynamicShapes.NONE:

@@ -87,7 +87,7 @@ class Variant:
     conversions: Conversions = field(init=False)
     _by_host: tuple[Hashable, Verdicts] = field(default=((), ()))
     _whole: set[tuple[str, ...]] = field(default_factory=set)
-    """Atoms, as tuples of node names, that are not split again: offering their single nodes gained nothing."""
+    """Atoms, as tuples of node names, that are not split again: offering single nodes gained nothing."""
     _calls: KernelCalls | None = None
     _dequantized: Variant | None = None
 

@@ -189,7 +189,7 @@ class SessionDevice:
 
     @property
     def is_spare(self) -> bool:
-        """True for a last resort that the user did not name. It is asked only about unplaceable nodes."""
+        """True for a last resort not named by users. It is asked only about unplaceable nodes."""
         return self.capability.role is DeviceRole.LAST_RESORT and not self.named
 
     @property

@@ -311,8 +311,8 @@ def settle(
 ) -> Partitioning:
     """Place and cut the model until every device admits its segments.
 
-    If the cheapest placement is not admitted, other candidates are settled too, if their predicted cost is lower than
-    the best result so far. `known_segments` caches answers by segment.
+    If the cheapest placement is not admitted, other candidates are settled too, while their predicted cost is below
+    the best result. `known_segments` caches answers by segment.
 
     Raises:
         InvalidModelError: no device takes some atom.

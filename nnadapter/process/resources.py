@@ -213,9 +213,7 @@ _first = iter([True])
 
 
 _FROZEN_AT_START = 1_000
-"""Upper bound of objects in the permanent generation before any use of `gc.freeze`; Python 3.12 starts with a few
-hundred.
-"""
+"""Upper bound of permanent objects before any `gc.freeze`; Python 3.12 starts with a few hundred."""
 
 
 def paused_collection(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:

@@ -33,7 +33,7 @@ class Distribution:
     smallest: float
     largest: float
     counts: Array
-    """Histogram over `edges`: int64, with bins symmetric around 0."""
+    """int64 histogram; bins are symmetric around 0."""
     edges: Array
     channel_ends: Array | None
     """[2, channels] Smallest and largest value of each channel; None if sizes differ between samples."""

@@ -225,7 +225,7 @@ class QdqWriter:
             self._node("ReduceMean", [name, self._constant(f"{name}_axes", np.array(axes))], result, keepdims=0)
 
     def requantize(self, position: int, name: str, scaled: Scaled) -> None:
-        """Quantize and dequantize a result of the last node. The dequantized value takes over the result's name."""
+        """Quantize and dequantize a result of the last node, keeping its name."""
         real = self._name(f"{name}_float")
         self.nodes[-1] = copied(self.nodes[-1])  # it may belong to the float model
         self.nodes[-1].output[position] = real
@@ -291,7 +291,7 @@ class QdqWriter:
         return self._dequantized(product.weight, nibbles, scales, None, axis, block)
 
     def _bias(self, product: Product) -> Array | None:
-        """Return the corrected bias; None if the product can have none, or has neither a bias nor a correction."""
+        """Return the corrected bias; None if there is none."""
         shift = self.bias_shifts.get(product.node)
         if not product.takes_bias or (not product.bias and shift is None):
             return None

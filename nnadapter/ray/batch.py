@@ -86,7 +86,7 @@ def map_batches(
         MissingExtraError: Ray is not installed.
         InvalidModelError, ModelFileError: the model cannot be read.
         InvalidInputError, InputTypeError, MissingInputError: columns do not fit the model. Errors that only
-            the rows show, and errors of compiling or running, are raised when the result is consumed.
+            rows show, and errors of compiling or running, are raised on consuming the result.
         InvalidOptionError: an option is invalid.
         DeviceUnavailableError: machines declare their devices, and none has the requested one.
     """

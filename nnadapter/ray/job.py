@@ -160,7 +160,7 @@ class Totals:
     incidents: Counter[str] = field(default_factory=Counter)
     shapes: dict[str, list[float]] = field(default_factory=dict)
     counted_batches: dict[str, int] = field(default_factory=dict)
-    """Task -> number of counted batches. The batches of a task come in order, and restart from 0 if it is repeated."""
+    """Task -> number of counted batches. They come in order, and restart from 0 in repeated tasks."""
 
     def add(self, record: BatchRecord) -> None:
         """Add a batch to the sums; a repeated one only counts as repeated."""

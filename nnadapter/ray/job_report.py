@@ -25,7 +25,7 @@ SCHEMA_VERSION = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KindFacts:
-    """Facts of a kind of machine. Compiling has the same result on all machines of a kind."""
+    """Facts of a kind of machine; compiling has the same result on all of them."""
 
     name: str
     machine: Mapping[str, str]

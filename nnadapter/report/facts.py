@@ -324,7 +324,7 @@ class ReportFacts:
     precisions: Mapping[str, str] = field(default_factory=dict)
     """Device -> floating precision of its computation."""
     lower_defaults: Mapping[str, str] = field(default_factory=dict)
-    """Device -> default precision of its own engine, if lower than the precision in use."""
+    """Device -> default precision of its own engine, if lower than the precision used."""
     precision_choice: str = ""
     """Choice of `Options(precision="auto")`, with the measured distance."""
     search: str = ""

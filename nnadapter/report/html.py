@@ -30,7 +30,7 @@ class _Positions(dict[Any, int]):
 
 
 def page_data(report: ReportFacts, title: str, difference: DifferenceFacts | None) -> dict[str, Any]:
-    """Return the data of the page. Repeated texts of nodes are indices into tables."""
+    """Return the page's data. Repeated texts of nodes are indices into tables."""
     return {
         **_plan(report),
         "title": title,
@@ -199,7 +199,7 @@ def _data(report: ReportFacts, title: str, difference: DifferenceFacts | None) -
 
 
 def policy_hash(text: str) -> str:
-    """Return the source expression by which a content security policy allows one style or script."""
+    """Return the source expression of a style or script for a content security policy."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 

@@ -174,13 +174,13 @@ def apply_rules(
     1. Rules select nodes of `model_graph`. A rule applies to an atom of `graph` if it selects any of its nodes.
        `positions` maps nodes of `graph` to nodes of `model_graph`.
     2. A ban turns the device's yes into a refusal with `Reason.RULE`; a pin does so for every other device.
-    3. A ban from a floating precision is a ban from the accelerators of that precision by `precisions`. A pin to one is
-       a ban from the accelerators of all other precisions. Rules on quantized precisions have no effect.
+    3. A ban from a floating precision bans accelerators of that precision by `precisions`. A pin to one bans all other
+       accelerators. Rules on quantized precisions have no effect.
     4. Bans from devices outside the session, and rules without nodes that run, have no effect.
 
     Raises:
-        RulesError: an atom is pinned to two devices or precisions, to a device outside the session, or to one that it
-            is banned from or that refuses it; or bans leave it no device.
+        RulesError: an atom has two different pins; it is pinned to a device that it is banned from, that refuses it or
+            that is not in the session; or bans leave it no device.
     """
     binder = _Binder(rules, model_graph, graph, positions, devices, precisions)
     pinned, banned = binder.pins(), binder.bans()
@@ -407,14 +407,14 @@ def segments_to_drop(
 ) -> SegmentsDroppedByLimits:
     """Return the segments that limits drop in this round.
 
-    The first of these steps that drops any segment ends the round:
+    The first step that drops any ends the round:
 
     1. `whole_graph`: unless one segment has everything, drop all segments. If they are on several devices, keep the
        segments of the first device that supports everything.
     2. `min_nodes`, `min_flops`, `min_benefit_ms`: drop segments below the minimum. Unknown FLOPs pass.
     3. `max_segments`: drop half of the excess, smallest benefit (or FLOPs, if costs are unknown) first.
 
-    A segment with an atom that no other device supports is exempt. If it is below a minimum, this is reported.
+    A segment with an atom that no other device supports is exempt, which is reported for minima.
 
     Raises:
         RulesError: `min_benefit_ms` without costs, or exempt segments prevent `whole_graph` or `max_segments`.

@@ -327,7 +327,7 @@ def _prepare(source: ModelPlanSource, shape_sets: Sequence[Shapes], chosen: Bran
 
 
 def _compile_dynamic(source: ModelPlanSource, shape_sets: Sequence[Shapes], chosen: BranchSelection | None) -> None:
-    """Compile plans with dynamic shapes, or static plans for requested shapes if dynamic ones fail."""
+    """Compile dynamic-shape plans, or static ones if dynamic ones fail for requested shapes."""
     prepared, initial_count = _prepared(source, chosen), _count_open(source)
     usual = default_shapes(prepared)
     for shapes in shape_sets or [usual]:

@@ -380,8 +380,8 @@ class OutputDifference:
 class CompareReport:
     """Differences of every output of every feed, and the devices that ran the nodes.
 
-    If outputs differ, the CPU is compared with itself without graph optimizations. If these differ too, the unoptimized
-    results are the reference, so a wrong CPU does not blame the device.
+    If an output differs and the CPU's value is wrong, the reference is the CPU without graph optimizations, so the
+    device is not blamed.
     """
 
     devices: tuple[str, ...]
@@ -563,7 +563,7 @@ def _values(
 
 
 class _ReferenceValues:
-    """Reference outputs of the CPU, or of the CPU without graph optimizations if the two differ."""
+    """Reference outputs: the CPU's, or those without graph optimizations if the CPU's are wrong."""
 
     def __init__(self, names: Sequence[str], tolerances: Tolerances, expected: Sequence[Any]) -> None:
         self.names, self._tolerances = names, tolerances
