@@ -124,8 +124,8 @@ class Event(ABC):
         """Block the host until the event has happened; return at once if it was never recorded.
 
         Raises:
-            ExecutionError: work before the event failed, and no `Stream.synchronize` had raised this when it was
-                recorded. Every call raises it, or another NNAdapterError.
+            ExecutionError: work before the event failed, and no `Stream.synchronize` had raised this failure before the
+                event was recorded. Every call raises it. It may be another NNAdapterError.
         """
 
     @abstractmethod
@@ -149,7 +149,7 @@ class Stream(ABC):
         """Block the host until all work is done.
 
         Raises:
-            ExecutionError: the first failure since the last call (or another NNAdapterError). Raised once.
+            ExecutionError: the first failure since the last call, raised only once. It may be another NNAdapterError.
         """
 
     @abstractmethod
@@ -158,7 +158,7 @@ class Stream(ABC):
 
 
 def is_streaming(threading: Threading, *, has_memory: bool, has_streams: bool) -> bool:
-    """Return whether sessions use a device's streams; on serial devices, several runs would overlap."""
+    """Return whether sessions use a device's streams; False for serial devices, because streams let runs overlap."""
     return has_memory and has_streams and threading is not Threading.SERIAL
 
 
@@ -199,7 +199,7 @@ class Compatibility(StrEnum):
     RECOMPILE = "recompile"
     """The program does not run in this context; compiling its model again may work."""
     INCOMPATIBLE = "no"
-    """Made for another device; even its model does not fit."""
+    """The program was compiled for another device. Its model does not fit this context, either."""
 
 
 class Execution(ABC):
@@ -232,7 +232,7 @@ class Execution(ABC):
             sizes: values of the model's symbolic sizes, for `nnadapter.ir.substitute_sizes(number, sizes)`.
 
         Returns:
-            An execution for use until the next call, or longer if executions are shared. The host does not close it.
+            An execution that is valid until the next call, or longer if threads share it. The host does not close it.
         """
         raise DriverError(f"{type(self).__name__} does not support dynamic shapes")
 
@@ -258,8 +258,8 @@ class Execution(ABC):
             control: see `compute_within`.
 
         Returns:
-            One tensor per output, each in its own memory, which the host frees; None if the driver cannot and did
-            nothing.
+            One tensor per output, each in its own memory, which the host frees; None, after doing nothing, if the
+            driver does not support it.
         """
         return None
 

@@ -1,6 +1,6 @@
 """Custom kernels and their registry.
 
-Sources: Paddle Lite's kernels (op, target, precision and layout per argument, as overloads) and Paddle's
+Sources: Paddle Lite's kernels, which overload an op by target, precision and layout per argument, and Paddle's
 `PD_REGISTER_PLUGIN_KERNEL`.
 """
 
@@ -86,13 +86,13 @@ class Kernel:
     """Types of inputs by position; inputs without an entry are unrestricted."""
     outputs: tuple[KernelType, ...] = ()
     attributes: Mapping[str, Any] | None = None
-    """Supported attributes with defaults; other attributes lead to refusal. None accepts any."""
+    """Supported attributes and their default values. Other attributes lead to refusal. None accepts any."""
     infer: InferRule | None = None
     """Types of the outputs; required if neither ONNX nor the model defines them."""
     name: str = ""
     """Name in reports; by default the function's."""
     priority: int = 0
-    """Kernels with a higher priority are chosen first, before every other criterion."""
+    """Kernels with a higher priority are chosen first. Other criteria decide between equal priorities."""
     overrides: bool = False
     """True to replace the device's implementation; otherwise the kernel serves only nodes that the device refuses."""
     origin: KernelOrigin = KernelOrigin.DRIVER

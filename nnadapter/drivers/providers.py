@@ -68,7 +68,7 @@ BY_KERNELS = frozenset(("CUDAExecutionProvider", "WebGpuExecutionProvider"))
 """Providers with kernels for dynamic shapes; other providers need static shapes or are untested."""
 
 PLACES: Mapping[str, str] = MappingProxyType({CPU_PROVIDER: "cpu", "CUDAExecutionProvider": "cuda"})
-"""Provider -> ONNX Runtime's name of the memory in which it may keep values; the CPU is for tests."""
+"""Provider -> ONNX Runtime's name of its memory, if values may stay there. The entry of the CPU is for tests."""
 
 OWN_OPTIONS: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {"CUDAExecutionProvider": MappingProxyType({"use_tf32": "0"})}

@@ -44,8 +44,8 @@ def select(
 ) -> tuple[Selected, ...]:
     """Return the devices in order of preference. `cpu` comes last, unless `reference` is requested after it.
 
-    `isolate` selects devices to isolate, unless their options decide. Host devices never are. `precision` is
-    `Options.precision`.
+    `isolate` selects devices to isolate; a device's option `isolate` takes precedence. Host devices are never isolated.
+    `precision` is `Options.precision`.
 
     Raises:
         DeviceNotFoundError, DeviceUnavailableError: a device does not exist or cannot be used.

@@ -54,13 +54,13 @@ def lowers(
 
     Args:
         operations: names of the schema table, such as `CONV_2D`.
-        types: data types of operands, by default the driver's. Roles that accept none of them, such as the condition of
-            WHERE, keep those of the schema table.
+        types: data types of operands, by default the driver's. A role that accepts none of them, such as the condition
+            of WHERE, has the types of the schema table.
         results: additional data types of results, such as `bool` for comparisons.
         ranks: smallest and largest rank of the first input, by default the schema's.
-        fuse_codes: activations that it can apply to its result. Only a driver's passes and hand-built models have
-            others than `none`.
-        layouts: of images.
+        fuse_codes: activations that the lowering can apply to its result. Only a driver's passes and hand-built models
+            use activations other than `none`.
+        layouts: layouts of images.
         quantized: allow quantized operands.
         limits: further limits, as text.
 

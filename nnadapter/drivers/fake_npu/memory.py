@@ -38,7 +38,7 @@ class MemoryPlan(NamedTuple):
 def plan_memory(
     graph: NpuGraph, kinds: Mapping[int, int] = MappingProxyType({}), room: Mapping[int, int] = MappingProxyType({})
 ) -> MemoryPlan:
-    """Assign memory to every tensor of a device graph.
+    """Assign memory to every tensor of a device graph, by all of these rules.
 
     1. A view shares its owner's memory.
     2. Inputs and outputs use the caller's arrays.

@@ -41,7 +41,7 @@ class OperationRow:
     lower: Lower
     dtypes: Types
     other_dtypes: Mapping[int, Types] = field(default_factory=dict)
-    """Data types of inputs that differ from `dtypes`, by position."""
+    """Position of an input -> its data types, if they differ from `dtypes`."""
     quantized: Types = frozenset()
     results: Types = HELD
     ranks: tuple[int, int] = (0, LARGEST_RANK)

@@ -1,7 +1,7 @@
 """Compiled programs: device graph, memory plan and packed weights, with static or dynamic shapes.
 
 The serialized form is an `Envelope`: a JSON header and weights, aligned to 64 bytes. Dynamic tensors get extra memory,
-so that growing sizes rarely need a new plan.
+so that growing sizes rarely need a new memory plan.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class ProgramNeeds(NamedTuple):
 
 
 def packed_bytes(graph: NpuGraph, model: Model) -> Mapping[Hashable, int]:
-    """Return the bytes of each packed array by its `id`, without the model's own arrays."""
+    """Return the size in bytes of each packed array by its `id`, without the model's own arrays."""
     unpacked = {id(_base(operand.value)) for operand in model.operands if operand.value is not None}
     bases = [_base(tensor.value) for tensor in graph.tensors if tensor.value is not None]
     return {id(base): base.nbytes for base in bases if id(base) not in unpacked}

@@ -1,7 +1,7 @@
 """Reuse of a lowered model for models that differ from it only in sizes or constants.
 
-A `LoweringTemplate` is a model lowered with traced constants (`ir.derived`) and symbolic numbers. Another model
-instantiates it if all guards hold and numbers that were equal are equal again; otherwise it gets a new template.
+A `LoweringTemplate` is a model lowered with traced constants (`ir.derived`) and symbolic numbers. It serves another
+model if all guards hold and numbers that were equal are equal again. Otherwise a new template is traced.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ class Subject:
 
     @cached_property
     def key(self) -> str:
-        """Key by which calls are counted; equal in other processes and for other sizes."""
+        """Key by which calls are counted, the same in all processes and for all tensor sizes."""
         return f"{crc32(self.to_bytes()):08x}"
 
     def concerns(self, fault: Fault) -> bool:

@@ -34,7 +34,7 @@ _PIECE = 1 << 16
 _SPIN_S = 1.5e-4
 """Seconds of polling before sleep, about three times the time of a wake-up."""
 _SKIPPED_SPINS = 4
-"""Number of messages without polling, after polling was in vain."""
+"""Number of messages that are received without polling, after polling was in vain."""
 MOST_DESCRIPTORS = 16
 
 

@@ -493,7 +493,7 @@ class IsolatedDevice(Device):
         """Return the process; start one if necessary.
 
         Raises:
-            DeviceLostError: repeated crashes (paused), or the device is closed.
+            DeviceLostError: the device is closed, or paused after repeated crashes.
         """
         child = self._child
         if child is None or child.lost:

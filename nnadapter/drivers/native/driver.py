@@ -227,7 +227,7 @@ class NativeContext(Context):
         return built
 
     def _built(self, model: Model) -> _Built:
-        """Return a model as C structures. The last is cached for compilation; specialized models cache their own."""
+        """Return a model as C structures. The last one is cached for compilation; specialized models cache theirs."""
         if isinstance(model, SpecializedModel):
             built_model: _Built = model.prepared(_build_specialized, _build_specialized)
             return built_model

@@ -48,13 +48,14 @@ from nnadapter.process.resources import Cache
 from nnadapter.records import dataclass
 
 OPEN = -1
-"""Value of NNADAPTER_DYNAMIC_SIZE; also the size index of static values."""
+"""Value of NNADAPTER_DYNAMIC_SIZE, for a dynamic dimension. As a size index, it marks a static value."""
 
 
 class NumberedSizes:
     """Numbered symbolic sizes of a model.
 
-    Sizes known to be equal share a number. Later equalities are ignored, so that model and runs agree.
+    Sizes that are known to be equal at construction share a number. Later equalities are ignored, so that the model and
+    its runs use the same numbers.
     """
 
     def __init__(self, model: Model) -> None:
@@ -407,7 +408,7 @@ class _SpecializedStructs(NamedTuple):
     words: Array
     address: int
     starts: dict[int, int]
-    """Group index -> first word of the model, for models without a program."""
+    """Group index -> first word of the model. A model's entry is removed when a program uses it."""
 
 
 class _Joined:
@@ -458,7 +459,7 @@ class _Products:
 
 
 def _has_packed_sizes(of: SpecializableModel) -> bool:
-    """Return whether a packed tensor has a dynamic shape or contents: its bytes are no product of sizes."""
+    """Return whether a packed tensor has a dynamic shape or contents. Its number of bytes is no product of sizes."""
     packed = (operand.type for operand in of.model.operands if operand.type.dtype in PACKED)
     return any(is_symbolic(type_.dimensions) for type_ in packed) or any(
         of.model.type_at(index).dtype in PACKED for index in of.given

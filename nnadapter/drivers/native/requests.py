@@ -448,7 +448,7 @@ def _type_at(type_: _Type, numbers: Sequence[int]) -> OperandType:
 class NativeExecution(Execution):
     """Execution of a C driver. Reads the caller's arrays directly.
 
-    Executions of a context share `slots`, because each stream may be a thread.
+    Executions of a context share `slots`, because each slot has a stream, and each stream may be a thread.
     """
 
     def __init__(self, program: NativeProgram, handle: int) -> None:

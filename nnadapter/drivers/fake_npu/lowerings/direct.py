@@ -1,4 +1,4 @@
-"""Lowerings to one kernel on unchanged operands, or to none."""
+"""Lowerings to one kernel on unchanged operands, or to no kernel."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def lower_expand(emitter: Emitter, operation: Operation) -> None:
 
 
 def by_role(kernel: str, *parameters: str) -> Lower:
-    """Return a lowering to one instruction that gets these attributes and the schema's names of its inputs."""
+    """Return a lowering to one instruction with these attributes and, as `roles`, the schema's names of the inputs."""
 
     def lower(emitter: Emitter, operation: Operation) -> None:
         _emit_by_role(emitter, operation, kernel, {name: operation.attributes[name] for name in parameters})

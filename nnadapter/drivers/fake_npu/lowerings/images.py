@@ -21,7 +21,7 @@ _TO_CHANNELS_FIRST = (0, 3, 1, 2)
 
 
 def pack_filter(emitter: Emitter, kernel: str, weight: Array | int, group: Any) -> int:
-    """Pack a filter for a kernel: an array at compile time, a tensor (passed by index) by instructions."""
+    """Pack a filter for a kernel. An array is packed at compile time, a tensor (passed by index) by instructions."""
     if not isinstance(weight, int):
         if kernel == "depthwise_convolution":
             return emitter.add_constant(derived(convolution.pack_depthwise_filter, weight))
