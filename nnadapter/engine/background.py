@@ -57,7 +57,7 @@ class BackgroundPlanner:
         register_after_fork(self)
 
     def begin(self, shapes: InputShapes, selection: BranchSelection | None = None) -> bool:
-        """Queue planning for these shapes; return False if it failed before or no thread can start."""
+        """Queue planning for these shapes; return False if planning failed before or no thread can start."""
         key = shapes, selection
         if self._failed.get(key):
             return False

@@ -65,7 +65,7 @@ class Binder:
         self.held_between = partial(held_between, arenas)
         self._outputs = {name: self._slots[name] for name in graph.outputs}
         self._checked = {name for checks in bindable.checks.values() for check in checks for name in check.sizes}
-        """Values whose sizes index checks read; they are released only at the end of the run."""
+        """Values with sizes that index checks read. They are released only at the end of the run."""
         self._fields: dict[int, Mapping[str, Any]] = {}
         constants, produced = bindable.constants, self._plan.produced_values
         self._constants = {

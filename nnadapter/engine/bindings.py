@@ -32,7 +32,7 @@ Target = Any
 
 
 class PlannedBinding:
-    """Binding of a session that runs compiled plans, by `run` (`PlanEngine.run`)."""
+    """Binding of a session that runs compiled plans. `run` is `PlanEngine.run`."""
 
     def __init__(self, run: Callable[..., RunResult], outputs: Sequence[str], devices: Sequence[str]) -> None:
         self._run, self._all_outputs, self._devices = run, tuple(outputs), tuple(devices)
@@ -106,7 +106,7 @@ class HostBinding:
         self._allocate = output_binder(self._binding)
         self._targets: dict[str, Target] = {}
         self._values: dict[str, tuple[DeviceValue, Copies | Array]] = {}
-        """Bound device values, which may change before the next run, with the contents that ONNX Runtime reads now."""
+        """Bound device values, and the contents that ONNX Runtime reads now. A value may change before the next run."""
         self._used: set[str] = set()
         """Outputs to allocate again for each run, because the caller may still read the previous arrays."""
 
@@ -202,7 +202,7 @@ def _device_of(target: Target) -> str:
 
 
 def _replaced(values: Mapping[str, DeviceValue], feed: Mapping[str, Any], targets: Mapping[str, Target]) -> list[str]:
-    """Return the inputs to donate: their value is bound to an output, too, and no other input shares it."""
+    """Return the inputs to donate. The value of each is also bound to an output, and no other input shares it."""
     target_ids = {id(target) for target in targets.values() if isinstance(target, DeviceValue)}
     fed = Counter(id(feed[name]) for name in values)
     return [

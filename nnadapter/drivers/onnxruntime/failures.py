@@ -97,7 +97,7 @@ _OF_INPUTS = re.compile(
     "|^(?:(?!while running).)*while running (AffineGrid|Col2Im|DFT|MaxRoiPool|Reshape|Resize|RoiAlign"
     "|Split|SplitToSequence|Squeeze|STFT|TensorScatter) "
 )
-"""Messages about values of inputs. Operators that run inside If may fail for other reasons."""
+"""Messages about values of inputs. Operators inside If do not match, because they may fail for other reasons."""
 
 
 _POSITION = re.compile(r"\S*\.(?:cc|h):\d+ (?:[\w:*&<>~, ]+\([^()]*\)|\w+) ")
@@ -124,7 +124,7 @@ _MOST_ATTEMPTS = 3
 def disabled_optimizers(
     options: onnxruntime.SessionOptions | None, wrong: Iterable[str], caller_disabled: Iterable[str] = ()
 ) -> list[str]:
-    """Return the optimizers to disable: `wrong`, and the caller's, which they would otherwise replace."""
+    """Return the optimizers to disable: `wrong`, and the caller's, which setting `wrong` alone would replace."""
     names = dict.fromkeys(wrong)
     if not names:
         return list(caller_disabled)

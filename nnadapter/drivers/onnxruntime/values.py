@@ -66,7 +66,7 @@ Run = Callable[[Sequence[str], Mapping[str, Any], Any], list[Any]]
 RunInto = Callable[[Iterable[tuple[str, Any]], Iterable[tuple[str, Any]], Any], None]
 """Function that runs a session into existing arrays. It gets feeds, output arrays and run options."""
 RunInPlace = Callable[[Iterable[tuple[str, Any]], Sequence[str], Any], list[Any]]
-"""Function of OrtValues by input name, output names and run options, which returns OrtValues."""
+"""Function that runs a session on OrtValues. It gets feeds, output names and run options, and returns OrtValues."""
 
 _PLAIN = frozenset(
     f"tensor({name})"
@@ -94,7 +94,7 @@ def run_of(session: onnxruntime.InferenceSession) -> Run:
 
 
 def goes_by_memory(session: onnxruntime.InferenceSession) -> bool:
-    """Return whether runs must use OrtValues, because all values are tensors, some of a type that arrays lack."""
+    """Return whether runs must use OrtValues: all values are tensors, and some have a type that arrays lack."""
     types = {value.type for value in (*session.get_inputs(), *session.get_outputs())}
     return not types <= _PLAIN and all(type_.startswith("tensor(") for type_ in types)
 

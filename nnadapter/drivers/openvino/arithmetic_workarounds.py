@@ -51,8 +51,8 @@ _DTYPES: Mapping[str, Any] = {"f16": np.float16, "f32": np.float32}
 def reach_infinities(operator: Any) -> None:
     """Correct maxima and minima of infinities, which the engine makes finite.
 
-    Elements are halved before the reduction, so that only the engine's initial value is beyond them. A reduction is
-    unchanged if all readers bound its result.
+    Elements are halved before the reduction, and the result is doubled. A result beyond all halved finite numbers is
+    the engine's initial value, and becomes infinite. A reduction is unchanged if all readers bound its result.
     """
     name, side, bound = _EXTREMES[operator.get_type_name()]
     dtype = _DTYPES.get(element_type(operator.output(0)))
@@ -88,7 +88,7 @@ def exclude_threshold(suppression: Any) -> None:
 
 
 _LARGE = 1024.0
-"""Smallest constant that must not be combined. A smaller one changes a small term by at most 2^-14."""
+"""Smallest constant not to be combined with later ones. A smaller one changes small terms by at most 2^-14."""
 _REAL_DTYPES: Mapping[str, Any] = {**_DTYPES, "f64": np.float64}
 _ADDING = name_set("Add Subtract")
 _COMBINED = _ADDING | name_set("Multiply Divide")
@@ -96,7 +96,7 @@ _MOVING = name_set("Broadcast Convert Identity Negative Reshape Slice Squeeze St
 
 
 class _Size(NamedTuple):
-    """Magnitudes of the constants that were added to a computed value, and by which it was multiplied."""
+    """Magnitudes of a computed value's constants: the largest term, and the product of the factors."""
 
     term: float = 0.0
     factor: float = 1.0

@@ -71,7 +71,8 @@ _SHARED_TYPES = frozenset(
 def read(model: onnx.ModelProto) -> Any:
     """Convert an ONNX model to the engine's model.
 
-    Large constants are inputs while the engine reads the model, then constants that share its memory.
+    While the engine reads the model, large constants are inputs. Then they become constants that share the ONNX model's
+    memory.
     """
     large = {tensor.name: tensor for tensor in model.graph.initializer if _is_shared(tensor)}
     light = with_inputs_for(model, large)

@@ -69,7 +69,7 @@ def options_of(abilities: frozenset[str], properties: frozenset[str]) -> tuple[O
 
 
 def properties_of(options: OptionValues, understood: frozenset[str]) -> Mapping[str, Any]:
-    """Convert option values into those properties of the engine that it has (`understood`).
+    """Convert option values into properties of the engine; omit properties that are not in `understood`.
 
     The precision float32 selects accuracy mode, which also forbids quantization.
     """
@@ -239,7 +239,7 @@ def _row(name: str, kind: str) -> DeviceInfo:
 def _is_there(name: str) -> bool:
     """Check whether a device responds, without loading the libraries of other devices.
 
-    False for names such as `GPU.1`, because the CPU responds to any number.
+    False for names with a number, such as `GPU.1`: a response proves nothing, because the CPU responds to any number.
     """
     try:
         return "." not in name and bool(core().get_property(name, "FULL_DEVICE_NAME"))

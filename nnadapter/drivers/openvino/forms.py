@@ -166,8 +166,8 @@ def pads_whole_windows(form: Form) -> bool:
 def padding_to_shape(form: Form) -> bool:
     """Check whether the engine computes a ConvTranspose with this `output_shape` wrongly.
 
-    For one group, outputs smaller than without padding are right, unless the difference is odd with SAME_UPPER. Larger
-    outputs are wrong.
+    The shape without padding is right. With one group, smaller shapes are right, too, unless the difference is odd with
+    SAME_UPPER. Larger shapes are wrong.
     """
     output_shape = form.attribute("output_shape", [])
     if not output_shape:
@@ -269,7 +269,7 @@ def lone_labels(form: Form) -> Sequence[str]:
 
 
 def _made_by(form: Form, name: str) -> str:
-    """Return the op type that produces a value, past Identity and Dropout; "" for an input."""
+    """Return the op type that produces a value, skipping Identity and Dropout; "" for an input."""
     maker = form.parts.makers.get(name)
     while maker is not None and maker.op_type in {"Identity", "Dropout"}:
         maker = form.parts.makers.get(maker.input[0])

@@ -155,7 +155,7 @@ def _gates(product: Any) -> Iterator[Any]:
 
 
 def _is_computed(value: Any) -> bool:
-    """Check whether the engine computes a value; parameters are computed unless their type is float32."""
+    """Check whether the engine computes a value. Parameters count as computed unless their type is float32."""
     if kind_of(value) == "Parameter":
         return element_type(value) != "f32"
     return kind_of(value) not in {"Constant", "VariadicSplit"}
@@ -194,7 +194,7 @@ def _is_rectified(node: Any) -> bool:
 
 
 def separate_rotation(concat: Any) -> None:
-    """Prevent the fusion of a rotary embedding that differs from the engine's pattern; `concat` ends its rotation."""
+    """Prevent the fusion of a rotary embedding unlike the engine's pattern. The rotation ends at `concat`."""
     if concat.get_input_size() == 2 and _is_odd_rotation(concat):
         insert(concat.output(0))
 

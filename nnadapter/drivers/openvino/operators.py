@@ -1,14 +1,14 @@
 """Reviewed table of ops and data types that OpenVINO computes correctly.
 
-Compared with ONNX Runtime and onnx's reference evaluator (`tests/drivers/openvino/sweep`). Missing entries are wrong or
-unchecked:
+Entries were compared with ONNX Runtime and onnx's reference evaluator (`tests/drivers/openvino/sweep`). Missing entries
+are wrong or unchecked:
 
 - float64 is computed in float32, int64 and uint64 in int32; int64 is accepted for counts and positions only.
 - int32 and uint32 go through float32 in arithmetic, comparisons, reductions and Clip.
 - int8 and uint8 saturate in arithmetic; ONNX wraps around.
 - TopK and NonMaxSuppression order equal scores differently; Softplus is off by half a percent below -8.
-- Quantization rounds halves differently. DynamicQuantizeLinear is expanded; QuantizeLinear is accepted as off by one
-  step.
+- Quantization rounds halves differently. DynamicQuantizeLinear is expanded; QuantizeLinear is accepted, although it may
+  be off by one step.
 """
 
 from __future__ import annotations

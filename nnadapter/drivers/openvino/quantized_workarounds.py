@@ -90,7 +90,7 @@ _NEGATIVE: Mapping[str, Callable[[Any], bool]] = {
     "Negative": lambda _: True,
     "Subtract": lambda operator: constant_numbers(operator.input_value(0)) is not None,
 }
-"""Operator with which quantizers fuse, or past which they move -> check for changed signs."""
+"""Operator that quantizers fuse with or move past -> check whether it changes signs."""
 _OF_KNOWN: Mapping[str, Callable[..., Any]] = {"Subtract": np.subtract, "Multiply": np.multiply}
 
 

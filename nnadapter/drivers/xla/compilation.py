@@ -53,7 +53,7 @@ Pack = Callable[[Array], Array]
 
 
 class Packing:
-    """Compute function with packed constants; `packs` has the function that packs each, by input position."""
+    """Compute function with packed constants. `packs` maps input positions to the functions that pack them."""
 
     def __init__(self, compute: Computes, packs: Mapping[int, Pack]) -> None:
         self._compute, self.packs = compute, packs
@@ -134,7 +134,7 @@ def _kind(typed: Any) -> tuple[str, tuple[int, ...]]:
 
 
 PASSES = ("simplify", "fuse_batch_normalization", "channels_last")
-"""Passes that XLA lacks in general, or for weights that are arguments."""
+"""Passes that XLA lacks, or does not apply to weights that are arguments."""
 
 Key = tuple[int, Pack | None]
 
@@ -158,7 +158,7 @@ def prepared(model: Model) -> Model:
 def compiled(model: Model, closures: Sequence[Computes], device: Any, precision: str) -> Compiled:
     """Compile a prepared segment with static shapes; raise CompilationError if JAX or XLA fails.
 
-    `precision` is JAX's name. CPUs ignore it, so for `default` operands of products are rounded as on TPUs.
+    `precision` is JAX's name. CPUs ignore it, so `default` explicitly rounds operands of products as TPUs do.
     """
     jax, keys = module(), _keys(model, closures)
     arrays = [_packed(model, key) for key in keys]

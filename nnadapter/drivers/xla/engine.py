@@ -27,7 +27,7 @@ _SETTINGS: Mapping[str, tuple[Any, ...]] = MappingProxyType(
         "transfer_guard_host_to_device": ("allow", None),
     }
 )
-"""JAX setting that could change results or stop a model -> accepted values. The first replaces other values."""
+"""JAX setting that could change results or stop a model -> accepted values. The first replaces any other value."""
 
 
 def missing(device: str) -> errors.MissingExtraError:

@@ -107,7 +107,7 @@ def _cubic(distance: Any) -> Any:
 
 
 def along(place: Any, size: int, mode: str, padding: str, low: float, high: float) -> list[Weighted]:
-    """Return, for one axis, the pixels from which `mode` interpolates the coordinates `place`, with weights."""
+    """Return the pixels from which `mode` interpolates the coordinates `place` along one axis, with their weights."""
     if padding == "reflection":
         place = _reflected(place, low, high)
     first = jnp.floor(place)

@@ -146,7 +146,7 @@ def _scatter_nd(x: Any, indices: Any, updates: Any, reduction: str) -> Any:
 
 
 def _written_over(x: Any, updates: Any, reduction: str, shape: Any) -> Any:
-    """Write all updates over the entire `x`, one after another: a scatter whose indices have no components."""
+    """Write each update over the entire `x`, in order, as a scatter with empty index vectors does."""
     flat = x.reshape(1, -1)
     rows = updates.reshape(int(np.prod(shape)), -1)
     places = (jnp.zeros(len(rows), int),)

@@ -32,9 +32,9 @@ def shared(types: str) -> dict[str, Function]:
 
 
 def converted(x: Any, dtype: Any) -> Any:
-    """Convert a value to a data type; nonzero is true.
+    """Convert a value to a data type; for booleans, nonzero is true.
 
-    As on CPUs, floats outside an integer type's range become its smallest 32- or 64-bit number.
+    Floats become integers through int32 or int64. As on CPUs, floats outside its range become its smallest number.
     """
     if dtype.kind == "b":
         return x != 0
