@@ -1,6 +1,6 @@
 """Wrappers that call kernels on the host between a driver's programs.
 
-For the driver, each of its pieces of a segment is a segment of its own; the plan has one segment and one program.
+A segment is divided at its kernels. The driver compiles each piece as a segment; the plan has one segment and program.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ class DeviceBans:
         return any(not ban.is_size for ban in self.all)
 
     def find(self, model: SegmentModel) -> Ban | None:
-        """Return the valid ban, if any, of a model in the device's form (ONNX or adapter IR)."""
+        """Return the valid ban of a model (ONNX or adapter IR, as the device requires), or None."""
         if not self._by_form:
             return None
         form = _form(model)
@@ -98,7 +98,7 @@ class DeviceBans:
         is_size: bool = False,
         reproducer: str = "",
     ) -> Ban | None:
-        """Ban a model in the device's form, usually of one node; store and return the ban.
+        """Ban a model (ONNX or adapter IR, as the device requires), usually of one node; store and return the ban.
 
         Returns None if the model has no canonical form, or if there are too many bans. `reason` is a clause to follow
         "because".

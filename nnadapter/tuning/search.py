@@ -324,7 +324,10 @@ class Search:
         return saved
 
     def _damage_alone(self, promising: Sequence[int]) -> dict[tuple[int, int], float]:
-        """Measure the noise of one unit in an alternative, and the rest of its lane in floating point."""
+        """Return the noise that each unit adds in an alternative, if all others are in the same lane in floating point.
+
+        The time is limited; units that are not measured get the mean of the others.
+        """
         workshop, able = self.workshop, self.workshop.able
         positions = range(0, len(workshop.feeds), -(-len(workshop.feeds) // _FEW_SAMPLES))
         pairs = [(unit, at) for at in promising for unit in np.flatnonzero(able[:, at]).tolist()]

@@ -339,10 +339,10 @@ def _add(unary: Seconds, atoms: Indices, seconds: Seconds) -> None:
 def _edges(
     topology: Topology, maker: Indices, value: Indices, reader: Indices, price: Seconds, unary: Seconds
 ) -> list[tuple[Indices, Indices, Seconds]]:
-    """Return edges that pay for moving a value to a device, once for all readers there.
+    """Return edges with the costs of moving values to devices, counted once for all readers there.
 
-    `maker` is [values] producing vertices, -1 for the host; `value` and `reader` are the reads; `price` is [2, values]
-    per target device. Unconditional costs are added to `unary`.
+    `maker` is the producing vertex of each value, -1 for the host. `value` and `reader` are the two ends of each read.
+    `price` is [2, values] per target device. Costs that depend on one vertex only are added to `unary`.
     """
     readers = np.bincount(value, minlength=len(topology.values))
     lone = readers[value] == 1

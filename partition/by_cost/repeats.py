@@ -191,8 +191,8 @@ def fold(
     """Return a short graph that represents `graph`; None if too little repeats.
 
     The first and the last repeat of each run remain, and `representative_count` between. Readers of a removed repeat's
-    value read its representative's. A run ends where atoms, feasibility or prices (by more than 1 %) differ. Boundaries
-    between repeats lie where no atoms, and no reads over more than one repeat, cross.
+    value read its representative's. A run ends where atoms, feasibility or prices (by more than 1 %) differ. Repeats
+    begin at a position that the fewest atoms cross, and that no read across several repeats crosses.
     """
     graph_facts = _GraphFacts.of(graph, prices)
     spans = [span for run in blocks for span in _spans(graph_facts, run, representative_count)]

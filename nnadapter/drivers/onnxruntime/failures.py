@@ -340,7 +340,7 @@ def _quotients(graph: WireGraph) -> Iterator[tuple[str, str]]:
 
 
 def _reciprocal(graph: WireGraph) -> bool:
-    """Return whether the graph has `1 / x * w` with an integer numerator, or a numerator of higher rank than x."""
+    """Return whether the graph may divide a constant 1 that is an integer, or has a higher rank than the divisor."""
     for node in graph.nodes:
         numerator = _constant(graph, node.inputs[0]) if node.op_type == "Div" else None
         if numerator is None or (numerator.has_static_type and numerator.number != 1):

@@ -188,7 +188,7 @@ class _TransposedOperand:
 
 
 class _TransposeSweep:
-    """One sweep of `cancel_transposes`. `generous` also defers a TRANSPOSE with several readers that can all follow."""
+    """One sweep of `cancel_transposes`. `generous` also moves a TRANSPOSE past several readers if all permit it."""
 
     def __init__(self, editor: ModelEditor, generous: bool) -> None:
         self._editor = editor

@@ -55,7 +55,7 @@ _RULES = (
 def quantized_to_real(editor: ModelEditor) -> None:
     """Decompose operations on quantized operands: DEQUANTIZE, the operation in float32, QUANTIZE.
 
-    Bit-exact. Refused: unary functions, for which a lookup table is better; products, which are exact on integers;
+    Bit-exact. Unchanged: unary functions, since a lookup table is better; products, which are exact on integers;
     CONCAT that only moves elements.
     """
     for index in editor.sweep(_SPELLED_OUT):
