@@ -140,7 +140,7 @@ class Value:
     itemsize: float = 0
     """Bytes of one element; 0 for strings and sequences."""
     data_dependent: bool = False
-    """The shape depends on contents of a tensor (NonZero)."""
+    """True if the shape depends on contents of a tensor (NonZero)."""
 
     @property
     def static_shape(self) -> tuple[int, ...] | None:

@@ -162,7 +162,7 @@ class Cut:
 
     segments: tuple[Segment, ...]
     exact: bool
-    """No cut of this placement has fewer segments."""
+    """True if no cut of this placement has fewer segments."""
 
 
 def cut(graph: Graph, placement: Sequence[str], *, host: str | None = None) -> Cut:

@@ -167,7 +167,7 @@ class Handle:
             raise errors.ClosedError(f"{self} is closed; create another one")
 
     def close(self) -> None:
-        """Close everything created from it, then free its resources."""
+        """Close everything created from this handle, then free its resources."""
         with self._lock:
             self._closed = True
             children = list(self._children)

@@ -77,7 +77,7 @@ class DeviceBans:
 
     @property
     def of_nodes(self) -> bool:
-        """True if nodes are banned, not only segments for their size."""
+        """True if a ban has a reason other than the size of a segment."""
         return any(not ban.is_size for ban in self.all)
 
     def find(self, model: SegmentModel) -> Ban | None:

@@ -143,7 +143,7 @@ class Container:
         return data
 
     def verify(self) -> None:
-        """Check every byte of the file; CompiledModelError if it is corrupt."""
+        """Check every byte of the file. Raises CompiledModelError if it is corrupt."""
         end = PREFIX.size
         for number, part in enumerate(self.parts):
             self._check_zeros(end, part.offset)

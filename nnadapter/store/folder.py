@@ -392,7 +392,7 @@ class Folder(NamedTuple):
         return tuple(dropped), total
 
     def _wrote(self, path: Path, nbytes: int) -> None:
-        """Count a written entry, and evict others if needed; list the folder, which can be large, only sometimes."""
+        """Count a written entry, and evict others if needed. The folder can be large, so it is seldom listed."""
         written, count = _written.get(self.path, (self.max_bytes, 0))
         if written + nbytes > self.max_bytes or count >= _LOOKED_EVERY:
             _, remaining = self._shrink(self.max_bytes, self.max_bytes - self.max_bytes // _ROOM, path)

@@ -140,7 +140,7 @@ class UnkeyedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Digests of a model: `model` of its own bytes, `beside` of these and its external data."""
+    """Digests of a model: `model` covers its own bytes, `beside` also its external data."""
 
     model: KeyPart
     beside: KeyPart
@@ -205,7 +205,7 @@ def _of_file(path: Path) -> Source:
 
 
 def _external_file(path: Path) -> tuple[int, str]:
-    """Return size and digest of an external data file, which is not searched for names: weights may look like them."""
+    """Return size and digest of an external data file, without a search for names: weights may look like names."""
     try:
         size, _, digest = _file(path, _no_names)
     except (OSError, ValueError):
@@ -269,8 +269,9 @@ def _no_names(data: bytes, overlap: int) -> Iterator[str]:
 def _named(data: bytes, overlap: int) -> Iterator[str]:
     """Yield the names of external data files in a piece of a model file.
 
-    A name belongs to the piece in which the word `location` before it begins. `find` skips most bytes, unlike a regular
-    expression.
+    A name belongs to the piece that contains the start of the word `location` before it. `find` skips most bytes,
+    unlike
+    a regular expression.
     """
     at = data.find(_LOCATION, overlap)
     while 0 <= at < overlap + _PIECE_BYTES:

@@ -129,7 +129,7 @@ def _copied(node: fx.Node, copies: dict[fx.Node, fx.Node]) -> fx.Node:
 def last_views(
     graph_module: fx.GraphModule, computed: Collection[fx.Node] = (), outside_nodes: Collection[fx.Node] = ()
 ) -> set[fx.Node]:
-    """Return views that only code outside sessions reads; none in `computed`."""
+    """Return views that only code outside sessions reads, except views in `computed`."""
     views: set[fx.Node] = set()
     for node in reversed(graph_module.graph.nodes):
         if is_view(node) and node not in computed and _are_last(node.users, views, outside_nodes):

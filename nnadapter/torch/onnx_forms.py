@@ -303,7 +303,7 @@ def without_onednn_lstm(graph_module: fx.GraphModule) -> Iterator[None]:
 
 
 def register_recurrence(registry: Any) -> None:
-    """Register our operators with the ONNX forms of ATen's."""
+    """Register the ONNX forms of ATen's operators for our own."""
     for custom_operator, theirs in PRESERVED_OPERATORS.values():
         for form in registry.get_decomps(theirs):
             registry.register_op(custom_operator, form.onnx_function)

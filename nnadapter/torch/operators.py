@@ -90,7 +90,7 @@ def decomposition_table() -> Mapping[Any, Callable[..., Any]]:
 
 
 def _where_steady(operator: Any, decomposition: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a decomposition that skips random calls, because it would change the numbers of a seed."""
+    """Return the decomposition for calls that draw no random numbers; others would draw other numbers for a seed."""
     if not _is_seeded(operator):
         return decomposition
     return lambda *arguments, **named: (

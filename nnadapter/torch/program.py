@@ -241,7 +241,7 @@ _SETS = 8
 """Maximum sets of constants, freed ones included; PyTorch recompiles as often."""
 _SESSION_ERRORS = (errors.CompilationError, errors.InvalidModelError)
 IsWeight = Callable[[int, Any], bool]
-"""(Position, value) of a region input -> it may be a constant."""
+"""(Position, value) of a region input -> True if it may be a constant."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

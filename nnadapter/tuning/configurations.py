@@ -134,7 +134,7 @@ def _ways(row: ComputePrecision, *, smooths: bool) -> Iterator[Way]:
 
 
 def units_of(model: FloatModel, most: int = MOST_UNITS) -> tuple[Unit, ...]:
-    """Divide a model into units of one product each, or more if there would be more than `most` units."""
+    """Divide a model into units of one product each; units have more if there would be more than `most` units."""
     products = {product.node: product for product in model.products}
     per_unit = -(-max(1, len(products)) // most)
     units: list[list[str]] = [[]]
@@ -225,7 +225,7 @@ class Workshop:
         return self.alternatives.index(Alternative(self.alternatives[alternative].lane))
 
     def uniform(self, alternative: int) -> Configuration:
-        """Return the configuration with one alternative, or with its lane's floating one for units that lack it."""
+        """Return the configuration with one alternative; units that lack it get its lane's floating alternative."""
         wanted = (alternative, self.floating(alternative))
         return tuple(next((at for at in wanted if able[at]), int(able.argmax())) for able in self.able)
 

@@ -116,7 +116,7 @@ class Search:
     measured: dict[Configuration, Measured] = field(default_factory=dict)
     began: float = field(default_factory=time.perf_counter)
     _times: tuple[Mapping[int, Measured], Mapping[int, Mapping[str, float]]] = field(default=({}, {}), init=False)
-    """Alternative -> its measurements for all units, and -> time that it saves per kind of product."""
+    """Alternative -> its measurements for all units; alternative -> time that it saves per kind of product."""
 
     @cached_property
     def on_host(self) -> Configuration:
@@ -290,7 +290,7 @@ class Search:
     def _saved_by_kind(self, uniform: Mapping[int, Measured], promising: Sequence[int]) -> dict[int, dict[str, float]]:
         """Return the time that each kind of product saves in each alternative.
 
-        It is measured for the fastest alternative of a lane, and distributed by work in others.
+        It is measured for the fastest alternative of a lane; for the others it is divided by work.
         """
         workshop, work = self.workshop, self._work()
         saved: dict[int, dict[str, float]] = {}
@@ -309,7 +309,7 @@ class Search:
         return saved
 
     def _measured_by_kind(self, at: int, by_work: Mapping[str, float]) -> dict[str, float]:
-        """Measure the time that each kind of product saves, from configurations that leave it in floating point."""
+        """Measure the time that each kind saves, by comparison with configurations with that kind in floating point."""
         whole, floating = self.workshop.uniform(at), self.workshop.floating(at)
         saved = dict(by_work)
         for kind in by_work:

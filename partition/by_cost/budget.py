@@ -36,7 +36,7 @@ class Choices:
     damage: Seconds
     """[units, choices] Damages of units add up."""
     lane: Indices
-    """[choices] Values pass freely within a lane."""
+    """[choices] Values pass without cost within a lane."""
     edges: Sequence[Edge] = ()
 
     def __post_init__(self) -> None:

@@ -24,7 +24,7 @@ _NARROW = 2
 """Maximum degree of tables that become edge costs again."""
 _DENSE = 8
 _FEW = 16
-"""A round that eliminates a smaller share raises the allowed degree."""
+"""The allowed degree rises after a round that eliminates less than one in this many of the vertices."""
 _SMALL = 64
 
 
@@ -159,7 +159,7 @@ class Elimination:
     remaining_vertices: Indices
     remaining_edges: Indices
     over: tuple[tuple[Indices, Indices], ...]
-    """Tables [t] that no elimination takes over and their neighbors [t, n]: first tables of one neighbor, then two."""
+    """Tables [t] that no elimination takes over, and their neighbors [t, n]: first with one neighbor, then with two."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -68,7 +68,7 @@ class CheapestPlacement:
     bound: float
     bound_kind: BoundKind
     candidates: tuple[Candidate, ...]
-    """Distinct placements, cheapest first, including the feasible baselines under the baselines' origins."""
+    """Distinct placements, cheapest first. Feasible baselines are included, with their own origins."""
     repeats: tuple[int, ...] = ()
 
     @property

@@ -22,7 +22,7 @@ from nnadapter.ir.text import to_text
 from nnadapter.records import dataclass, field, replace
 
 Perturb = Callable[[Array, Array | None], Array]
-"""Function that adds noise in proportion to a value, and also to a magnitude if there is one."""
+"""Function that adds noise to a value, in proportion to it, and to the magnitude in the second argument if present."""
 
 _RUNS, _MORE_RUNS = 2, 64
 _ROOM = 4.0

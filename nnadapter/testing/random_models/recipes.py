@@ -520,7 +520,7 @@ class Recipe:
     results: Callable[[Random, Types], Sequence[QuantizedType]] = not_quantized
     sound: Sound = always
     knows_values: bool = True
-    """False if an error of the operation's definition means that the result is undefined."""
+    """False if there may be undefined results that only an error of the operation's definition reveals."""
 
 
 _RESIZED = Recipe(attributes=attributes.resized)

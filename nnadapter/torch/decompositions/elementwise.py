@@ -146,7 +146,7 @@ def sign(values: Tensor) -> Any:
 
 
 def divided(dividend: Tensor, divisor: Any, *, rounding_mode: str | None) -> Any:
-    """Divide and round by `rounding_mode`; floor by remainder, so that 1 // 0.1 is 9. Source: aten::div."""
+    """Divide and round by `rounding_mode`; floors use the remainder, so that 1 // 0.1 is 9. Source: aten::div."""
     kinds = [
         operand.is_floating_point() if isinstance(operand, Tensor) else isinstance(operand, float)
         for operand in (dividend, divisor)
@@ -446,7 +446,7 @@ OF_EXTREMES = {
 
 
 def _without_sum(product: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., Any]:
-    """Return a decomposition of `beta * added + product` that ignores `added` if beta is 0, even if it is NaN."""
+    """Return a decomposition of `beta * added + product` that ignores `added`, even NaN, if beta is 0."""
 
     def decomposition(added: Tensor, first: Tensor, second: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Any:
         if beta != 0:

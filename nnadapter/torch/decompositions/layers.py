@@ -88,7 +88,7 @@ Moves = tuple[tuple[int, ...], ...]
 
 
 def _input_gradient(gradient: Tensor, image: Tensor, weight: Tensor, moves: Moves, groups: int) -> Tensor:
-    """Return the image's gradient; output padding covers its end that no window reached."""
+    """Return the image's gradient. Output padding covers the end of the image, which no window reached."""
     reached = [
         (size - 1) * stride - 2 * padding + dilation * (kernel - 1) + 1
         for size, kernel, stride, padding, dilation in zip(gradient.shape[2:], weight.shape[2:], *moves, strict=True)
