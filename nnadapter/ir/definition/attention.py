@@ -1,4 +1,4 @@
-"""Reference: attention and related layers."""
+"""Reference implementations: attention and related layers."""
 
 from __future__ import annotations
 

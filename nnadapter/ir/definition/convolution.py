@@ -1,4 +1,4 @@
-"""Reference: convolutions over windows of any rank, [N, C, …] in and out."""
+"""Reference implementations: convolutions over windows of any rank, [N, C, …] in and out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reference: elementwise and bitwise operations, and fused activations."""
+"""Reference implementations: elementwise and bitwise operations, and fused activations."""
 
 from __future__ import annotations
 

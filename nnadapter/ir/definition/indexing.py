@@ -1,4 +1,4 @@
-"""Reference: reading, padding and writing at positions."""
+"""Reference implementations: reading, padding and writing at positions."""
 
 from __future__ import annotations
 

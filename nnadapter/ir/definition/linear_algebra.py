@@ -1,4 +1,4 @@
-"""Reference: matrix products, determinants, triangles, and Fourier transforms."""
+"""Reference implementations: matrix products, determinants, triangles, and Fourier transforms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reference: moving, repeating and creating elements."""
+"""Reference implementations: moving, repeating and creating elements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reference: normalizations, softmax and losses."""
+"""Reference implementations: normalizations, softmax and losses."""
 
 from __future__ import annotations
 

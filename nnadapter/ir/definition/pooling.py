@@ -1,4 +1,4 @@
-"""Reference: pooling over windows of any rank, [N, C, …] in and out."""
+"""Reference implementations: pooling over windows of any rank, [N, C, …] in and out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reference: operations on quantized operands; integers in int64, reals in float32."""
+"""Reference implementations: operations on quantized operands; integers in int64, reals in float32."""
 
 from __future__ import annotations
 

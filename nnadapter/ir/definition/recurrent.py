@@ -1,4 +1,4 @@
-"""Reference: recurrent layers, step by step."""
+"""Reference implementations: recurrent layers, step by step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reference: reductions, cumulative sums and products, the largest elements."""
+"""Reference implementations: reductions, cumulative sums and products, the largest elements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reference: sampling of images between pixels, [N, C, H, W] in and out."""
+"""Reference implementations: sampling of images between pixels, [N, C, H, W] in and out."""
 
 from __future__ import annotations
 
