@@ -295,10 +295,10 @@ class Trial:
 
     worthwhile: Bodies
     """Expanded nodes with every part taken by a device."""
-    hopeless: frozenset[str]
+    unexpandable: frozenset[str]
     """Nodes that could not be expanded, or with a part refused at all shapes."""
-    lasting: frozenset[str]
-    """`hopeless`, and nodes with a part assumed to be refused at all shapes."""
+    assumed_unexpandable: frozenset[str]
+    """`unexpandable`, and nodes with a part assumed to be refused at all shapes."""
 
 
 def trial_of(
@@ -316,7 +316,7 @@ def trial_of(
     devices.
     """
     is_taken: dict[str, bool] = {}
-    hopeless, lasting = set[str](), set[str]()
+    unexpandable, assumed_unexpandable = set[str](), set[str]()
     for atom, nodes in enumerate(graph.atoms):
         accelerator_verdicts = [device_verdicts[atom] for device_verdicts in answers]
         device_verdicts_of_atom = [device_verdicts[atom] for device_verdicts in all_answers]
@@ -326,11 +326,11 @@ def trial_of(
                 verdicts = device_verdicts_of_atom if source_name in unplaceable else accelerator_verdicts
                 is_taken[source_name] = is_taken.get(source_name, True) and any(verdicts)
                 if graph.nodes[node].name == source_name or _is_permanent(verdicts):
-                    hopeless.add(source_name)
+                    unexpandable.add(source_name)
                 elif _is_permanent(verdicts, ASSUMED_PERMANENT):
-                    lasting.add(source_name)
+                    assumed_unexpandable.add(source_name)
     worthwhile = {name: bodies[name] for name, yes in is_taken.items() if yes}
-    return Trial(worthwhile, frozenset(hopeless), frozenset(hopeless | lasting))
+    return Trial(worthwhile, frozenset(unexpandable), frozenset(unexpandable | assumed_unexpandable))
 
 
 def unplaceable_nodes(graph: Graph, all_answers: Answers) -> frozenset[str]:

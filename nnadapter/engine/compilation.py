@@ -114,7 +114,9 @@ class Compiler:
         fallback.warn_of_idle(partitioning, self._warned)
         fallback.refuse_fallback(partitioning)
         while failures := self._compile_segments(partitioning, programs):
-            judgment, partitioning = self._plan_again(planner, judgment, partitioning, failures, admissions, notes)
+            judgment, partitioning = self._plan_without_failures(
+                planner, judgment, partitioning, failures, admissions, notes
+            )
             fallback.refuse_fallback(partitioning)
         programs.keep_only(partitioning.plan)
         fallback.note_unanswered(partitioning, self.incidents)
@@ -147,7 +149,7 @@ class Compiler:
                 if (
                     step.device == host
                     and not _nodes_at_fault(partitioning, step, error)
-                    and not _delegated_segments(partitioning, step)
+                    and not _refusals_by_accelerators(partitioning, step)
                 ):
                     raise
                 failures.append((step, error))
@@ -184,7 +186,7 @@ class Compiler:
         except CompilationError:
             return self._segments.compile(parts.part(step), calls)
 
-    def _plan_again(
+    def _plan_without_failures(
         self,
         planner: Planner,
         judgment: Judgment,
@@ -204,7 +206,7 @@ class Compiler:
                 if blamed:
                     judgment = planner.blame(judgment, step, blamed)
                 elif is_host:
-                    judgment = banning(judgment, self.setting, _delegated_segments(partitioning, step))
+                    judgment = banning(judgment, self.setting, _refusals_by_accelerators(partitioning, step))
                     break
                 else:
                     judgment = self._repair.without_failed(judgment, partitioning, step, error, admissions)
@@ -378,7 +380,7 @@ def _nodes_at_fault(partitioning: Partitioning, step: Step, error: BaseException
     return {position: reason for position, reason in refused.items() if not is_invalid(step.nodes[position])}
 
 
-def _delegated_segments(partitioning: Partitioning, remaining: Step) -> dict[Atoms, Unsupported]:
+def _refusals_by_accelerators(partitioning: Partitioning, remaining: Step) -> dict[Atoms, Unsupported]:
     """Return a refusal of every accelerated segment, so that ONNX Runtime gets the entire model.
 
     It may load a contradictory model, and yet refuse the segment `remaining`, since the types there are known.

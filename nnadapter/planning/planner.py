@@ -111,7 +111,7 @@ class Variant:
         """
         if self._dequantized is not None:
             return self._dequantized.judge(shapes)
-        judgment = self._with_calls(shapes)
+        judgment = self._judge_with_kernels(shapes)
         positions = to_dequantize(judgment, self.setting)
         if not positions:
             return judgment
@@ -122,11 +122,11 @@ class Variant:
         self.conversions.clear()
         return self._dequantized.judge(shapes)
 
-    def _with_calls(self, shapes: Shapes) -> Judgment:
+    def _judge_with_kernels(self, shapes: Shapes) -> Judgment:
         if self._calls is None:
-            return self._offered(shapes)
+            return self._judge_with_splits(shapes)
         self.conversions.call_kernels(frozenset())  # the calls depend on the verdicts at these shapes
-        judgment = self._offered(shapes)
+        judgment = self._judge_with_splits(shapes)
         model, verdicts = judgment.model, judgment.support.verdicts
         candidates = [
             DeviceCandidate(device.kernels, verdicts[device.name])
@@ -139,7 +139,7 @@ class Variant:
         self.conversions.call_kernels(call_names)
         return self._judge(shapes)
 
-    def _offered(self, shapes: Shapes) -> Judgment:
+    def _judge_with_splits(self, shapes: Shapes) -> Judgment:
         judgment = self._judge(shapes)
         graph = judgment.model.graph
         refused = atoms.atoms_to_split(graph, answers(judgment, self.setting))
@@ -168,15 +168,15 @@ class Variant:
 
     def _ask(self, device: SessionDevice, model: ShapedModel) -> Verdicts:
         if not device.is_host:
-            return self._asked(device, model)
+            return self._timed_verdicts(device, model)
         cached_key, verdicts = self._by_host
         key = model.specialized.positions, model.graph.atoms
         if cached_key != key:
-            verdicts = self._asked(device, model)
+            verdicts = self._timed_verdicts(device, model)
             self._by_host = key, verdicts
         return self._without_refused(verdicts, model) if self.refused_by_host else verdicts
 
-    def _asked(self, device: SessionDevice, model: ShapedModel) -> Verdicts:
+    def _timed_verdicts(self, device: SessionDevice, model: ShapedModel) -> Verdicts:
         with self.setting.trace.span(device.name, PLAN, "verdicts") as facts:
             verdicts = ask(device, model)
             facts.update(asked=len(verdicts), taken=sum(map(bool, verdicts)))
@@ -192,7 +192,7 @@ class Variant:
         )
 
 
-_DEEPEST = 4
+_MOST_EXPANSIONS = 4
 _MOST_VARIANTS = 4
 
 WithdrawnNodes = Mapping[str, Mapping[str, Unsupported]]
@@ -225,7 +225,7 @@ class Planner:
     """Device -> withdrawn node -> reason; the key ALL covers every node."""
     _own: Variant = field(init=False)
     _variants: Cache[_Key, _Expanded] = field(default_factory=lambda: Cache("variants of a model", _MOST_VARIANTS))
-    _hopeless: set[str] = field(default_factory=set)
+    _unexpandable: set[str] = field(default_factory=set)
     _drafts: Drafts = field(default_factory=Drafts)
     _lock: Lock = field(default_factory=new_lock)
 
@@ -243,7 +243,9 @@ class Planner:
         shown = {name: list(shape) for name, shape in shapes.items()}
         # The lock guards caches that shapes share.
         with self.setting.trace.span(SESSION, PLAN, "judge", shapes=shown), self._lock:
-            return self._without_withdrawn(barred(constrained(self._judged(shapes), self.setting), self.setting))
+            return self._without_withdrawn(
+                barred(constrained(self._judge_expanded(shapes), self.setting), self.setting)
+            )
 
     def settle(self, judgment: Judgment, known_segments: dict[Atoms, AdmittedSegment] | None = None) -> Partitioning:
         with self.setting.trace.span(SESSION, PLAN, "place and cut") as facts:
@@ -278,52 +280,54 @@ class Planner:
                     bans[device, (atom,)] = reason
         return banning(judgment, self.setting, bans) if bans else judgment
 
-    def _judged(self, shapes: Shapes) -> Judgment:
+    def _judge_expanded(self, shapes: Shapes) -> Judgment:
         variant, judged = self._own, None
-        tried, lasting = set[str](), set[str]()
-        for _ in range(_DEEPEST):
-            step = self._cached_step(variant, shapes)
-            if step is None:
+        tried, assumed_unexpandable = set[str](), set[str]()
+        for _ in range(_MOST_EXPANSIONS):
+            expanded_once = self._repeat_round(variant, shapes)
+            if expanded_once is None:
                 judged = judged or variant.judge(shapes)
-                tried_before = tried | self._hopeless
+                tried_before = tried | self._unexpandable
                 device_verdicts = answers(judged, self.setting) or _all_verdicts(judged)
                 bodies = atoms.bodies_to_try(variant.prepared, judged.model.specialized, device_verdicts, tried_before)
                 tried.update(bodies)
-                step = self._step(variant, judged, bodies, lasting) if bodies else None
-            if step is None:
+                expanded_once = self._try_round(variant, judged, bodies, assumed_unexpandable) if bodies else None
+            if expanded_once is None:
                 break
-            variant, judged = step
+            variant, judged = expanded_once
         judged = judged or variant.judge(shapes)
-        undecided = tried - self._hopeless - lasting
+        undecided = tried - self._unexpandable - assumed_unexpandable
         if not undecided:
             return judged
         names = {node.name for node in judged.model.graph.nodes}
         return replace(judged, unexpanded_at_these_shapes=frozenset(undecided & names))
 
-    def _cached_step(self, variant: Variant, shapes: Shapes) -> tuple[Variant, Judgment] | None:
-        tried = self._tried(variant, variant.refused_at_all_shapes, shapes) if variant.refused_at_all_shapes else None
-        if tried is None or len(tried[2].worthwhile) < len(variant.refused_at_all_shapes):
+    def _repeat_round(self, variant: Variant, shapes: Shapes) -> tuple[Variant, Judgment] | None:
+        bodies = variant.refused_at_all_shapes
+        tried = self._try_expansion(variant, bodies, shapes) if bodies else None
+        if tried is None:
             return None
-        return tried[:2]
+        next_variant, judged, trial = tried
+        return (next_variant, judged) if len(trial.worthwhile) == len(bodies) else None
 
-    def _step(
-        self, variant: Variant, parent_judgment: Judgment, bodies: Bodies, lasting: set[str]
+    def _try_round(
+        self, variant: Variant, parent_judgment: Judgment, bodies: Bodies, assumed_unexpandable: set[str]
     ) -> tuple[Variant, Judgment] | None:
         """Expand the `bodies` that are worth it; return the new variant and its judgment, or None.
 
-        `lasting` receives nodes assumed to be refused at all shapes.
+        `assumed_unexpandable` receives nodes assumed to be refused at all shapes.
         """
         variant.refused_at_all_shapes = {}
         unplaceable = atoms.unplaceable_nodes(parent_judgment.model.graph, _all_verdicts(parent_judgment))
-        tried = self._tried(variant, bodies, parent_judgment.model.shapes, unplaceable)
+        tried = self._try_expansion(variant, bodies, parent_judgment.model.shapes, unplaceable)
         if tried is None:
-            self._hopeless.update(bodies)
+            self._unexpandable.update(bodies)
             return None
         next_variant, judged, trial = tried
-        self._hopeless.update(trial.hopeless)
-        lasting.update(trial.lasting)
+        self._unexpandable.update(trial.unexpandable)
+        assumed_unexpandable.update(trial.assumed_unexpandable)
         if len(trial.worthwhile) < len(bodies):
-            if trial.hopeless:
+            if trial.unexpandable:
                 self._variants.drop((variant, frozenset(bodies)))
             smaller = self._expanded(variant, trial.worthwhile) if trial.worthwhile else None
             if smaller is None:
@@ -337,7 +341,7 @@ class Planner:
         }
         return next_variant, judged
 
-    def _tried(
+    def _try_expansion(
         self, variant: Variant, bodies: Bodies, shapes: Shapes, unplaceable: Collection[str] = ()
     ) -> tuple[Variant, Judgment, atoms.Trial] | None:
         expansion = self._expanded(variant, bodies)

@@ -103,10 +103,10 @@ def _make_report(observed: Observed) -> PartitionReport:
     return report_of(observed)
 
 
-def _with_checks(make: Callable[..., ModelPlanSource], options: Options) -> Callable[..., ModelPlanSource]:
+def _with_checks(make_source: Callable[..., ModelPlanSource], options: Options) -> Callable[..., ModelPlanSource]:
     from nnadapter.accuracy.checks import with_checks
 
-    return with_checks(make, options)
+    return with_checks(make_source, options)
 
 
 def _of_onnx(
@@ -128,7 +128,7 @@ def _of_onnx(
         )
     is_alone = requests in (CPU, [CPU])
     is_plain = options is None and session_options is None and not providers[0]
-    chosen, make = of_session(given), None
+    chosen, make_source = of_session(given), None
     if session_options is not None and not is_alone:
         from nnadapter.drivers.selection import accelerates_first
 
@@ -144,14 +144,15 @@ def _of_onnx(
 
             plan_cache = cached_session(source, requests, chosen)
             upper = UpperLayers(_make_report, _with_checks)
-            cached_engine = plan_cache.engine(upper) if plan_cache is not None else ""
-            if not isinstance(cached_engine, str):
-                return cached_engine
-            make = None if plan_cache is None else plan_cache.source_maker(cached_engine, _make_report)
+            if plan_cache is not None:
+                engine_or_reason = plan_cache.engine(upper)
+                if not isinstance(engine_or_reason, str):
+                    return engine_or_reason
+                make_source = plan_cache.source_maker(engine_or_reason, _make_report)
     if chosen.checks:
         from nnadapter.engine.model_source import ModelPlanSource
 
-        make = _with_checks(make or ModelPlanSource, chosen)
+        make_source = _with_checks(make_source or ModelPlanSource, chosen)
     if is_plain and is_alone and isinstance(source, (str, os.PathLike, bytes)):
         from nnadapter.engine.host import host_alone
 
@@ -173,7 +174,7 @@ def _of_onnx(
 
         setting = open_setting(requests, chosen, session_options)
         names = tuple(device.name for device in setting.devices if not device.is_spare)
-        return make_engine(source, setting, chosen, session_options, providers, arguments, make, begun), names
+        return make_engine(source, setting, chosen, session_options, providers, arguments, make_source, begun), names
     finally:
         if begun is not None:
             begun.stop()

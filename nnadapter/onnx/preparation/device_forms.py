@@ -14,7 +14,7 @@ from nnadapter.onnx.graphs import value_of_type
 from nnadapter.onnx.inlining import Bodies, expand_functions, typed_body
 from nnadapter.onnx.model import OnnxNode
 from nnadapter.onnx.preparation.folding import Folding
-from nnadapter.onnx.preparation.prepare import Prepared, prepare_again
+from nnadapter.onnx.preparation.prepare import Prepared, prepare_expanded
 from nnadapter.onnx.schemas import Refusal, is_further
 from nnadapter.onnx.standard_bodies import has_standard_body, standard_body, with_standard_bodies
 from nnadapter.records import replace
@@ -66,7 +66,7 @@ def expanded(prepared: Prepared, bodies: Bodies) -> tuple[Prepared, tuple[str, .
     if model is prepared.model:
         return None
     origin = {node.name: node.origins[0] if node.origins else node.name for node in prepared.graph.nodes}
-    expansion = prepare_again(model, [origin[name] for name in names], prepared.operators)
+    expansion = prepare_expanded(model, [origin[name] for name in names], prepared.operators)
     # Both models stay alive, so they share weights.
     constants = {name: prepared.constants.get(name, array) for name, array in expansion.constants.items()}
     functions = [(origin[node.name], node) for node in prepared.nodes if node.name in bodies]

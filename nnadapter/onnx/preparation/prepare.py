@@ -112,7 +112,7 @@ def prepare(model: onnx.ModelProto, operators: Operators) -> Prepared:
     ordered = in_order(model, nodes)
     expanded, origins = expand_functions(ordered, operators, nodes=nodes if ordered is model else None)
     read = nodes if expanded is model else None
-    return without_empty_parts(inline_constant_branches(prepare_again(expanded, origins, operators, read)))
+    return without_empty_parts(inline_constant_branches(prepare_expanded(expanded, origins, operators, read)))
 
 
 def without_empty_parts(prepared: Prepared) -> Prepared:
@@ -121,7 +121,7 @@ def without_empty_parts(prepared: Prepared) -> Prepared:
     if not parts:
         return prepared
     origins = [node.origins[0] for node in prepared.graph.nodes]
-    pruned = prepare_again(without_parts(prepared.model, parts), origins, prepared.operators)
+    pruned = prepare_expanded(without_parts(prepared.model, parts), origins, prepared.operators)
     return replace(
         pruned,
         original=prepared.original,
@@ -146,7 +146,7 @@ def inline_decided_branches(prepared: Prepared, conditions: Mapping[int, bool]) 
     inlined, stands_for = inline_branches(prepared.model, conditions)
     origin = {name: prepared.graph.nodes[position].origins[0] for name, position in stands_for}
     expanded, names = expand_functions(inlined, prepared.operators)
-    result = prepare_again(expanded, [origin[name] for name in names], prepared.operators)
+    result = prepare_expanded(expanded, [origin[name] for name in names], prepared.operators)
     return replace(result, branch_decisions=prepared.branch_decisions)
 
 
@@ -163,7 +163,7 @@ def _known_conditions(prepared: Prepared) -> dict[int, bool]:
     }
 
 
-def prepare_again(
+def prepare_expanded(
     model: onnx.ModelProto,
     origins: Sequence[str],
     operators: Operators,
