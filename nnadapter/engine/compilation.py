@@ -195,6 +195,11 @@ class Compiler:
         admissions: dict[Atoms, AdmittedSegment],
         notes: list[str],
     ) -> tuple[Judgment, Partitioning]:
+        """Ban the nodes at fault from their device, and place the model again.
+
+        Without known nodes, an accelerator's segment is repaired by a search. After a failure of the host, the host
+        gets the entire model.
+        """
         host, reported = self.setting.host, list[Failure]()
         try:
             for step, error in failures:

@@ -400,6 +400,9 @@ _ARRAYS = {np.ndarray}
 class Repeat:
     """Fast path for repeated runs: a feed with the dtypes and shapes of the previous one needs no lookup.
 
+    A plan with one step on the CPU runs without a lease of its programs (`_run_directly`), with one step on a device by
+    `SingleStep`, and other plans by `CompiledPlan.run`.
+
     Args:
         sizes: symbolic sizes for the plan, if it takes any.
         serves: test if the plan serves other shapes; None if only the plan source knows.

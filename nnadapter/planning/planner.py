@@ -193,6 +193,7 @@ class Variant:
 
 
 _MOST_EXPANSIONS = 4
+"""Maximum nesting of function ops that are expanded."""
 _MOST_VARIANTS = 4
 
 WithdrawnNodes = Mapping[str, Mapping[str, Unsupported]]
@@ -226,6 +227,7 @@ class Planner:
     _own: Variant = field(init=False)
     _variants: Cache[_Key, _Expanded] = field(default_factory=lambda: Cache("variants of a model", _MOST_VARIANTS))
     _unexpandable: set[str] = field(default_factory=set)
+    """Function ops whose expansion is useless at all shapes."""
     _drafts: Drafts = field(default_factory=Drafts)
     _lock: Lock = field(default_factory=new_lock)
 
@@ -281,6 +283,7 @@ class Planner:
         return banning(judgment, self.setting, bans) if bans else judgment
 
     def _judge_expanded(self, shapes: Shapes) -> Judgment:
+        """Judge the model, and expand refused function ops round by round if devices take the entire body."""
         variant, judged = self._own, None
         tried, assumed_unexpandable = set[str](), set[str]()
         for _ in range(_MOST_EXPANSIONS):
@@ -303,6 +306,7 @@ class Planner:
         return replace(judged, unexpanded_at_these_shapes=frozenset(undecided & names))
 
     def _repeat_round(self, variant: Variant, shapes: Shapes) -> tuple[Variant, Judgment] | None:
+        """Repeat the last round's expansions without judging `variant` itself; None if one is useless now."""
         bodies = variant.refused_at_all_shapes
         tried = self._try_expansion(variant, bodies, shapes) if bodies else None
         if tried is None:

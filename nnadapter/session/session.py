@@ -148,6 +148,7 @@ def _of_onnx(
                 engine_or_reason = plan_cache.engine(upper)
                 if not isinstance(engine_or_reason, str):
                     return engine_or_reason
+                # the new plan is written to the cache, and reports say why the cached one was not used
                 make_source = plan_cache.source_maker(engine_or_reason, _make_report)
     if chosen.checks:
         from nnadapter.engine.model_source import ModelPlanSource

@@ -29,7 +29,7 @@ from nnadapter.records import dataclass, field, replace
 from partition.graph import Graph, Node, Value
 
 _WHOLE_ROUNDS = 2
-"""Rounds of inference over the entire graph before it goes node by node."""
+"""Rounds that only infer over the entire graph; later ones also infer node by node, as does the first with rules."""
 _MOST_ROUNDS = 6
 """Maximum number of rounds, so that time stays linear."""
 
@@ -169,7 +169,7 @@ def prepare_expanded(
     operators: Operators,
     read: tuple[Node, ...] | None = None,
 ) -> Prepared:
-    """Prepare a model without rewriting it; see `prepare` and `read_model`."""
+    """Prepare a model whose functions are expanded: infer shapes and fold constants. Arguments as in `read_model`."""
     model, weight_arrays = with_references(model)
     onnx_model = read_model(model, operators, origins, read or ())
     initializers = _initializers(model, onnx_model.graph.constants)
@@ -219,6 +219,7 @@ def specialize(prepared: Prepared, shapes: Shapes) -> Specialized:
             evaluated |= folding.evaluated
             stated = onward.stated
             remaining_nodes = _reached(graph, constants)
+        # at the declared shapes, the values of `prepare` still hold
         if not (number or stated or evaluated) and _is_as_prepared(prepared, shapes, remaining_nodes):
             values = prepared.values
             break
@@ -228,6 +229,7 @@ def specialize(prepared: Prepared, shapes: Shapes) -> Specialized:
         evaluated |= folding.evaluated
         fresh = [name for name in folding.folded if name not in constants]
         added.update(folding.folded)
+        # another round helps only if constants were added and a value is still unknown
         if not fresh or all(
             is_known(graph, index, values) for index in remaining_nodes if index not in folding.evaluated
         ):
