@@ -37,9 +37,9 @@ SPARSE_BYTES = 1 << 30
 FOLDED_BYTES = 1 << 30
 """Constants folded once per model."""
 FREELY_FOLDED_BYTES = 1 << 26
-"""Folded constants of any model; beyond it, `FOLDING_GROWTH` times its own constants."""
+"""Folded constants of any model, in addition to `FOLDING_GROWTH` times its own constants."""
 FOLDING_GROWTH = 4
-"""Growth by folding; larger expansions happen in the run."""
+"""Folded bytes per byte of a model's constants; larger expansions happen in the run."""
 FOLDED_BYTES_PER_SHAPE = 1 << 26
 """Constants folded per set of shapes."""
 TABLE_ELEMENTS = 1 << 24

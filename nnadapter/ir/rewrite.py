@@ -147,9 +147,9 @@ def either(*patterns: Pattern) -> EitherPattern:
 
 
 def match_at(editor: ModelEditor, index: int, pattern: OperationPattern) -> Match | None:
-    """Return the first match in which `index` computes the result, or None.
+    """Return the first match with operation `index` as its anchor, or None.
 
-    No operation outside a match may read its other results.
+    Operations outside the match may read only the anchor's results.
     """
     operation_ = editor.operation(index)
     if operation_.type not in pattern.types or not _may_read(editor, pattern, operation_):
@@ -359,7 +359,7 @@ def edit_of(function: Callable[..., Any]) -> Edit | None:
 
 
 Replacement = Callable[[ModelEditor, Match], Sequence[int] | None]
-"""Function that adds operations, and returns operands for the anchor's outputs, or None to refuse before adding any.
+"""Function that adds operations, and returns operands for the anchor's outputs, or returns None without adding any.
 
 New operations get `origins=match.operations`.
 """

@@ -591,7 +591,7 @@ def apply_function(function: Callable[[Any, Any], Any], first: Any, second: Any)
 
 
 def symbolic_min(first: int, second: int) -> int:
-    """Return the smaller size without a guard, unlike `min`; a float if either size is one."""
+    """Return the smaller size without a guard, unlike `min`; a float if either size is a float."""
     return cast("int", apply_function(min, *_of_one_type(first, second)))
 
 
@@ -627,7 +627,7 @@ class Interned:
         self._values: list[Any] = []
         self._positions: dict[object, int] = {}
         self._plain: dict[object, Any] = {}
-        """Plain numbers by `exactly`, which `substitute_sizes` indexes from the end."""
+        """Key from `exactly` -> plain number. `_position` returns negative indices for these."""
         self._settling: list[Callable[[Sequence[Any]], Any]] = []
 
     def add(self, value: Any) -> int:

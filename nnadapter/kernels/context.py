@@ -273,7 +273,7 @@ class KernelContext(Context):
         return self.inner.clone_with_constants(program, model) if self._segment(model) is None else None
 
     def deserialize(self, blob: bytes) -> Program:
-        """Select kernels from the current table. Raises IncompatibleProgramError if none fits."""
+        """Deserialize a program, with kernels from the current table. Raises IncompatibleProgramError if none fits."""
         if not _calls_kernels(blob):
             return self.inner.deserialize(blob)
         stored, blobs = segments.read(blob)

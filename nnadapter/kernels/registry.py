@@ -1,8 +1,8 @@
 """Kernel registration and selection.
 
 A kernel fits if all its declarations hold. The choice among fitting kernels follows, in order: higher `priority`; fewer
-transposed arguments; fewer accepted data types; more declared arguments; this device before all of the driver; later
-`since_version`; user before driver; later registration.
+transposed arguments; fewer accepted data types; more declared arguments; a kernel for this device before one for all
+devices of its driver; later `since_version`; user before driver; later registration.
 """
 
 from __future__ import annotations

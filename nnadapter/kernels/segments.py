@@ -332,7 +332,7 @@ def type_rules(
 ) -> Mapping[tuple[str, str], TypeRule]:
     """Return type inference from kernels, for ops that onnx cannot infer.
 
-    Ops of custom domains, also `offered` ones, fall back to the types in the model.
+    Ops of custom domains, and all ops in `offered`, fall back to the types in the model.
     """
     ops = {
         (domain, op_type)

@@ -171,7 +171,7 @@ class BodyBuilder:
         return len(self.shape(position))
 
     def dtype(self, position: int | None = None) -> str:
-        """Return the data type of an input, by default the first floating-point one, otherwise input 0."""
+        """Return the data type of an input; the default is the first floating-point input, or input 0 if none is."""
         if position is not None:
             return str(self.value(position).dtype)
         names = (str(value.dtype) for value in self._values if value is not None)

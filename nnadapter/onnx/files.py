@@ -259,7 +259,8 @@ def load_model(
 ) -> onnx.ModelProto:
     """Load a model, with large weights as references (`references`).
 
-    With `external_data`, external data files are resolved, in `folder` or the working directory if `source` is no path.
+    With `external_data`, external data files are resolved. If `source` is no path, they are searched in `folder`, by
+    default the working directory.
 
     Raises:
         ModelFileError: a file is missing or cannot be read.

@@ -37,7 +37,7 @@ class DeclaredTypes:
         self._graph = model.graph
 
     def types(self, names: Sequence[str], values: Mapping[str, Value]) -> dict[str, onnx.ValueInfoProto]:
-        """Return the declared types of `names` at the input sizes in `values`; none unless all become static."""
+        """Return the declared types of `names` at the input sizes in `values`; no types unless all become static."""
         types_by_name = {
             name: self._with_static_sizes(self._by_name[name], values) for name in names if name in self._by_name
         }

@@ -127,7 +127,7 @@ class SizedCase(NamedTuple):
 
     @property
     def rough(self) -> object:
-        """Coarser key without per-channel reals. Sizes above 1 count only by equality."""
+        """Coarser key without per-channel reals. For sizes above 1, it records only which are equal."""
         numbers: dict[int | str | None, str] = {}
         shapes = (
             shape
@@ -210,7 +210,7 @@ class Parts:
         return positions_by_case
 
     def sized_cases(self, positions: Sequence[int]) -> dict[SizedCase, list[int]]:
-        """Group positions by `cases`, sizes and constants. Dynamic sizes count only by equality."""
+        """Group positions by `cases`, sizes and constants. For dynamic sizes, only their equality counts."""
         positions_by_case: dict[SizedCase, list[int]] = {}
         for position in positions:
             positions_by_case.setdefault(self._sized_case(self._model.graph.node[position]), []).append(position)

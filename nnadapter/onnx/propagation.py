@@ -1,8 +1,8 @@
 """onnx's inference, guarded against memory blow-up and crashes.
 
 With data propagation, onnx builds a message per element of every propagated vector. It is enabled only if shapes are
-computed, on a model that propagates no long vectors: Add, Sub and Mul on them become Max, which has the same type, and
-results of other nodes become inputs of types inferred without propagation.
+computed, and on a model that propagates no long vectors. In this model, Add, Sub and Mul on long vectors become Max,
+which has the same type. Results of other nodes become inputs, with types that were inferred without propagation.
 
 Some ops crash the process if their first input has no type; they are hidden until it is known.
 """
@@ -238,7 +238,7 @@ class _Followed:
         return guarded
 
     def _is_long(self, name: str, types: Types, free: set[str], *, strict: bool) -> bool:
-        """Return whether a value is, or unless `strict` may be, longer than any shape."""
+        """Return whether a value is longer than any shape, or, unless `strict`, may be longer."""
         shape = value_of(types[name]).shape if name in types else None
         if shape is None or (len(shape) == 1 and isinstance(shape[0], str) and shape[0] not in free):
             return not strict and name not in self.names

@@ -61,7 +61,7 @@ class QuantizedLayers:
     def separated(self, values: Mapping[str, Array]) -> tuple[onnx.ModelProto, dict[str, Array]]:
         """Return the quantized model cut between its layers, and its inputs from the float model's `values`.
 
-        Layers that quantize their inputs in the model still do.
+        Layers still quantize their inputs if they do so in the model.
         """
         cuts = {layer.before: layer.value for layer in self.layers if layer.before not in self._graph.inputs}
         doubled = {at for name in cuts for at in self._quantizing[name]}

@@ -326,15 +326,15 @@ def _keep(key: Hashable, array: Array) -> Array:
 
 
 _LEAST_BYTES = 1 << 24
-"""Minimum bytes for which threads are started; below, reading is faster."""
+"""Minimum bytes for which threads are started; for fewer bytes, reading without threads is faster."""
 _MOST_THREADS = 4
 
 
 class ReadingAhead:
-    """Prefetcher of tensors for which `is_read`, if 16 MiB or more in all are not in memory.
+    """Prefetcher of tensors that are read, not mapped.
 
-    While the arrays live, `array_of` returns them. `array_of` also reports errors of unreadable tensors, which are
-    skipped here.
+    It is idle unless a total of 16 MiB or more is not yet in memory. While the arrays live, `array_of` returns them.
+    `array_of` also reports errors of unreadable tensors, which are skipped here.
     """
 
     def __init__(self, tensors: Iterable[TensorProto]) -> None:

@@ -198,7 +198,7 @@ def plain(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def read_signature(model: onnx.ModelProto, inputs: Sequence[str], defaults: frozenset[str]) -> Signature:
-    """Return the signature of `model`. `inputs` excludes constants; `defaults` have an initializer."""
+    """Return the signature of `model`. `inputs` excludes constants; `defaults` are inputs with an initializer."""
     from nnadapter.onnx.graphs import value_of
 
     inputs_by_name = {value.name: value_of(value) for value in model.graph.input}

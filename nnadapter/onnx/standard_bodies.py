@@ -142,7 +142,7 @@ def _unknown(body: BodyBuilder, summed: int | None, window: int | None) -> Array
 
 
 def _parts(body: BodyBuilder, weights: Array) -> list[int]:
-    """Return sizes of parts along the first axis of `weights` with exact float sums."""
+    """Return sizes of parts along the first axis of `weights`, such that sums within each part are exact in float32."""
     for count in range(1, len(weights) + 1):
         parts = np.array_split(weights, count)
         if all(part.sum(axis=0, dtype=np.int64).max(initial=0) * _LARGEST <= _EXACT for part in parts):
@@ -221,7 +221,7 @@ _OLDEST_STABLE = 7
 def softplus_body(body: BodyBuilder) -> Sequence[str]:
     """Expand Softplus (ONNX version 1): Relu(x) - log(sigmoid(|x|)).
 
-    log(exp(x) + 1) overflows from 89 on, and OpenVINO is off by 8e-6 near 0, by which VITS divides.
+    log(exp(x) + 1) overflows from 89 on. OpenVINO is off by 8e-6 near 0, and VITS divides by such results.
     """
     x = body.input(0)
     return [body.Sub(body.Relu(x), body.Log(body.Sigmoid(body.Abs(x))))]
@@ -230,7 +230,7 @@ def softplus_body(body: BodyBuilder) -> Sequence[str]:
 _MASK, _PAST_KEY, _PAST_VALUE, _LENGTHS = 3, 4, 5, 6
 _SCORES = 3
 _PADDED_SINCE = 24
-"""First version of Attention that hides keys beyond a short mask."""
+"""First version of Attention that hides keys beyond the end of a shorter mask."""
 _COUNTS = "float32"
 """Type of lengths: few devices compute in int64."""
 

@@ -511,9 +511,9 @@ def read_graphs(contents: Contents) -> list[WireGraph]:
 
 
 def read_inlined_graphs(contents: Contents) -> list[WireGraph]:
-    """Return the graphs of `read_graphs`, and inlined copies of those with calls or If nodes.
+    """Return the graphs of `read_graphs`, and two inlined copies of each graph with calls or If nodes.
 
-    As in ONNX Runtime: once with all then-branches, once with all else-branches.
+    As in ONNX Runtime, one copy has all then-branches, and the other all else-branches.
     """
     graphs, functions = _read(contents)
     inlined: list[WireGraph] = []

@@ -107,7 +107,7 @@ def _einsum(*types: OperandType, equation: str) -> OperandType:
 
 
 def _einsum_flops(outputs: Sequence[OperandType], *types: OperandType, equation: str) -> int:
-    """Count two steps per combination of indices, for the cheaper of contraction from left to right and all at once."""
+    """Count products and sums of contraction in pairs from left to right or all at once; return the smaller count."""
     shapes = [type_.dimensions for type_ in types]
     parsed = read_equation(equation, list(map(len, shapes)))
     sizes = label_sizes(parsed, shapes)

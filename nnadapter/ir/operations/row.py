@@ -300,7 +300,7 @@ def check_onnx_order(type_: OperandType) -> None:
 
 
 def check_indices(indices: OperandType, first: OperandType, axis: int) -> None:
-    """Raise InvalidModelError if `indices` has another rank than `first`, or is larger along any axis but `axis`."""
+    """Raise InvalidModelError if `indices` has another rank than `first`, or is larger along axes other than `axis`."""
     if indices.rank != first.rank:
         raise InvalidModelError(f"indices has rank {indices.rank}, expected {first.rank} as input")
     for other, (size, limit) in enumerate(zip(indices.dimensions, first.dimensions, strict=True)):

@@ -160,7 +160,7 @@ def cancel_transposes(model: Model) -> Model:
     2. Elementwise operations compute on the untransposed operands if all inputs have the same permutation.
     3. CONCAT, SPLIT, SLICE, PAD, TILE, SOFTMAX, LOG_SOFTMAX, CUM_SUM, TOP_K, REDUCE_… and ARG_… follow with renumbered
        axes.
-    4. Refused: models that would not have fewer TRANSPOSEs; NHWC or quantized operands. For images, use
+    4. Unchanged: models that would not have fewer TRANSPOSEs; NHWC or quantized operands. For images, use
        `channels_last`.
     """
     count = _count(model)
@@ -319,7 +319,7 @@ def channels_last(model: Model) -> Model:
     3. Operations with axes follow as in `cancel_transposes`.
     4. TRANSPOSE and RESHAPE are deferred and composed. If only axes of size 1 move, a RESHAPE suffices.
     5. All other operations get NCHW operands, as do model outputs, and operands quantized along an axis.
-    6. Refused: models without an operation of 1. or with NHWC operands.
+    6. Unchanged: models without an operation of 1. or with NHWC operands.
     """
     has_images = any(
         operation.type in IMAGE and model.operands[operation.inputs[0]].type.rank == 4 for operation in model.operations

@@ -20,7 +20,7 @@ from nnadapter.records import replace
 def matmul_to_fully_connected(editor: ModelEditor) -> None:
     """Replace MAT_MUL with a constant matrix on the right by FULLY_CONNECTED.
 
-    The constant [K, N] is transposed to the weight [N, K]. Refused: integers; a left-hand side of rank 0 or 1 or with
+    The constant [K, N] is transposed to the weight [N, K]. Unchanged: integers; a left-hand side of rank 0 or 1 or with
     `transpose_x`.
     """
     apply_rules(editor, _RULES)
@@ -96,7 +96,7 @@ def symmetric_to_asymmetric(model: Model) -> Model:
     1. Integers and zero points increase by 128.
     2. Model inputs and outputs, STORAGE_CAST and comparisons keep int8, converted without loss by DEQUANTIZE and
        QUANTIZE.
-    3. Refused: PAD with a constant, as its value is an integer.
+    3. Unchanged: PAD with a constant, as its value is an integer.
     """
     if not any(_is_signed(operand.type.quantized) for operand in model.operands):
         return model
@@ -128,7 +128,7 @@ class _Shifting:
         self._unsigned: dict[int, int] = {}
         """int8 operand -> uint8 operand."""
         self._signed: dict[int, int] = {}
-        """int8 operand in `_unsigned` -> int8 operand with the same contents that later operations can read."""
+        """int8 operand in `_unsigned` -> equal int8 operand, which later operations read."""
         self._current: Sequence[int] = ()
 
     def visit(self, index: int) -> None:

@@ -35,8 +35,8 @@ _ACTIVATIONS = ("RELU", "CLIP", "SIGMOID", "HARD_SIGMOID", "HARD_SWISH", "TANH",
 def fuse_activation(editor: ModelEditor) -> None:
     """Fuse an activation into its producer's `fuse_code`.
 
-    Fused: RELU, CLIP, SIGMOID, HARD_SIGMOID, HARD_SWISH, TANH, LEAKY_RELU, GELU and SWISH with alpha 1. Refused:
-    integers; a producer with other readers, an activation, or a model output.
+    Fused: RELU, CLIP, SIGMOID, HARD_SIGMOID, HARD_SWISH, TANH, LEAKY_RELU, GELU and SWISH with alpha 1. Unchanged:
+    integers; a producer that has other readers or an activation, or computes a model output.
     """
     apply_rules(editor, _ACTIVATION_RULES)
 
@@ -71,7 +71,7 @@ def fuse_pad(editor: ModelEditor) -> None:
     2. MAX_POOL_2D after a PAD with the smallest number of the data type; also with 0 after a RELU.
     3. AVERAGE_POOL_2D after a PAD with 0, if its pads count in the average.
     4. Two consecutive PADs with one constant are merged first, if neither crops.
-    5. Refused: pads of batch or channels, negative pads, or pads as large as a window; other modes; pooling with
+    5. Unchanged: pads of batch or channels, negative pads, or pads as large as a window; other modes; pooling with
        dilations or `ceil_mode`; quantized operands.
     """
     apply_rules(editor, _PAD_RULES)
@@ -169,7 +169,7 @@ FOLDABLE = ("CONV_2D", "CONV_2D_TRANSPOSE", "FULLY_CONNECTED")
 
 
 def foldable(*more: str) -> OperationPattern:
-    """Return a pattern of an operation with a constant filter, named `host`. `more` are further types."""
+    """Return a pattern, named `host`, of operations of `FOLDABLE` or `more` types with a constant filter."""
     return operation((*FOLDABLE, *more), operand("host input"), constant("host filter"), name="host")
 
 
@@ -182,10 +182,10 @@ def channel_axis(host: Operation, output: OperandType) -> int:
 def fold(
     editor: ModelEditor, host: int, scale: Array | None, shift: Array | None, operations: Sequence[int]
 ) -> tuple[int, ...] | None:
-    """Add a copy of `host` with a factor `scale` and an addend `shift` (float64 [C]) in filter and bias.
+    """Add a copy of `host` with factor `scale` and addend `shift` (float64 [C]) folded into filter and bias.
 
-    Returns its outputs, as a replacement for `operations`, whose first output names the new constants. Filter and bias
-    are rounded once. Returns None if one is not constant, or a result is not finite.
+    Returns the copy's outputs, which replace `operations`. The new constants are named after the first output of
+    `operations`, and are rounded once. Returns None if filter or bias is not constant, or a result is not finite.
     """
     operation = editor.operation(host)
     source, filter_operand, *others = operation.inputs
@@ -235,8 +235,8 @@ def fuse_scale_and_bias(editor: ModelEditor) -> None:
     """Fold MUL, ADD and SUB by a constant into the filter and bias of their producer.
 
     1. The producer is a CONV_2D, CONV_2D_TRANSPOSE, FULLY_CONNECTED or BATCH_NORMALIZATION with constant parameters.
-    2. The constant is one number, or one per output channel, and must not broadcast the output.
-    3. Refused: DIV, which would round differently; an activation in between; a result that is not finite.
+    2. The constant is one number, or one per output channel, and does not enlarge the output by broadcasting.
+    3. Unchanged: DIV, which would round differently; an activation in between; a result that is not finite.
     """
     apply_rules(editor, _SCALE_AND_BIAS_RULES)
 
@@ -300,7 +300,7 @@ def fuse_batch_normalization(editor: ModelEditor) -> None:
     1. After a CONV_2D, CONV_2D_TRANSPOSE or FULLY_CONNECTED without other readers, it is folded into filter and bias,
        in float64, rounded once.
     2. Otherwise it becomes MUL and ADD.
-    3. Refused: a producer with a fused activation or another channel axis; a result that is not finite.
+    3. Unchanged: a producer with a fused activation or another channel axis; a result that is not finite.
     """
     apply_rules(editor, _BATCH_NORMALIZATION_RULES)
 

@@ -129,7 +129,7 @@ STEPWISE: Mapping[str, RankStep] = {
 
 
 RankRule = Callable[["Ranks", Operation], Sequence[int] | None]
-"""Rule that adds low-rank operations and returns operands with the outputs' elements, or only returns None."""
+"""Rule that adds low-rank operations and returns operands with the outputs' elements, or returns None and adds none."""
 
 
 def _elementwise(shapes: Ranks, operation: Operation) -> Sequence[int] | None:
@@ -346,9 +346,9 @@ def reduce_rank(model: Model, *, largest: int = LARGEST_RANK) -> Model:
 
     1. In operations of `RULES`, adjacent axes that are treated equally are merged, and axes of size 1 dropped.
     2. Otherwise, TRANSPOSE, EXPAND, TILE, SLICE, PAD, REDUCE_SUM, _MAX, _MIN, _PROD and, for floats, _MEAN become
-       several.
+       several operations.
     3. RESHAPEs connect different dimensions. Run `simplify` afterwards.
-    4. Refused: other operations; broadcasting with more than `largest` alternating groups of axes; NHWC or quantized
+    4. Unchanged: other operations; broadcasting with more than `largest` alternating groups of axes; NHWC or quantized
        operands.
 
     Raises:

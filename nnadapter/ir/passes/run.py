@@ -156,7 +156,8 @@ _LARGEST_INDEX = 4
 def sample_inputs(model: Model, seed: int = 0) -> list[Array]:
     """Return an array per model input, deterministic for a seed.
 
-    Floats are normally distributed. Integers of up to 8 bits take any value; wider ones are valid indices below 4.
+    Floats are normally distributed. Integers of up to 8 bits take any value; wider ones are below 4, and valid as
+    indices.
     """
     generator = np.random.default_rng(seed)
     return [_sample(generator, model.operands[index].type, _limit(model, index)) for index in model.inputs]
@@ -203,9 +204,9 @@ def check_numbers(
 ) -> Observer:
     """Return an observer that runs the models before and after each pass by `evaluate`, and compares outputs.
 
-    NaNs are equal, and infinities of the same sign. Other numbers may differ by the tolerance of their data type (0 if
-    omitted) times the largest finite number. If results depend on which of two nearly equal numbers is larger, pass
-    `feeds` without such inputs instead of the seeded random default.
+    NaNs are equal, and so are infinities of the same sign. Other numbers may differ by the tolerance of their data type
+    (0 if omitted) times the output's largest finite number. If results depend on which of two nearly equal numbers is
+    larger, pass `feeds` without such inputs instead of the seeded random default.
 
     Raises:
         PassError: from the observer, with pass, output and largest difference.
@@ -294,7 +295,7 @@ def _wide(array: Array) -> Array:
 def dump_to(folder: str | os.PathLike[str]) -> Observer:
     """Return an observer for one call of `run_passes` that writes every model as text into `folder`.
 
-    Dumping guards on symbolic numbers, so lower with static shapes.
+    Dumping adds guards on symbolic numbers, so use it only with static shapes.
     """
     place = Path(folder)
     numbers = count()

@@ -69,10 +69,10 @@ def fold_constants(
     1. `evaluate` runs operations with constant inputs only. By default it only moves elements (see `MOVES`). A driver
        passes its own, which rounds like the device.
     2. Results are memoized (see `ir.derived`), unless attributes may depend on input shapes.
-    3. Refused: model outputs; operations without inputs, which may be random; quantized or NHWC operands; results that
-       exceed `most_bytes` in total.
-    4. `sizes=False`, for drivers that lower once for many shapes, also refuses attributes that may depend on input
-       shapes.
+    3. Unchanged: model outputs; operations without inputs, which may be random; quantized or NHWC operands; results
+       that exceed `most_bytes` in total.
+    4. `sizes=False`, for drivers that lower once for many shapes, also excludes operations with attributes that may
+       depend on input shapes.
     """
     for index in editor.sweep():
         operation = editor.operation(index)
@@ -177,7 +177,7 @@ def remove_identities(editor: ModelEditor) -> None:
     1. MUL and DIV by 1, ADD and SUB of 0, POW by 1. (x + 0 is 0 for x = -0.)
     2. CLIP without limits; PAD by nothing; SLICE of everything; EXPAND to the same dimensions; TILE by 1; SPLIT into
        one; RESIZE_… to the same size.
-    3. Refused: a fused activation; model outputs that the input cannot replace; quantized constants.
+    3. Unchanged: a fused activation; model outputs that the input cannot replace; quantized constants.
     """
     for index in editor.sweep(_IDENTITY_CHECKS.keys()):
         operation = editor.operation(index)
@@ -245,7 +245,7 @@ def simplify(editor: ModelEditor) -> None:
     1. Bypassed: ASSIGN, CAST to the same type, RESHAPE to the same dimensions, TRANSPOSE by the identity.
     2. Merged: a RESHAPE of a RESHAPE, a TRANSPOSE of a TRANSPOSE.
     3. A SUM of two becomes an ADD, to which an activation can be fused; a SUM or CONCAT of one is bypassed.
-    4. Refused: model outputs that the input cannot replace; layout changes.
+    4. Unchanged: model outputs that the input cannot replace; layout changes.
     """
     for index in editor.sweep(_SIMPLIFIERS.keys()):
         _SIMPLIFIERS[editor.operation(index).type](editor, index)
@@ -327,7 +327,7 @@ def common_subexpressions(editor: ModelEditor) -> None:
     """Merge operations that compute the same values.
 
     1. Constants of up to 64 KiB are compared by contents, larger ones by identity; symbolic sizes by their computation.
-    2. Refused: operations without inputs; two model outputs; results with different layout or quantization.
+    2. Not merged: operations without inputs; two model outputs; results with different layout or quantization.
     """
     coarse_matches: dict[Hashable, int] = {}
     first: dict[Hashable, int] = {}

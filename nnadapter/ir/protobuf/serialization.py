@@ -257,7 +257,7 @@ def from_bytes(contents: bytes, files: Mapping[str, bytes], *, check_contents: b
 
     Raises:
         ModelFileError: a data file is missing or does not match its digest.
-        InvalidModelError: not a valid model, or newer.
+        InvalidModelError: not a valid model, or of a newer version.
     """
     if not isinstance(files, Mapping):
         raise InvalidModelError(f"data files are {type(files).__name__}, expected bytes by name: {{'weights': data}}")
@@ -427,7 +427,7 @@ def load(path: str | os.PathLike[str], *, check_contents: bool = True) -> Model:
 
     Raises:
         ModelFileError: a file is missing, unreadable, in another folder, or does not match its digest.
-        InvalidModelError: not a valid model, or newer.
+        InvalidModelError: not a valid model, or of a newer version.
     """
     source = _path(path)
     try:

@@ -148,8 +148,8 @@ _NUMBERS = "float32"
 def score_mask(body: BodyBuilder, position: int, bias: int, places: Callable[[], str], rows: int | None) -> str:
     """Return the additive mask `[B or 1, N or 1, S or 1, T]`, an empty name if there is none, or raise Refusal.
 
-    1. A mask at `position` of rank 1 holds key counts per sequence, optionally first keys, or offsets of packed
-       sequences, which are ignored. In ranks 2 and 3, 0 hides a key. A matrix of one column is ignored.
+    1. A mask at `position` of rank 1 holds the key count of each sequence. First keys may follow, or offsets of packed
+       sequences, and only the offsets are ignored. In ranks 2 and 3, 0 hides a key. A matrix of one column is ignored.
     2. Hidden keys get `mask_filter_value`, so a query with all keys hidden sees all of them.
     3. The input at position `bias` is added.
 
@@ -479,7 +479,7 @@ def _enough_queries(body: BodyBuilder, axis: int) -> bool:
 
 
 def _packed(body: BodyBuilder) -> tuple[str, str, str, tuple[str, int, int | None]]:
-    """Return queries, keys and values `[B, N, S or T, H]`, and (name, axis, static size) of new keys."""
+    """Return queries, keys and values `[B, N, S or T, H]`; and an input with the new keys, their axis and its size."""
     heads = body.node.integer("num_heads")
     if heads < 1:
         raise body.invalid(f"has attribute 'num_heads' {heads}; expected 1 or more")

@@ -32,7 +32,7 @@ _COUNTS = "float32"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Cache:
     steps: int | None
-    """S; None if sizes are unknown, which leaves the other fields unset."""
+    """Number of queries; None if sizes are unknown, which leaves the other fields unset."""
     total: int = 0
     """Number of keys in the longest sequence."""
     size: int = 0

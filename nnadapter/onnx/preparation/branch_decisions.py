@@ -45,7 +45,7 @@ class Conditions(NamedTuple):
     results: tuple[str, ...]
     """Names of the conditions: inputs, or outputs of `contents`."""
     contents: bytes
-    """Serialized model on `inputs`, then shapes of `shapes`; empty if inputs suffice."""
+    """Serialized model that reads `inputs`, then the shapes of `shapes`; empty if all conditions are inputs."""
 
 
 def decisions_text(choice: Iterable[BranchDecision]) -> str:

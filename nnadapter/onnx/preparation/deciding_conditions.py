@@ -34,7 +34,7 @@ _MOST_NODES = 256
 _LONGEST_TEXT = 80
 _INTEGER_DTYPES = frozenset(("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"))
 _REAL = frozenset(("float16", "float32", "float64"))
-"""Floating-point types. Inputs decide only as single numbers; longer ones are data."""
+"""Floating-point types. Such inputs decide only if they are single numbers; longer ones are data."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -461,13 +461,13 @@ _IN_ROOM = (
     (DEFAULT_PAST_LENGTH // 2, 7),
     (DEFAULT_PAST_LENGTH // 3, 7),
 )
-"""Past and new tokens for caches with free space. Each kind has two, to test a plan of one on the other."""
+"""Past and new tokens for caches with free space. Each kind occurs twice, to test a plan of one on the other."""
 _PROMPT = 64
 """New tokens of a prompt. Bounds of devices are small multiples of it, far below `_LONG`."""
 _MANY_ROWS, _LONG = 8, (256, 512, 1024)
-"""Large batch, and numbers of past and new tokens.
+"""Large batch size, and lengths of past and new tokens.
 
-The smallest are first, since plans beyond a model's last position are useless.
+Short lengths are first, since plans for positions beyond a model's last one are useless.
 """
 _MOST_COMBINED = 3
 _LARGEST, _MOST_ELEMENTS = 1024, 1 << 24

@@ -313,7 +313,7 @@ _Sizes = Sequence[int | str | None]
 _SINCE_INPUTS = 10
 """Version since which Slice has bounds as inputs."""
 _STEP = 3
-"""Position of the step, after the first input."""
+"""Index of the step among Slice's inputs after the first."""
 
 
 def measured(node: OnnxNode, values: Mapping[str, Value], constants: Mapping[str, Array]) -> Array | None:
@@ -481,7 +481,7 @@ class Folding:
         return not self._promised.isdisjoint(self._read.graph.nodes[index].reads)
 
     def evaluate(self) -> None:
-        """Evaluate all queued nodes; results that only these read are dropped."""
+        """Evaluate all queued nodes, and drop results that only these nodes read."""
         graph, inside = self._read.graph, frozenset(self._waiting)
         outputs = frozenset(graph.outputs)
         result_names = [
