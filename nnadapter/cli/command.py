@@ -53,7 +53,8 @@ class ModelCommand(Command):
         if any(parameter.name in ("model", "models") for parameter in self.params):
             formatter.write_paragraph()
             with formatter.indentation():
-                formatter.write_text(MODELS if self.name == "compile" else f"{MODELS} It can also be a compiled file.")
+                takes_compiled = self.name not in ("compile", "tune")
+                formatter.write_text(f"{MODELS} It can also be a compiled file." if takes_compiled else MODELS)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         super().format_epilog(ctx, formatter)
