@@ -1,7 +1,10 @@
 """Adapter IR: typed operands and operations, the form of a model that drivers take.
 
-Glossary, in addition to docs/glossary.md:
+Glossary:
 
+    operand       one value of a model
+    operation     one step of a model
+    segment       part of a model that one device runs
     layout        order of an image's axes: NCHW or NHWC
     lifetime      origin of an operand's contents
     constant      operand with contents in the model
@@ -14,6 +17,7 @@ Glossary, in addition to docs/glossary.md:
     fuse code     activation that an operation applies to its result
     origin        ONNX node that an operation implements
     text form     a model as lines that can be compared
+    symbolic      computed from sizes of dynamic dimensions
     digest        hash of contents
 """
 

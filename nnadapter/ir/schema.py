@@ -43,6 +43,9 @@ class Role:
     """One input position of an operation.
 
     Args:
+        name: such as "filter".
+        dtypes: data types that the operation is defined for.
+        optional: may be absent.
         variadic: the last role may take several operands.
         same_dtype_as: role with the same data type.
     """
@@ -59,6 +62,7 @@ class Attribute:
     """One named attribute of an operation.
 
     Args:
+        name: such as "strides".
         kind: type of the value; lists are tuples.
         default: None if required.
         choices: allowed strings; () for any.
@@ -80,6 +84,7 @@ class Example:
     """Arrays by role; None if absent."""
     attributes: Mapping[str, Any] = field(default_factory=dict)
     quantizations: tuple[Quantization | None, ...] = ()
+    """Quantization of each input, None if not quantized."""
     results: tuple[QuantizedType | None, ...] = ()
     """Data type and quantization of each output, None if the shape rule infers its type."""
 
@@ -105,14 +110,18 @@ class OperationSchema:
 
     Args:
         type: NNAPI's or NNAdapter's name if there is one.
+        inputs: roles, in order.
+        attributes: in order.
+        outputs: names.
         variadic_outputs: the only output name covers several operands.
         ranks: smallest and largest rank of the first input.
-        infer: shape rule.
-        flops: FLOP rule.
+        infer: shape rule; raises InvalidModelError for inputs that do not fit.
+        flops: FLOP rule; a multiply-add counts two.
         quantized: check of a quantized result. If set, the operation accepts quantized operands and computes with real
             values if its result is quantized; otherwise it sees integers only.
         definition: reference implementation in numpy of an external operation: input arrays (None if absent,
             floating-point ones in float64), attributes as keywords -> output array or list. It must not modify inputs.
+        always_quantized: every result is quantized.
         source: specification: an NNAPI or NNAdapter code, an ONNX op, a paper.
         doc: documentation of an external operation.
     """
@@ -132,4 +141,5 @@ class OperationSchema:
     doc: OperationDoc | None = field(default=None, repr=False, compare=False)
 
     def attribute(self, name: str) -> Attribute | None:
+        """Return the attribute with this name, or None."""
         return next((attribute for attribute in self.attributes if attribute.name == name), None)

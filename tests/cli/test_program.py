@@ -38,15 +38,15 @@ def test_run_prints_only_to_standard_output(folder):
     assert "ran on    fake_npu: 1 segment" in done.stdout and "\x1b" not in done.stdout
 
 
-def test_only_compile_refuses_compiled_files_in_its_help():
+def test_help_offers_compiled_files_except_for_compile_and_tune():
     helps = {
         name: " ".join(CliRunner().invoke(main, [name, "--help"]).stdout.split())
-        for name in ("run", "compile", "report", "serve")
+        for name in ("run", "compile", "report", "serve", "tune")
     }
     kind = "FILE.pt2), or SCRIPT.py:FUNCTION that returns a PyTorch module and its inputs."
     assert all(kind in text for text in helps.values())
     also = f"{kind} It can also be a compiled file."
-    assert [name for name, text in helps.items() if also not in text] == ["compile"]
+    assert [name for name, text in helps.items() if also not in text] == ["compile", "tune"]
 
 
 @pytest.mark.slow
