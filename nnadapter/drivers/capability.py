@@ -299,6 +299,10 @@ class Capability:
     """Static description of a device.
 
     Args:
+        form: form of segments.
+        threading: allowed concurrency.
+        role: role in a session. External drivers are accelerators.
+        dynamic_shapes: support for dynamic shapes.
         dimension_bounds: supported sizes, for `DynamicShapes.BOUNDED`.
         checks_indices: the device raises for an index or length out of range before it accesses memory. Other devices
             get no node with a computed index that may be out of range.
@@ -308,6 +312,7 @@ class Capability:
             that holds all programs of a plan at once must leave space for the others.
         precisions: supported precisions. If several are floating, the option `precision` chooses.
         default_precision: default precision of the device's own engine.
+        options: options of a context.
         operations: rows for `nnadapter ops DEVICE`; empty if only `supported` can judge operations.
         limits: limits of all operations, as text.
         profile: speed; None if undeclared. `Context.profile` takes precedence.

@@ -1,6 +1,6 @@
 """Adapter IR: typed operands and operations, the form of a model that drivers take.
 
-Glossary:
+Glossary of the IR:
 
     operand       one value of a model
     operation     one step of a model

@@ -124,6 +124,7 @@ class OperandType:
     """Type of an operand: `OperandType(DataType.FLOAT32, (1, 3, 224, 224))`.
 
     Args:
+        dtype: data type of the elements.
         dimensions: in the order of `layout`; () for a scalar. Dynamic ones are symbolic
             (`nnadapter.ir.symbolic_numbers`).
         layout: NHWC only for rank 4.
@@ -173,6 +174,7 @@ class Operand:
 
     Args:
         name: unique in the model; the name of the ONNX value if there is one.
+        type: data type, dimensions, layout and quantization.
         lifetime: origin of the contents; an input that is also an output is a `MODEL_INPUT`.
         value: read-only contents of a constant, one byte per 4-bit element; otherwise None.
 
