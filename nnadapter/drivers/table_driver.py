@@ -118,7 +118,7 @@ class TableDriver(Driver):
 
 
 class TableDevice(Device):
-    """Device of a table driver."""
+    """Device of a `TableDriver`."""
 
     def __init__(self, driver_type: type[TableDriver]) -> None:
         self._driver_type = driver_type

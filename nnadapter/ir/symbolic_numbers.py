@@ -136,7 +136,7 @@ class Replay:
     constants: Sequence[Any]
     steps: Sequence[Step]
     ends: Sequence[tuple[Callable[..., Any], Sequence[SlotReader]]]
-    """Steps whose results no step reads, by function: one `map` computes all steps of a function."""
+    """Steps whose results no other step reads. They are grouped by function, and one `map` computes each group."""
     checked: SlotReader
     expected: SlotReader
     every: SlotReader

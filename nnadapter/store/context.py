@@ -124,7 +124,10 @@ def _read_verdicts(data: memoryview) -> Sequence[Verdict]:
 
 
 def _write_admission(admission: Admission, model: SegmentModel) -> bytes | None:
-    """Serialize an admission; None if its refusal mentions a name, or a fact cannot be serialized."""
+    """Return an admission as JSON; None if its facts have no JSON form, or if it mentions names of nodes or values.
+
+    Names differ between models that share the entry.
+    """
     if _mention_names((admission.verdict,), model):
         return None
     verdict, facts = _plain(admission.verdict), dict(admission.facts)
