@@ -292,7 +292,7 @@ class BoundCheck(NamedTuple):
         name = check.source or check.value
         subject = f"input {name!r}" if check.source else f"computed value {name!r}"
         raise InputValueError(
-            f"{subject} holds {value}; as an index, length or coordinate of {check.reader}, expected values {range_}",
+            f"{subject} holds {value}, which {check.reader} uses as an index, length or coordinate; expected {range_}",
             name=check.source or None,
         )
 

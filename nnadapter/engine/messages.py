@@ -128,7 +128,7 @@ def write_array(message: Message, name: str, array: Array, writer: ContainerWrit
     Raises CompiledModelError unless it holds numbers.
     """
     if not isinstance(array, np.ndarray) or array.dtype.hasobject:
-        raise CompiledModelError(f"constant {name!r} holds no numbers, so a compiled model cannot contain it")
+        raise CompiledModelError(f"constant {name!r} is not an array of numbers, which compiled models need; remove it")
     message.name, message.data_type = name, array.dtype.name
     message.dimensions.extend(array.shape)
     message.part = writer.add(CONSTANT, np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)

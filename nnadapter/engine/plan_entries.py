@@ -91,8 +91,13 @@ class LinkedContainer(Container):
             if (entry.row.sha256, entry.row.length) == (part.sha256, part.length):
                 return entry.made
         except UnusableError as error:
-            raise CompiledModelError(f"{self.name!r}: entry {name!r}: {error}", file=self.name) from error
-        raise CompiledModelError(f"{self.name!r}: entry {name!r} holds another program", file=self.name)
+            raise CompiledModelError(
+                f"{self.name!r} needs the program in cache entry {name!r}, which cannot be used: {error}",
+                file=self.name,
+            ) from error
+        raise CompiledModelError(
+            f"{self.name!r} needs the program in cache entry {name!r}, which holds another one", file=self.name
+        )
 
     def _part(self, kind: str, place: int | str, length: int = 0, digest: str = "") -> Part:
         if isinstance(place, int) and place >= 0:

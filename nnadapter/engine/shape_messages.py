@@ -56,7 +56,9 @@ def write_trace(message: Message, trace: SymbolicTrace) -> None:
         message.steps.extend((functions.setdefault(name, len(functions) + 1), first, second + 1))
     message.functions.extend(functions)
     if _grows_too_much(trace.steps, trace.count - len(trace.steps)):
-        raise CompiledModelError("a size may grow beyond any limit as a power of sizes; write the model without it")
+        raise CompiledModelError(
+            "a size is a power of other sizes and may grow without limit, which compiled models do not support"
+        )
     for number, answer in trace.answers.items():
         message.answered.append(number)
         write_number(message.answers.add(), answer)

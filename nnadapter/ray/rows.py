@@ -175,7 +175,7 @@ def axis_of(
         many = [name for name, batch in is_batch.items() if batch]
         single_row_inputs = [name for name, batch in is_batch.items() if not batch]
         raise InvalidInputError(
-            f"rows of inputs {many} lack the first axis, those of {single_row_inputs} have it; reshape all to lack it"
+            f"rows of inputs {many} have no batch axis, but rows of {single_row_inputs} have one; remove it from these"
         )
     if not any(is_batch.values()):
         return Axis(has_axis=False, most=1, is_static=True, stripped=frozenset())
@@ -264,8 +264,8 @@ def batches_of(signature: Signature, columns: Mapping[str, str], arrays: Mapping
             is_batch = check_row(value, columns[name], shape)
             if batch_flags.setdefault(name, is_batch) != is_batch:
                 raise InvalidInputError(
-                    f"only some rows of column {columns[name]!r} lack the first axis of input {name!r}; reshape all "
-                    "to lack it",
+                    f"some rows of column {columns[name]!r} have the batch axis of input {name!r} and others do not; "
+                    "remove it from all rows",
                     name=name,
                 )
         batch_flags.setdefault(name, True)

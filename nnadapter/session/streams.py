@@ -123,7 +123,7 @@ class Stream(Iterator[list[Any]]):
         """
         if self._taker == get_ident():
             raise RuntimeError(
-                "the next result of the stream depends on a feed that waits for it; call run to feed results back"
+                "the feeds of a stream asked for its next result, which waits for them; call run to feed results back"
             )
         with self._taking:
             try:

@@ -131,7 +131,7 @@ def test_output_without_row_axis_is_an_error():
 
 def test_inputs_with_different_row_layouts_are_refused():
     two = signature({"x": ("float32", (2, 3)), "z": ("float32", (4, 3))}, {"y": ("float32", (2, 3))})
-    with pytest.raises(nna.errors.InvalidInputError, match=r"\['x'\] lack the first axis.*\['z'\]"):
+    with pytest.raises(nna.errors.InvalidInputError, match=r"\['x'\] have no batch axis.*\['z'\]"):
         axis_of(two, ("y",), {"x": True, "z": False}, None)
     with pytest.raises(nna.errors.InvalidInputError, match=r"different sizes, \[2, 4\]"):
         axis_of(two, ("y",), {"x": True, "z": True}, None)

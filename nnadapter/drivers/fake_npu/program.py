@@ -172,7 +172,7 @@ def deserialize_program(blob: bytes | memoryview, resources: Resources, *, is_ch
     header: dict[str, Any] = json.loads(written.rstrip(b"\0"))
     if header["byteorder"] != sys.byteorder:
         order = f"{header['byteorder']}-endian, expected {sys.byteorder}"
-        raise IncompatibleProgramError(f"the program's weights are {order}; {ADVICE}")
+        raise IncompatibleProgramError(f"the program's weights are {order}-endian; {ADVICE}")
     graph = NpuGraph(
         tuple(_read_tensor(row, weights) for row in header["tensors"]),
         tuple(_read_instruction(row) for row in header["instructions"]),

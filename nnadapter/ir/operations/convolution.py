@@ -97,7 +97,7 @@ def _spread(name: str, size: int, kernel: int, stride: int, dilation: int, extra
     result = stride * (size - 1) + (kernel - 1) * dilation + 1 + extra
     if size < 1 or result < 1:
         raise InvalidModelError(
-            f"output {name} is {result} for an input of {size}, expected at least 1: pads too large"
+            f"output {name} is {result} for an input of {size}, expected at least 1; the pads are too large"
         )
     return result
 

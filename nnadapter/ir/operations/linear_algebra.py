@@ -57,7 +57,9 @@ def _mat_mul(first: OperandType, second: OperandType, transpose_x: bool, transpo
     # As in numpy.matmul, a left vector is a row and a right one a column; the added axis is removed again.
     depth = y[0] if len(y) == 1 else y[-2]
     if x[-1] != depth:
-        raise InvalidModelError(f"x {list(x)} and y {list(y)} share no inner size: {x[-1]} against {depth}")
+        raise InvalidModelError(
+            f"x {list(x)} and y {list(y)} have inner sizes {x[-1]} and {depth}, expected equal ones"
+        )
     batch = broadcast((x[:-2], y[:-2])) if len(x) > 2 or len(y) > 2 else ()
     return OperandType(first.dtype, (*batch, *x[-2:-1], *(y[-1:] if len(y) > 1 else ())))
 

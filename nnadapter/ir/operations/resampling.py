@@ -32,7 +32,9 @@ def _resize(first: OperandType, shape: tuple[int, ...], scales: Sequence[float],
     for axis, (size, scale, result) in enumerate(zip(first.dimensions, scales, shape, strict=True)):
         # However sizes or scales were rounded, they agree within one element.
         if not scale > 0 or abs(size * scale - result) >= 1 + _ROUNDING * max(1, result) or (size == 0 and result > 0):
-            raise InvalidModelError(f"axis {axis} goes from {size} to {result}, expected about {size} * {scale}")
+            raise InvalidModelError(
+                f"axis {axis} is resized from {size} to {result} elements, expected about {size} * {scale}"
+            )
     return like(first, shape)
 
 

@@ -68,7 +68,10 @@ def window_counts(
             if (count - 1) * stride >= size + begin:
                 count -= 1
             if size < 1 or count < 1:
-                raise InvalidModelError(f"{name} is {size}, expected at least a window {extent} wide, less a stride")
+                least = max(1, extent - stride + 1 - begin - end)
+                raise InvalidModelError(
+                    f"{name} is {size}, expected at least {least} for a window of {extent} elements"
+                )
         elif padded < extent:
             raise InvalidModelError(
                 f"{name} with padding is {padded}, expected at least {extent}, "

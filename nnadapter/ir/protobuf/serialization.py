@@ -286,7 +286,9 @@ def message_of(model: Model, weights: Weights, place: Callable[[Block], tuple[st
     try:
         _write_model(message, model, weights, place)
     except (TypeError, ValueError) as error:
-        raise InvalidModelError(f"the model cannot be written: {error}; a number or a text does not fit") from error
+        raise InvalidModelError(
+            f"the model cannot be written, because a number or text does not fit: {error}"
+        ) from error
     file_message.format, file_message.version = FORMAT, VERSION
     file_message.model = message.SerializeToString(deterministic=True)
     file_message.sha256 = sha256(file_message.model).digest()

@@ -264,7 +264,7 @@ def rotary_embedding_body(body: BodyBuilder) -> tuple[str, ...]:
     positions = body.input(1)
     if body.rank(1) == 1:
         if body.width(1, 0) not in (1, None):
-            raise body.invalid(f"has {body.width(1, 0)} position_ids in a vector; expected one, the first")
+            raise body.invalid(f"has a vector of {body.width(1, 0)} position_ids; expected only the first position")
         axis = 1 if packed else 2
         steps = steps_along(body, body.input(0), axis, body.size(0, axis))
         positions = body.unsqueeze(body.Add(steps, positions), 0)
@@ -300,7 +300,9 @@ def _streams(body: BodyBuilder, pairs: int) -> list[int]:
     sections, layout = body.node.integers("mrope_section") or (), body.node.integer("mrope_layout", 0)
     if len(sections) != 3 or sum(sections) != pairs or min(sections) < 0 or layout not in (0, 1):
         problem = f"{list(sections)}, and 'mrope_layout' {layout}"
-        raise body.invalid(f"has attribute 'mrope_section' {problem}; expected three sizes of sum {pairs}, and 0 or 1")
+        raise body.invalid(
+            f"has attribute 'mrope_section' {problem}; expected three sizes with the sum {pairs}, and 0 or 1"
+        )
     if not layout:
         return [stream for stream, size in enumerate(sections) for _ in range(size)]
     return [pair % 3 if pair < 3 * sections[pair % 3] else 0 for pair in range(pairs)]

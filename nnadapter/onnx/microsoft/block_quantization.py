@@ -167,7 +167,8 @@ class _Table:
         axes = [node.integer(name) for name in ("gather_axis", "quantize_axis")]
         if axes[1] not in (-1, rank - 1) or axes[0] in (-1, rank - 1):
             raise body.unsupported(
-                "quantize_axis", f"is {axes[1]} with gather_axis {axes[0]}; expected the last axis for it alone"
+                "quantize_axis",
+                f"is {axes[1]} and gather_axis is {axes[0]}; expected only quantize_axis to be the last axis",
             )
         if dtype not in (*_IN_BYTES, "uint8"):
             raise Refusal(Reason.UNSUPPORTED_DTYPE, f"{node.op_type} has a table of {dtype}; expected integers")

@@ -126,7 +126,7 @@ def qlinear_average_pool(body: BodyBuilder) -> Sequence[str]:
     """
     node = body.node
     if node.integer("ceil_mode") and node.integer("count_include_pad"):
-        raise body.unsupported("count_include_pad", "is 1 together with ceil_mode; expected only one of them")
+        raise body.unsupported("count_include_pad", "is 1 although ceil_mode is 1; expected at most one of the two")
     attributes = {name: value for name, value in node.attributes.items() if name != "channels_last"}
     if not node.integer("channels_last"):
         return [quantized(body, body.AveragePool(dequantized(body, 0), **attributes), 3)]

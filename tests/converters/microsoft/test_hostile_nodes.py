@@ -37,7 +37,7 @@ def test_invalid_bit_widths_are_refused(bits):
         (0, [[0, 1]], {}, "tables of 0 columns"),
         (4, [[0, 1]], {"rotary_embedding_dim": 3, "num_heads": 1}, "'rotary_embedding_dim' 3"),
         (4, [[0, 1]], {"rotary_embedding_dim": 8}, "with 'rotary_embedding_dim' 8; expected 1 or more"),
-        (4, [1, 2], {}, "expected one, the first"),
+        (4, [1, 2], {}, "expected only the first position"),
     ],
 )
 def test_rotary_embeddings(pairs, positions, attributes, words):

@@ -158,7 +158,7 @@ def test_mrope_sections_must_cover_all_pairs():
     inputs = rotation(packed=True, part=0)
     for sections in ([2, 3, 4], [8], [9, -1, 0]):
         verdict = refusal("MRotaryEmbedding", inputs, {"mrope_section": sections, "num_heads": 3}, constant=[2, 3])
-        assert verdict.reason is Reason.INVALID_NODE and "three sizes of sum 8" in verdict.detail
+        assert verdict.reason is Reason.INVALID_NODE and "three sizes with the sum 8" in verdict.detail
 
 
 def test_linear_attention_has_no_body_in_old_opsets():

@@ -32,7 +32,7 @@ def test_transposed_convolution_agrees_with_onnx(size, kernel, strides, dilation
     try:
         result = dimensions("CONV_2D_TRANSPOSE", shapes, **attributes)
     except InvalidModelError as error:
-        assert "pads too large" in str(error)
+        assert "pads are too large" in str(error)
     else:
         assert result == onnx_dimensions("ConvTranspose", shapes, **attributes)
 
