@@ -290,9 +290,9 @@ class BoundCheck(NamedTuple):
             else (f"at most {high}" if low is None else f"at least {low}")
         )
         name = check.source or check.value
-        subject = f"input {name!r}" if check.source else f"computed value {name!r}"
+        subject = f"{'input' if check.source else 'computed value'} {name!r} holds {value}"
         raise InputValueError(
-            f"{subject} holds {value}, which {check.reader} uses as an index, length or coordinate; expected {range_}",
+            f"{subject}, which {check.reader} uses as an index, length or coordinate; expected values {range_}",
             name=check.source or None,
         )
 

@@ -124,10 +124,7 @@ def _read_verdicts(data: memoryview) -> Sequence[Verdict]:
 
 
 def _write_admission(admission: Admission, model: SegmentModel) -> bytes | None:
-    """Return an admission as JSON; None if its facts have no JSON form, or if it mentions names of nodes or values.
-
-    Names differ between models that share the entry.
-    """
+    """Return an admission as JSON; None if its facts have no JSON form, or it mentions names of nodes or values."""
     if _mention_names((admission.verdict,), model):
         return None
     verdict, facts = _plain(admission.verdict), dict(admission.facts)
