@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from contextlib import closing
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -43,7 +44,7 @@ def read_samples(data: Data, signature: Signature, most: int | None = None) -> t
             - an .npy file or a picture;
             - an iterable of mappings from input name to array, of arrays for the only input, or of pairs of such a feed
               and anything else, such as a label;
-            - a Ray dataset with a column per input.
+            - a Ray dataset with a column per input; further columns, such as labels, are allowed.
         signature: signature of the model.
         most: maximum number of feeds; None for all.
 
@@ -51,7 +52,8 @@ def read_samples(data: Data, signature: Signature, most: int | None = None) -> t
         CalibrationDataError: there is no feed, a file cannot be read, or a feed does not fit.
     """
     feeds = _from_path(Path(data), signature) if isinstance(data, (str, os.PathLike)) else _from_items(data, signature)
-    checked = tuple(Sample(item, _checked(place, feed, signature)) for place, item, feed in islice(feeds, most))
+    with closing(feeds):  # Ray hangs at exit if an iterator of a dataset is still open
+        checked = tuple(Sample(item, _checked(place, feed, signature)) for place, item, feed in islice(feeds, most))
     if not checked:
         place = repr(os.fspath(data)) if isinstance(data, (str, os.PathLike)) else "the data"
         raise CalibrationDataError(
@@ -60,7 +62,7 @@ def read_samples(data: Data, signature: Signature, most: int | None = None) -> t
     return checked
 
 
-def _from_items(data: Iterable[Any], signature: Signature) -> Iterator[tuple[str, Any, Any]]:
+def _from_items(data: Iterable[Any], signature: Signature) -> Generator[tuple[str, Any, Any], None, None]:
     if isinstance(data, Mapping):
         raise CalibrationDataError("the data is one feed; give a list of feeds, as in [feed]")
     if not isinstance(data, Iterable):
@@ -71,10 +73,12 @@ def _from_items(data: Iterable[Any], signature: Signature) -> Iterator[tuple[str
     for number, item in enumerate(items):
         place = f"sample {number}"
         feed = item[0] if isinstance(item, tuple) and len(item) == 2 else item
+        if items is not data:
+            feed = {name: item[name] for name in signature.by_name if name in item} or item
         yield place, item, feed if isinstance(feed, Mapping) else {_only_input(signature, place).name: feed}
 
 
-def _from_path(path: Path, signature: Signature) -> Iterator[tuple[str, Any, Any]]:
+def _from_path(path: Path, signature: Signature) -> Generator[tuple[str, Any, Any], None, None]:
     if path.is_dir():
         for file in sorted(path.iterdir()):
             if file.suffix.lower() in _FILES:

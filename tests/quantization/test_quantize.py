@@ -211,6 +211,34 @@ def test_smoothing_helps_activations_with_outliers():
     assert smooth > plain + 3
 
 
+class Rows:
+    """Stand-in for a Ray dataset."""
+
+    def __init__(self, rows):
+        self._rows, self.is_open = rows, False
+
+    def __iter__(self):
+        return iter(())
+
+    def iter_rows(self):
+        self.is_open = True
+        try:
+            yield from self._rows
+        finally:
+            self.is_open = False
+
+
+def test_dataset_may_have_further_columns_and_is_closed_after_an_error():
+    text = f"{HEAD} net (float[8, 64] x) => (float[8, 32] y) {{ y = MatMul(x, w) }}"
+    model = filled(text, w=weights(64, 32))
+    labeled = Rows([{**feed, "label": number} for number, feed in enumerate(PLAIN)])
+    assert sqnr(model, nna.quantize(model, labeled), PLAIN) > 33
+    wrong = Rows([*PLAIN, {"z": PLAIN[0]["x"]}, *PLAIN])
+    with pytest.raises(nna.errors.CalibrationDataError, match="'z', which is no input") as caught:
+        nna.quantize(model, wrong)
+    assert not wrong.is_open, caught
+
+
 def test_smoothing_uses_both_ends_of_channels():
     text = f"{HEAD} net (float[8, 64] x) => (float[8, 32] y) {{ y = MatMul(x, w) }}"
     model = filled(text, w=weights(64, 32))
