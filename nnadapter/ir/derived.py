@@ -129,9 +129,9 @@ class ArrayTrace:
         return contents
 
     def group_key(self, array: TracedArray, key: Callable[[Array], Hashable]) -> Hashable:
-        """Return a key that is equal for arrays with equal `key(array)`.
+        """Return a key to group arrays by `key(array)`, without recording that value as a guard.
 
-        The guard requires only that equal keys remain equal, and different keys different.
+        A replay requires only that the same arrays have equal keys as in the trace.
         """
         comparison = self._comparisons.setdefault(key, _Comparison(key))
         first = comparison.first_array_by_key.setdefault(key(contents_of(self._values[array.number])), array.number)
@@ -217,7 +217,7 @@ def decided(function: Callable[..., _Answer], *arrays: Any, **parameters: Any) -
 
 
 def group_key(key: Callable[[Array], Hashable], array: Any) -> Hashable:
-    """Return a key that is equal for arrays with equal `key(array)`.
+    """Return a key to group arrays by `key(array)`. For traced arrays, that value is not a guard.
 
     `key` must be pure, and the same function object in every call. Keys of traced and plain arrays are never equal.
     """

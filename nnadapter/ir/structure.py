@@ -448,7 +448,7 @@ class ShapeDerivedTables:
 
 
 class ShapeDerivedValues:
-    """Values that input shapes determine: arrays of sizes, and the results of `tables`."""
+    """Arrays that follow from input shapes: those of symbolic sizes, and the outputs of `tables`."""
 
     def __init__(
         self, names: Iterable[str], sizes: Mapping[str, SymbolicArray], tables: ShapeDerivedTables | None

@@ -283,7 +283,7 @@ NO_RULES: Rules = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Operators:
-    """Operator facts from converters and kernels."""
+    """Facts about operators that need converters or kernels, as functions."""
 
     has_converter: Callable[[str, str, int], bool]
     """(domain, op type, schema version) -> True if there is a converter."""

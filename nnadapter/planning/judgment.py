@@ -51,7 +51,7 @@ class Support:
 def ask(device: SessionDevice, model: ShapedModel) -> Verdicts:
     """Return a device's verdict on every atom; a driver that raises refuses all.
 
-    For the last resort, the converter's INVALID_NODE refusals hold too, because it would compute almost any node.
+    Nodes that the converter finds invalid are refused for a device of the role LAST_RESORT, which computes almost any.
     """
     conversion = model.conversion
     is_ir = device.capability.form is ModelForm.IR

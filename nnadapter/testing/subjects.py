@@ -333,7 +333,7 @@ class Bench:
         return self.not_admitted(subject)
 
     def not_admitted(self, subject: Subject) -> str:
-        """Return the reason if the device does not admit the model, or "". Raises CaseFailure."""
+        """Return why the device does not admit the model, or "". An answer of the wrong type raises CaseFailure."""
         admission = self.context.admit(subject.model)
         if not isinstance(admission, Admission):
             detail = f"got {type(admission).__name__} when asked to admit a model, expected an Admission"

@@ -149,7 +149,10 @@ class _Final:
         self._verified: dict[Configuration, Measured] = {}
 
     def report(self, seconds: float, samples: int) -> TuneReport:
-        """Return the report on the fastest configuration within the budget, on held-out samples too."""
+        """Return the report on the fastest configuration that keeps the accuracy budget.
+
+        Held-out samples must keep it too.
+        """
         search, found, workshop = self._search, self._found, self._workshop
         times, on_host = self._times, search.on_host
         permitted = {each.configuration: each.score for each in search.allowed()}

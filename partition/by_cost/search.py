@@ -384,7 +384,7 @@ def moved_on_several(graph: Graph, prices: Prices, starts: Sequence[Named]) -> t
 
 
 def moved_from(graph: Graph, prices: Prices, start: Named, cost_of: Callable[[Rows], float], touched: int) -> Named:
-    """Improve a placement by swap moves and moves of single atoms."""
+    """Improve a placement: first swap atoms between pairs of devices by exact cuts, then move single atoms."""
     (origin, rows), cost = _improve_by_moves(graph, prices, start, cost_of, touched)
     return Origin(OriginKind.ATOMS_MOVED, base=origin), _flipped(prices, rows, cost, cost_of, touched)
 

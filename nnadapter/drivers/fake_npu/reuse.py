@@ -53,7 +53,7 @@ class BoundConstants:
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """Partition of a model's numbers: fixed ones, and groups whose numbers were equal in every model so far."""
+    """Numbers in a model of this structure: constant ones, and groups that were equal in every model so far."""
 
     labels: tuple[Hashable, ...]
     fixed: tuple[int, ...]

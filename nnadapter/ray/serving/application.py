@@ -202,9 +202,11 @@ def serve_until_stopped(model: Any, *, host: str, port: int, on_ready: Callable[
         started, stop, drained = Future[str](), Event(), Future[None]()
 
         def live() -> None:
-            """Start and drain Ray, then wait forever: Linux kills Ray's processes when their starting thread ends.
+            """Start Ray, drain it after `stop` is set, and wait forever.
 
-            They inherit blocked signals, so that a signal to the group reaches only this process.
+            Linux kills processes whose starting thread ends. Ray's processes inherit blocked signals, so that a signal
+            to
+            the process group reaches only this process.
             """
             block_signals()
             try:
