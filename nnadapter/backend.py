@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 _Value = np.ndarray[Any, Any] | list[np.ndarray[Any, Any]]
 _HOST = "CPU"
 _QUIET = Options(fallback="allow")
-"""Backends are tested for their results, not for fallback."""
 
 
 class PreparedModel(base.BackendRep):

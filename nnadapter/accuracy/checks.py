@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 RIGHT, WRONG = 1e-3, 0.2
-"""Assumed probability that a check is beyond tolerance: of a correct step, and of a drifting step."""
+"""Assumed probability that one check is beyond tolerance: first for a correct step, then for a drifting step."""
 BETWEEN_FALSE_ALARMS = 1e6
 """Minimum mean number of checks between false alarms."""
 _BEYOND, _WITHIN = log(WRONG / RIGHT), log((1 - WRONG) / (1 - RIGHT))
@@ -91,7 +91,7 @@ def check_step(bound: BoundStep, values: Sequence[Any], allowed: tolerances.Valu
 
 
 def is_random(bound: BoundStep, values: Sequence[Any], allowed: tolerances.ValueTolerances) -> bool:
-    """Return True if two runs on the CPU differ, which makes comparison impossible."""
+    """Return True if two runs of the step on the CPU differ, which makes comparison impossible."""
     return _compared(bound, _expected(bound, values), _expected(bound, values), allowed).is_beyond
 
 
@@ -369,7 +369,7 @@ class PlannedStep:
     def keep(self, located: ErrorLocation) -> ErrorLocation:
         """Save a reproducer, and return `located` with its folder.
 
-        Ban wrong nodes. If there are none, or a ban fails, cache the result.
+        Wrong nodes are banned. If there are none, or a ban fails, `located` is cached for later sessions.
         """
         device, model = self.device, self.model
         if device.cache is None or model is None:

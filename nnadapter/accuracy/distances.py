@@ -44,7 +44,7 @@ def distance(actual: Array | Sequence[Array], reference: Array | Sequence[Array]
 
 
 def distance_per_item(actual: Array, reference: Array) -> tuple[Distance, ...]:
-    """Return each item's distance along the first axis. Raises ValueError for unequal shapes."""
+    """Return one distance for each item along the first axis. Raises ValueError for unequal shapes."""
     if np.shape(actual) != np.shape(reference):
         raise ValueError(f"shapes differ: {np.shape(actual)} and {np.shape(reference)}, expected equal shapes")
     items = len(actual)

@@ -23,9 +23,9 @@ class LayerDistance:
     devices: tuple[str, ...]
     values: tuple[str, ...]
     alone: Distance | None
-    """Distance for the reference's inputs; None if the layer could not run separately."""
+    """Distance if the layer reads the reference's values; None if it could not run separately."""
     accumulated: Distance | None
-    """Distance for inputs that the device computed."""
+    """Distance if the layer reads values that devices computed."""
 
     def __str__(self) -> str:
         pairs = [*zip(self.nodes, self.op_types, strict=True)]
@@ -71,7 +71,7 @@ class LayerMeasurement:
         self.layers: list[LayerDistance] = []
 
     def add(self, piece: Piece) -> None:
-        """Measure the atoms of `piece` on the CPU's values, and on values that devices computed."""
+        """Record the distances of the atoms of `piece`, for inputs from the CPU and for inputs from devices."""
         cutting, trials = self._search.cutting, self._search.trials
         atoms = [atom for atom in cutting.accelerated if piece.first <= atom < piece.last]
         if not any(atom >= piece.first for atom in cutting.accelerated):

@@ -69,7 +69,7 @@ class Cutting:
     parts: OnnxParts
     graph: Graph
     devices: tuple[str, ...]
-    """Device per atom; empty if it runs on a host."""
+    """Device of each atom; an empty text for an atom on a host."""
 
     def model_node_names(self, atoms: Sequence[int], *, unshared: bool = False) -> tuple[str, ...]:
         """Return the names of the atoms' original nodes; `unshared` omits nodes that several atoms share."""
@@ -97,7 +97,7 @@ class Cutting:
         return sum(self.graph.value(name).nbytes or 0 for name in self.visible(atom))
 
     def live(self, border: int) -> frozenset[str]:
-        """Return the values from before `border` that atoms from `border` on, or model outputs, need."""
+        """Return the names of model inputs and results before `border` that later atoms read or the model returns."""
         later_nodes = self.nodes(range(border, len(self.devices)))
         needed = {*self.graph.outputs, *(name for node in later_nodes for name in node.reads)}
         return frozenset(needed & {*self.graph.inputs, *self._produced_values(range(border))})
@@ -116,7 +116,7 @@ class Cutting:
         return scale * (value.astype(np.float64) - sum(zero_points))
 
     def between(self, atoms: Sequence[int], values: Values, *, all_visible: bool = False) -> Excerpt:
-        """Return consecutive atoms as an excerpt; `values` define input types.
+        """Return consecutive atoms as an excerpt, with input types from `values`.
 
         `all_visible` adds the visible values between atoms to the outputs, so that no device fuses the atoms.
         """
@@ -240,7 +240,7 @@ class TrialOutcome:
 
     values: Values
     elsewhere: frozenset[str]
-    """Nodes that did not run on their device in the full model."""
+    """Nodes that ran on a device other than theirs in the full model."""
 
 
 class Trials:
@@ -360,7 +360,7 @@ class Stretch:
 class Piece:
     """Consecutive atoms, with the CPU's values.
 
-    `alone` has each atom's outputs, which its device computed from the CPU's inputs.
+    `alone` has each atom's outputs, computed by its device from inputs that the CPU computed.
     """
 
     first: int
@@ -422,7 +422,7 @@ class Search:
         return stretches.get(number) or self.stretch(atoms[0], stretch.end)
 
     def stretch(self, start: int, end: int, *, all_visible: bool = False) -> Stretch:
-        """Run atoms on their devices with the CPU's inputs, and compare. `all_visible` prevents fusion."""
+        """Compare atoms on their devices with the CPU, for inputs from the CPU. `all_visible` prevents fusion."""
         start_values = self.host.at(start)
         excerpt = self.cutting.between(range(start, end), start_values, all_visible=all_visible)
         got, end_values = self.trials.run(excerpt, start_values).values, self.host.at(end)
@@ -452,7 +452,7 @@ class Search:
     def _run_halved(self, atoms: Sequence[int], values: Values) -> Mapping[int, Values]:
         """Run wrong atoms again, in halves, because a wrong atom may change others' results.
 
-        Halves with several wrong atoms are halved again, the largest first.
+        The wrong atoms of a half are halved again, those of larger halves first.
         """
         outputs: dict[int, Values] = {}
         groups = [atoms]
@@ -484,7 +484,7 @@ COMMAND = "command.txt"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedFindings:
-    """Files that reproduce a result."""
+    """Files that reproduce a deviation."""
 
     folder: str
     command: str

@@ -217,7 +217,7 @@ class ByPrecision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tolerances:
-    """Tolerances that the user chose. Inside the model, `absolute` is scaled, because large numbers may cancel out."""
+    """Tolerances that the user chose. In intermediate values, large numbers may cancel out, so `absolute` is scaled."""
 
     relative: float
     absolute: float

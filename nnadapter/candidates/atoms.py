@@ -77,8 +77,8 @@ def with_atoms(
 ) -> tuple[Specialized, Conversion]:
     """Return the model with fused groups as atoms, and one operation for each.
 
-    An operation belongs to the node after which it is named; the atom's other nodes have none. Groups that would make
-    the graph cyclic are omitted. `visible_values` must stay visible outside of groups.
+    Each operation is counted at the node of its name, not at the atom's other nodes. Groups that would make the graph
+    cyclic are omitted. `visible_values` must stay visible outside of groups.
     """
     visible_model = _with_visible_outputs(conversion, visible_values)
     fused = run_passes(visible_model, FUSIONS)
@@ -195,7 +195,7 @@ def _conversion(
 
 
 Answers = Sequence[Sequence[Verdict]]
-"""Verdict of every accelerator, the most preferred first, on every atom."""
+"""Verdicts of each accelerator, the most preferred first, with one verdict per atom."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -294,11 +294,11 @@ class Trial:
     """Outcome of expanding refused ONNX function ops into their bodies."""
 
     worthwhile: Bodies
-    """Expanded nodes with every part taken by a device."""
+    """Bodies by node name. Every part of them is supported by some device."""
     unexpandable: frozenset[str]
-    """Nodes that could not be expanded, or with a part refused at all shapes."""
+    """Nodes that could not be expanded, or that have a part refused at all shapes."""
     assumed_unexpandable: frozenset[str]
-    """`unexpandable`, and nodes with a part assumed to be refused at all shapes."""
+    """`unexpandable`, and nodes that have a part assumed to be refused at all shapes."""
 
 
 def trial_of(
@@ -311,9 +311,8 @@ def trial_of(
 ) -> Trial:
     """Return the outcome of an expansion.
 
-    `original_names` has the original node of each node of the expanded `graph`. The CPU may also run bodies of
-    `unplaceable` nodes, which no device supports unexpanded. `answers` are from accelerators, `all_answers` from all
-    devices.
+    `original_names` has the original node of each node of the expanded `graph`. `answers` are from accelerators,
+    `all_answers` from all devices. The latter decide about `unplaceable` nodes, which no device supports unexpanded.
     """
     is_taken: dict[str, bool] = {}
     unexpandable, assumed_unexpandable = set[str](), set[str]()

@@ -41,7 +41,7 @@ Converted = tuple[Specialized, Conversion]
 
 @dataclass(frozen=True, eq=False)
 class ConversionTemplate:
-    """Converted model with symbolic dimensions and the trace that guards it."""
+    """Converted model with symbolic dimensions. The guards of its trace limit the shapes that it holds for."""
 
     shapes: Mapping[str, tuple[Any, ...]]
     trace: SymbolicTrace
@@ -165,8 +165,7 @@ def sizes_left(
 ) -> dict[str, Sizes]:
     """Infer the symbolic dimensions of an unconverted node's results, by a rule for its op type.
 
-    `dimensions_of` returns None if unknown. `values` have the types at the current shapes; contradicting results are
-    omitted.
+    `dimensions_of` returns None if unknown. Results that contradict the current types in `values` are omitted.
     """
     rule, first = _RULES.get((node.domain, node.op_type)), _FIRST_RULES.get((node.domain, node.op_type))
     if (rule is None and first is None) or node.contradiction:
@@ -188,7 +187,7 @@ def runs_graphs(node: OnnxNode) -> bool:
 
 
 def resizes(node: OnnxNode) -> bool:
-    """Return whether it is a Resize since opset 11. Its converter infers result sizes even of refused nodes."""
+    """Return whether a node is a Resize since opset 11. The converter infers result sizes even of refused nodes."""
     return (
         not node.domain and node.op_type == "Resize" and node.since_version > _OLDER_RESIZE and not node.contradiction
     )
@@ -383,7 +382,7 @@ class ConversionTracing:
     def opened(self, visible_values: frozenset[str]) -> DynamicConversion | None:
         """Return the conversion for all sizes, or None as in `template`.
 
-        Unconvertible nodes are omitted, unless the sizes of their results are needed.
+        Unconvertible nodes are omitted. If the sizes of their results are needed but cannot be inferred, return None.
         """
         conversion = self._converted(visible_values)
         if conversion is None:

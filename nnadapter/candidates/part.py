@@ -48,5 +48,5 @@ class SpecializablePart:
 
 
 def group_specializations(parts: Sequence[SpecializablePart]) -> None:
-    """Let one device's segments share types and numbers that they compute for the same sizes."""
+    """Let the segments of one device compute types and symbolic numbers together, once per set of sizes."""
     structure.SpecializationGroup([part.model for part in parts])

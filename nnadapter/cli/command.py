@@ -148,7 +148,6 @@ _COMMANDS = {
     "new-driver": "Create a Python package with a driver for a new device.",
     "doctor": "Test every device, and report what is missing and how to get it.",
 }
-"""Commands with their summaries, in the order of the help."""
 _MODULES = {
     "bench": "run",
     "cache": "compile",

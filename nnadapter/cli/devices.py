@@ -39,7 +39,6 @@ from nnadapter.session.session import InferenceSession
 
 _MODEL = '<ir_version: 10, opset_import: ["" : 17]> health (float[4] x, float[4] y) => (float[4] z) { z = Add(x, y) }'
 _OPTIONS = Options(fallback="forbid", cache_dir=False)
-"""Options that test the device alone, without fallback and cache."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

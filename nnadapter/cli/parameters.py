@@ -388,7 +388,7 @@ def _loaded(input_names: Sequence[str], shapes: Shapes, sources: Mapping[str, st
 
 
 def _completed(shapes: Shapes, values: Mapping[str, Value], first: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return all input shapes, from `shapes` or otherwise `first`. Named dimensions take their sizes from `shapes`."""
+    """Return all input shapes: `shapes` or, for other inputs, `first` with named dimensions sized by `shapes`."""
     explicit_sizes = _sizes_by_name(shapes, values)
     sizes = {**_sizes_by_name(first, values), **explicit_sizes}
 

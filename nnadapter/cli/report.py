@@ -78,7 +78,6 @@ _OF_ONE_PLAN: Mapping[str, str] = {
     "max_segments": "--max-segments",
     "max_latency": "--max-latency",
 }
-"""Options that require a single plan, by parameter."""
 
 
 def refuse_together(arguments: Mapping[str, object], form: str) -> None:

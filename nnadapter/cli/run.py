@@ -51,7 +51,7 @@ class OutputFacts:
     dtype: str
     shape: tuple[int, ...] | None
     minimum: float | None = None
-    """Minimum of the finite elements; likewise mean and maximum."""
+    """Minimum of the finite elements. `mean` and `maximum` are of these too."""
     mean: float | None = None
     maximum: float | None = None
     not_finite: int = 0
@@ -135,7 +135,7 @@ class RunCosts:
 
     seconds: float | None = None
     sentences: tuple[str, ...] = ()
-    """The cost with its lower bound and sources, and further remarks."""
+    """Sentences about the cost, its lower bound and its sources, and further remarks."""
     chosen: str = ""
     candidate_count: int = 0
     simulated_seconds: Mapping[str, float] = field(default_factory=dict)
