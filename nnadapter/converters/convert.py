@@ -41,7 +41,7 @@ class Conversion:
     tables: frozenset[int] = frozenset()
     """Positions of operations that compute values from shapes and belong to no node."""
     source: tuple[SymbolicModel, Sequence[Any]] | None = None
-    """Symbolic model and numbers that `model` was specialized from."""
+    """Symbolic model and sizes that `model` was specialized from."""
     one_by_one: Callable[[], PerNodeConversions] | None = None
     """Function that converts nodes of multi-node atoms individually; None without such atoms."""
 

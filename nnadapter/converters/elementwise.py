@@ -63,7 +63,7 @@ def _is_exact(limit: Array | None) -> bool:
 
 @converter("Dropout", 7, 10, 12, 13, 22)
 def convert_dropout(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert Dropout to ASSIGN. The mask is zeros before version 12, then ones. Training mode is refused."""
+    """Convert Dropout to ASSIGN. The mask is zeros before version 12, and ones since. Training mode is refused."""
     training = context.optional_constant(node, 2)
     if training is not None and training.any():
         raise Refusal(Reason.UNSUPPORTED_ATTRIBUTE, "input 'training_mode' of Dropout is true; expected false")

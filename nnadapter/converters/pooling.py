@@ -47,7 +47,6 @@ def _add_pool(
 
 
 def _refuse_disputed_pads(node: OnnxNode, windows: convolution.Windows) -> None:
-    """Refuse windows on which ONNX and ONNX Runtime disagree."""
     pairs = zip(windows.strides, windows.extents, strict=True)
     has_gaps = windows.auto_pad == "SAME_UPPER" and any(stride > extent for stride, extent in pairs)
     dilated = any(dilation != 1 for dilation in windows.dilations)

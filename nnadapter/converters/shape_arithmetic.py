@@ -1,6 +1,6 @@
 """Symbolic evaluation of nodes that compute with shapes.
 
-Preparation evaluates them for one set of input shapes; this generalizes the results.
+Preparation evaluates such nodes for one set of input shapes. Symbolic evaluation generalizes the results.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def evaluate(node: OnnxNode, inputs: Inputs, expected: Array) -> SymbolicArray |
     """Evaluate a node on arrays of sizes.
 
     Returns None without symbolic inputs or a rule, or if the rule contradicts `expected`, ONNX Runtime's result at the
-    size hints. Inputs that decide the result's form are guarded.
+    size hints. Guards fix inputs such as indices, axes and exponents.
     """
     rule = _RULES.get(node.op_type) if not plain_domain(node.domain) else None
     if (

@@ -18,7 +18,7 @@ from partition.graph import Reason
 _Number = TypeVar("_Number", int, float)
 _Value = TypeVar("_Value")
 OLDEST_OPSET = 24
-"""Default opset of exports, fully supported by ONNX Runtime; it lacks some newer versions (QuantizeLinear-28)."""
+"""Default opset of exports, fully supported by ONNX Runtime. Some op versions, such as QuantizeLinear-28, are newer."""
 
 
 @dataclass(eq=False)
@@ -73,7 +73,7 @@ class NodeWriter:
         self.operation = operation
         self.inputs = tuple(inputs)
         self.types = tuple(types)
-        """Channels-last images are `[N, C, H, W]` here."""
+        """Input types. Channels-last images were transposed to `[N, C, H, W]`."""
 
     def reading(self, inputs: Sequence[str], types: Sequence[OperandType | None]) -> NodeWriter:
         return NodeWriter(self._graph, self.operation, inputs, types)

@@ -119,7 +119,7 @@ class ProgramTiming:
 
     @property
     def seconds(self) -> float:
-        """Lower quartile: noise only adds time, and the minimum may be luck."""
+        """Lower quartile of the samples: noise only adds time, and the minimum may be luck."""
         return sorted(self.samples)[len(self.samples) // 4]
 
     @property
@@ -319,7 +319,7 @@ def error(fitted: Numbers, seconds: Sequence[float]) -> float:
 Lines = Mapping[Kind, Line]
 Works = Sequence[OperationWork]
 NOISE = 0.1
-"""Share of a run that is noise."""
+"""Share of a run's time that may be noise."""
 _BY_FLOPS = frozenset(
     {
         OperationClass.CONVOLUTION,
@@ -334,7 +334,7 @@ _BY_BYTES = frozenset(OperationClass) - {OperationClass.NARROW, OperationClass.D
 _BLOCKS = (1, 4, 8, 16, 32)
 """Numbers of channels that kernels may compute at once."""
 _CLEARLY = 0.8
-"""Ratio to which a block size must reduce the error."""
+"""A block size is used only if it reduces the error below this ratio."""
 _FARTHEST = 16.0
 
 
@@ -465,7 +465,7 @@ def launches_of(
 ) -> Launches:
     """Estimate launch and transfer seconds: the part of light programs' times that their operations do not explain.
 
-    `segments` ran cold. If not `crosses` (on the host), transfers are part of the launch.
+    `segments` ran with cold caches. On the host, `crosses` is False: transfers are then part of the launch.
     """
     several = len({timed.tensors for timed in segments}) > 1
     # With equal numbers of tensors, their cost is part of the launch.
@@ -491,7 +491,6 @@ def _least(programs: Sequence[ProgramTiming]) -> list[float]:
 _SLACK = 3.0
 """Deviation of a factor from 1 that weighs as much as a prediction error of 100 %."""
 _MOST = 4.0
-"""Largest factor; its inverse is the smallest."""
 _FEWEST = 6
 
 
@@ -508,7 +507,8 @@ class NetworkScaledCosts:
 def scale_to_networks(lines: Lines, launches: Launches, networks: Mapping[str, ProgramTiming]) -> NetworkScaledCosts:
     """Return lines and launches scaled by non-negative factors that fit the times of networks.
 
-    Robust least squares, with a penalty for factors other than 1. Leave-one-out cross-validation gives the error.
+    The fit is robust least squares, with a penalty for factors other than 1. Leave-one-out cross-validation gives its
+    error.
     """
     kinds = list(lines)
     rows = {name: _network_row(lines, launches, kinds, timed) for name, timed in networks.items()}
@@ -569,8 +569,8 @@ def calibrate(
     Short and long chains of operations are timed in turns, and a line per kind is fitted to their differences. Small
     mixed networks scale the lines and show their error.
 
-    `stopwatch` defaults to the host's clock, which also detects other load. `advance` is called after each round, and
-    `budget_seconds` is the time limit after three rounds.
+    `stopwatch` defaults to the host's clock, which also detects other load. `advance` is called after each round.
+    `budget_seconds` limits the time, but at least three rounds run.
 
     Raises:
         DeviceNotFoundError, DeviceUnavailableError: the device does not exist or cannot be used.
@@ -615,7 +615,6 @@ class _Measurements:
     pairs: list[Pair]
     networks: Mapping[str, ProgramTiming]
     segments: list[ProgramTiming]
-    """Light programs that ran with cold caches."""
     unmeasured_classes: Mapping[OperationClass, str]
     processors: float | None
 

@@ -60,7 +60,7 @@ class DeviceCosts:
 
     source: Source
     profile: Profile
-    """Declared limits. If calibrated, launch and transfers are measured, and limits are for unmeasured classes."""
+    """Declared limits. If calibrated, launch and transfers are measured, and limits hold for classes without lines."""
     lines: Mapping[OperationClass, Line] = field(default_factory=dict)
     """Measured lines by class; other classes use the profile's roofline."""
     fused_lines: Mapping[OperationClass, Mapping[OperationClass, Line]] = field(default_factory=dict)
@@ -309,7 +309,7 @@ def fused_groups(
 def fusion_of(graph: Graph, conversion: Conversion, operations: Sequence[int], runs_as: Sequence[str]) -> Fusion:
     """Return the fusion that `runs_as` describes by one text per operation; empty if their numbers differ.
 
-    Operations with equal texts are a group. An atom of only NO_OPERATION is free.
+    Operations with equal texts are a group. An atom is free if all its operations have the text NO_OPERATION.
     """
     if len(runs_as) != len(operations):
         return Fusion()

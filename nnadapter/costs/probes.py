@@ -122,7 +122,7 @@ def tensors_model(tensors: int) -> Model:
 
 
 def work_of(model: Model) -> tuple[OperationWork, ...]:
-    """Return the work of each operation, with its fusion, then the work of layout changes."""
+    """Return the work of each operation, with its producer class if fused, then the work of each layout change."""
     classes = [class_of(model, operation) for operation in model.operations]
     readings = _readings(model)
     carriers = producers_of(classes, readings, frozenset(model.outputs))

@@ -106,7 +106,7 @@ PRODUCER_CLASSES: Mapping[OperationClass, OperationClass] = MappingProxyType(
         OperationClass.PAIRED: OperationClass.MATRIX,
     }
 )
-"""Class of a producer -> producer class. Standalone fusible producers have `ELEMENTWISE`."""
+"""Producer's class -> producer class of operations fused with it. After standalone fusible ones it is `ELEMENTWISE`."""
 _FIRST = {OperationClass.CONVOLUTION: 0, OperationClass.MATRIX: 1, OperationClass.ELEMENTWISE: 2}
 
 
@@ -116,7 +116,7 @@ class Kind:
 
     operation_class: OperationClass
     producer_class: OperationClass | None = None
-    """A value of `PRODUCER_CLASSES`, or `ELEMENTWISE`."""
+    """A value of `PRODUCER_CLASSES`, or `ELEMENTWISE`; None if standalone."""
 
     def __str__(self) -> str:
         return f"{self.operation_class.value}{f' after {self.producer_class.value}' if self.producer_class else ''}"

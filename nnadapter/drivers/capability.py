@@ -135,7 +135,7 @@ class Precision(StrEnum):
 
     @property
     def is_floating(self) -> bool:
-        """True for float32, bfloat16 and float16, which a device uses; quantized precisions are in the model."""
+        """True for float32, bfloat16 and float16. Devices have these; quantized precisions are part of the model."""
         return self in _FLOATING
 
 

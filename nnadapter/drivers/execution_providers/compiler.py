@@ -30,9 +30,8 @@ _SPATIAL = 2
 _LEAST_BLOCK = 16
 _SMALL_INTEGERS = ("int2", "int4", "uint2", "uint4")
 _ATTENTION_BIAS, _HEAD_SINK = 10, 11
-"""Positions of inputs of GroupQueryAttention."""
 _REALS = ("float32", "float64")
-"""Data types with wrong maximums and minimums of infinities; 16-bit floats have correct ones."""
+"""Data types with wrong maximums and minimums of infinities on the CUDA provider; 16-bit floats have correct ones."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -210,7 +209,7 @@ def _is_misquantized(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
 
 
 def _is_dropped(quantize: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
-    """Return whether a QuantizeLinear and its DequantizeLinear are between operators on floats."""
+    """Return whether a QuantizeLinear and its DequantizeLinear are between operators on floats, so QNN drops them."""
     consumers = facts.consumers.get(quantize.output[0], ())
     reals = [consumer.output[0] for consumer in consumers if consumer.op_type == "DequantizeLinear"]
     producer = facts.producers.get(quantize.input[0])
@@ -331,7 +330,6 @@ _FORMS: Mapping[str, _Forms] = {
 }
 _IN_32_BITS = frozenset(("QNNExecutionProvider",))
 _MAY_LACK_HALF = frozenset(("WebGpuExecutionProvider",))
-"""Providers that accept float16 without hardware support."""
 _DOMAINS = ("", "ai.onnx", "com.microsoft")
 
 
@@ -394,7 +392,6 @@ def _read(nodes: list[onnx.NodeProto]) -> dict[str, None]:
 _UNCHANGED = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
 """Level that keeps the original graph, so that every node is found again."""
 _REMEMBERED = 64
-"""Capacity of the verdict cache."""
 
 
 class Asker:
@@ -427,7 +424,7 @@ class Asker:
         return answer
 
     def admit(self, model: onnx.ModelProto) -> Admission:
-        """Accept static shapes; compile dynamic ones, and refuse them if nodes go to the CPU."""
+        """Accept static shapes unchecked. Compile a model with dynamic shapes, and refuse it if nodes go to the CPU."""
         if not has_open_inputs(model):
             return Admission()
         try:

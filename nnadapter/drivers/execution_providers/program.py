@@ -1,8 +1,8 @@
 """Provider programs: device memory, executions, and serialized EPContext models.
 
-Serialized programs are untrusted and must name no files. Most pass a strict scan for listed fields in canonical
-encoding, because all parsers read these in the same way. Others are parsed. The envelope's header is
-JSON with everything that determines the compiled form.
+Serialized programs are untrusted and must name no files. Most pass a strict scan, which accepts only listed fields in
+canonical encoding, since all parsers read these in the same way. Programs that fail the scan are parsed. The envelope's
+header is JSON with everything that determines the compiled form.
 """
 
 from __future__ import annotations
@@ -131,7 +131,6 @@ def _allocating(place: str) -> AbstractContextManager[None]:
 
 
 def _copied(value: Any, provider: str) -> Any:
-    """Copy a value on its device, and wait for the copy."""
     binding = _identity(provider, value.element_type()).io_binding()
     with _allocating(PLACES[provider]):
         binding.bind_ortvalue_input("a", value)

@@ -47,7 +47,6 @@ from nnadapter.records import replace
 EMULATED_SOC = 43
 """SM8550, Snapdragon 8 Gen 2."""
 _ARCHITECTURE_OF_SOC = MappingProxyType({30: "68", 36: "69", 43: "73", 57: "75", 60: "73", 69: "79"})
-"""NPU generation by published chip number."""
 
 OPTIONS = (
     Option(name="backend", default="htp", choices=("htp", "gpu"), help="Processor of the chip."),

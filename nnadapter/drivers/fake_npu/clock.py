@@ -18,7 +18,6 @@ _TRANSFER_SECONDS = 10e-6
 _OPERATION_SECONDS = 1e-6
 _HALF_PRECISION_GAIN = 2.0
 _CENTER = "center"
-"""Kernel that subtracts the zero point."""
 _INTEGER_GAINS = {"int8": 4.0, "uint8": 4.0, "int16": 2.0, "uint16": 2.0}
 """Data type of the first operand -> speed over float32."""
 

@@ -48,7 +48,6 @@ def blame_invalid_models(model: Model) -> Iterator[None]:
 
 _HALF = {**TOLERANCES, DataType.FLOAT32: TOLERANCES[DataType.FLOAT16]}
 _ADMITTED = 64
-"""Limit on lowerings cached for `compile`."""
 
 
 def observer(folder: str, check: bool, arithmetic: Arithmetic) -> Observer | None:
@@ -80,7 +79,7 @@ class Compiler:
         self._lock = new_lock()
 
     def admit(self, model: Model) -> Admission:
-        """Return verdict and facts of a segment; with dynamic shapes, only weights count as memory."""
+        """Return verdict, fusion and statistics of a segment. With dynamic shapes, only weights count as memory."""
         lowered = self._prepare(model)
         with self._lock:
             if len(self._admitted) < _ADMITTED:
