@@ -1,4 +1,4 @@
-"""Choice of `Options(precision="auto")`: the devices' default precision if its first outputs match float32's."""
+"""Choice of precision for `Options(precision="auto")`: the devices' default if its first outputs match float32's."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def has_lower_default(requests: DeviceRequest | Sequence[DeviceRequest], isolate
 
 
 class DecidingEngine:
-    """Engine in the devices' default precision, until its first run compares it with one in float32. Thread-safe.
+    """Engine in the devices' default precision, replaced by one in float32 if its first outputs deviate. Thread-safe.
 
     Values that are bound before the first run select float32, because a binding belongs to one engine.
     """

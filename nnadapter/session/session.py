@@ -467,7 +467,7 @@ class InferenceSession:
     def create_ortvalue_from_shape_and_type(
         self, shape: Sequence[int], element_type: Any, device_type: str, device_id: int = 0, vendor_id: int = -1
     ) -> Any:
-        """Return an uninitialized OrtValue, or a DeviceValue of zeros."""
+        """Return an uninitialized OrtValue for `cpu`, otherwise a DeviceValue of zeros."""
         from nnadapter.engine.device_value import DeviceValue
         from nnadapter.process.real_onnxruntime import onnxruntime
 
@@ -476,7 +476,7 @@ class InferenceSession:
         return DeviceValue.ortvalue_from_shape_and_type(shape, element_type, device_type, device_id)
 
     def get_provider_graph_assignment_info(self) -> Sequence[Any]:
-        """Return the sub-graphs with their device. Raises InvalidOptionError if not enabled."""
+        """Return the sub-graphs with their device. Raises InvalidOptionError unless session options enable it."""
         from nnadapter.session.binding import assignment_of
 
         return assignment_of(self._engine)

@@ -119,7 +119,7 @@ class Stream(Iterator[list[Any]]):
 
         Raises:
             StopIteration: there are no more.
-            RuntimeError: the feeds or a signal handler called this method within itself, which would deadlock.
+            RuntimeError: the feeds or a signal handler called this method recursively, which would deadlock.
         """
         if self._taker == get_ident():
             raise RuntimeError(

@@ -115,7 +115,7 @@ _TOKEN = re.compile(r"[^\s'\"(),;:]+")
 
 
 def _write_verdicts(verdicts: Sequence[Verdict], model: SegmentModel) -> bytes | None:
-    """Serialize verdicts; None if a refusal mentions a name, so that it does not apply to other models."""
+    """Serialize verdicts; return None if a refusal mentions a name, since it is model-specific."""
     return None if _mention_names(verdicts, model) else json.dumps(list(map(_plain, verdicts))).encode()
 
 
@@ -224,7 +224,7 @@ class CachedContext(Context):
         return self._compiled(model, self.inner.compile_whole_graph, is_sole=True)
 
     def clone_with_constants(self, program: Program, model: SegmentModel) -> Program | None:
-        """Clone a program with a segment's constants; return None if the driver cannot or the cache has the result."""
+        """Clone a program with a segment's constants; return None if the driver cannot or the clone is cached."""
         keyed, miss = self._keyed(PROGRAM, model, is_sole=False)
         if keyed is not None and self._folder.has(keyed.key):
             return None

@@ -5,7 +5,7 @@ Parts of a key:
 device     device name, and the vendor's name of the hardware
 driver     version, and a digest of its files
 host       versions of nnadapter and ONNX Runtime, and a digest of the code that makes programs
-machine    system, processor, its features and number
+machine    system, processor, its features, number of processors
 options    options of the device, and whether the segment is the entire plan
 structure  operations, attributes, data types and connections, without names
 shapes     every dimension

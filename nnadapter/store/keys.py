@@ -117,13 +117,13 @@ def _abilities() -> Iterator[str]:
 
 _PIECE_BYTES = 1 << 22
 _BEHIND_BYTES = 1 << 13
-"""Bytes read beyond a piece, for a file name that crosses its end; paths are at most half as long."""
+"""Bytes read beyond a file's piece, for a name that crosses its end; paths are at most half as long."""
 _MOST_THREADS = 8
 _LOCATION = b"location"
 _BEGINS = re.compile(rb"(?:\x0a|\x8a\x80{0,8}\x00)(?:\x08|\x88\x80{0,8}\x00)\Z")
 """Bytes before `location`: key tag of StringStringEntryProto and length 8. Zero-padded varints are valid but rare."""
 _BEFORE_BYTES = 32
-"""Bytes read before a piece, for an entry that crosses its beginning."""
+"""Bytes read before a file's piece, for an entry that crosses its beginning."""
 _LENGTH = re.compile(rb"\x12([\x01-\x7f]|[\x80-\xff][\x01-\x3f])")
 """Bytes after `location`: tag and length of the value."""
 _ENTRY_BYTES = re.compile(rb"(?<![\x80-\xff])([\x01-\x7f]|[\x80-\xff][\x01-\x3f])\Z")
@@ -270,8 +270,7 @@ def _named(data: bytes, overlap: int) -> Iterator[str]:
     """Yield the names of external data files in a piece of a model file.
 
     A name belongs to the piece that contains the start of the word `location` before it. `find` skips most bytes,
-    unlike
-    a regular expression.
+    unlike a regular expression.
     """
     at = data.find(_LOCATION, overlap)
     while 0 <= at < overlap + _PIECE_BYTES:
@@ -387,7 +386,7 @@ def _option_value(value: Any) -> str:
 def _own_files() -> str:
     """Return a digest of size and modification time of every Python file of this package and the partitioner.
 
-    Edits change the time, and installations the version.
+    Edits change the time; installations change the version in the key.
     """
     package = Path(nnadapter.__file__).parent
     listed = sorted(_listed(package, "")) + sorted(_listed(package.with_name("partition"), ""))

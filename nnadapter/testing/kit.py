@@ -263,7 +263,7 @@ MOST_SHOWN = 40
 
 
 def score_to_text(card: ScoreCard) -> str:
-    """Return verdict, groups, failures and uncompiled claims as text."""
+    """Return verdict, groups, failures and uncompiled cases as text."""
     return "\n".join(_lines(card))
 
 

@@ -29,7 +29,7 @@ from nnadapter.records import replace
 Mutated = tuple[Model, str] | None
 """Invalid model and pattern of its error message; None if impossible."""
 Mutation = Callable[[Random, Model], Mutated]
-"""Function that makes a model invalid; its name is the family."""
+"""Function that makes a model invalid; its name describes the defect."""
 
 
 def with_operand(model: Model, index: int, **changes: Any) -> Model:
@@ -52,7 +52,7 @@ def with_operation(model: Model, position: int, **changes: Any) -> Model:
 
 
 def operands_of(model: Model, *lifetimes: Lifetime) -> list[int]:
-    """Return indices of operands with these lifetimes, or of all."""
+    """Return indices of operands with these lifetimes; by default, of all operands."""
     return [index for index, operand in enumerate(model.operands) if operand.lifetime in (lifetimes or (*Lifetime,))]
 
 
@@ -394,7 +394,7 @@ def input_of_wrong_data_type(random: Random, model: Model) -> Mutated:
 
 
 def inputs_of_different_data_types(random: Random, model: Model) -> Mutated:
-    """Give an operation inputs of different data types that must be equal."""
+    """Give an operation inputs of unequal data types although its schema requires equal ones."""
     candidates = positions(model, lambda operation, schema: len(operation.inputs) > 1 and _paired(schema))
     position = random.choice(candidates)
     operation = model.operations[position]

@@ -1,4 +1,4 @@
-"""Random models of the adapter IR, with values in a range that can be compared."""
+"""Random models of the adapter IR, with values that keep results small enough to compare."""
 
 from __future__ import annotations
 

@@ -520,7 +520,7 @@ class Recipe:
     results: Callable[[Random, Types], Sequence[QuantizedType]] = not_quantized
     sound: Sound = always
     knows_values: bool = True
-    """False if there may be undefined results that only an error of the operation's definition reveals."""
+    """False if `sound` accepts some undefined results; an error of the operation's definition reveals them."""
 
 
 _RESIZED = Recipe(attributes=attributes.resized)
