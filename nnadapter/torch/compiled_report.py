@@ -37,9 +37,9 @@ class GraphFacts:
     kind: str
     """`inference`, `forward` or `backward`; `captured` if PyTorch failed to compile it."""
     operators: int
-    """Number of ATen operators that do work."""
+    """Number of ATen operators that compute, unlike views."""
     delegated: int
-    """Number of working ATen operators in sessions."""
+    """Number of computing ATen operators in sessions."""
     sessions: tuple[PartitionReport, ...]
     pending_regions: int
     fallback_operators: tuple[FallbackOperatorFacts, ...]

@@ -55,7 +55,7 @@ def _arithmetic(of_reals: Callable[..., Any], of_whole: Callable[..., Any] | Non
 
 
 def _floor_quotient(first: Any, second: Any) -> Any:
-    """Round down; ONNX rounds integers toward 0."""
+    """Divide and round down; ONNX rounds integer quotients toward 0."""
     return op.Div(op.Sub(first, op.Mod(first, second)), second)
 
 

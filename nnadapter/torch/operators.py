@@ -64,7 +64,7 @@ def clear_registry() -> None:
 
 @cache
 def _registry(opset: int, *, has_quantization: bool) -> Any:
-    """Build the registry (slow), again once quantization operators are loaded."""
+    """Build the registry, which is slow; loading quantization operators requires another."""
     with quiet():
         onnx_registry = _registration.ONNXRegistry.from_torchlib(opset)
     onnx_forms.register_recurrence(onnx_registry)
@@ -90,7 +90,7 @@ def decomposition_table() -> Mapping[Any, Callable[..., Any]]:
 
 
 def _where_steady(operator: Any, decomposition: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the decomposition for calls that draw no random numbers; others would draw other numbers for a seed."""
+    """Return the decomposition for calls that draw no random numbers, because it changes the numbers of a seed."""
     if not _is_seeded(operator):
         return decomposition
     return lambda *arguments, **named: (
@@ -206,7 +206,7 @@ def _has_empty_statistics(node: torch.fx.Node) -> bool:
 
 
 def _smooths_by_scale(node: torch.fx.Node) -> bool:
-    """Return True for antialiased resizing by scales, which the exporter drops."""
+    """Return True for antialiased resizing by scales; the exporter drops scales."""
     if node.target not in _SMOOTHED:
         return False
     _, size, _, *scales = node.args

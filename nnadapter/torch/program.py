@@ -238,7 +238,7 @@ def _count_step(optimizer: torch.optim.Optimizer) -> None:
 
 _REPACKED = 3
 _SETS = 8
-"""Maximum sets of constants, freed ones included; PyTorch recompiles as often."""
+"""Maximum constant sets, freed ones included; equals PyTorch's limit of recompilations."""
 _SESSION_ERRORS = (errors.CompilationError, errors.InvalidModelError)
 IsWeight = Callable[[int, Any], bool]
 """(Position, value) of a region input -> True if it may be a constant."""

@@ -313,7 +313,7 @@ class Uses:
     visible: Collection[str] = ()
     """Values with an observable memory layout."""
     read: Collection[str] = ()
-    """Values read in PyTorch, and inputs that are results."""
+    """Values read in PyTorch, and graph inputs that are also results."""
     returning: Collection[str] = ()
     device_tensor_results: Collection[str] = ()
     overwritten_inputs: Mapping[str, str] = field(default_factory=dict)

@@ -4,7 +4,7 @@
 2. If parameters are device-resident, so are gradients, and values written into parameters, buffers and optimizer state.
 3. Other visible results are copied to the host. They also stay on the device if they are fed back: gradients, and
    values written into an input.
-4. Inputs are cached if they are parameters, results that are fed back, or come twice in a row.
+4. Inputs are cached if they are parameters, results that are fed back, or the same tensor twice in a row.
 5. Values that gain nothing, or do not fit, are excluded and tried again after 2 calls, then 4, up to `_MOST`.
 
 Writes to a tensor cannot be detected reliably, so each feed compares the tensor with a host copy in full, which is
@@ -149,7 +149,7 @@ class CopyCache:
         return copies
 
     def note(self, tensor: torch.Tensor, copies: Copies, owner: object) -> None:
-        """Record `copies` as the present or immediately following contents of a tensor."""
+        """Record `copies` as the present or next contents of a tensor."""
         key = _key(tensor)
         entry = self._of(key, tensor)
         if entry is None:

@@ -190,7 +190,7 @@ class ResidentStorage:
         return self.plain is not None and (self.is_pinned or _users(self.plain) > _UNSHARED_COUNT)
 
     def become(self, other: ResidentStorage) -> bool:
-        """Replace the contents by another storage's; return False if other code may see the old ones."""
+        """Replace the contents by another storage's, or return False if other code may see the old ones."""
         if other.copies is None or self.is_seen:
             return False
         self.copies, self.plain, self.read = other.copies, None, other.read

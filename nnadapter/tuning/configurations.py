@@ -70,7 +70,7 @@ class Unit:
     nodes: tuple[str, ...]
     products: tuple[str, ...]
     kind: str = ""
-    """Kind of the first product; products of one kind gain similarly."""
+    """Kind of the first product; quantization gains similarly for products of one kind."""
 
 
 Configuration = tuple[int, ...]
@@ -261,7 +261,7 @@ class Workshop:
         return Options(fallback="allow", rules=rules)
 
     def open(self, configuration: Configuration, *, on_stand_in: bool = True) -> InferenceSession:
-        """Return a session of a configuration, on its stand-in by default."""
+        """Return a session of a configuration, by default on stand-in devices."""
         model, lanes = self.quantized(configuration), self._used(configuration)
         if not on_stand_in or not self.has_stand_in(configuration):
             options = self.options(configuration, model)

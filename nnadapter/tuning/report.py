@@ -80,7 +80,7 @@ class TuneReport:
     float_time: float
     """Time of float32 on the devices; `cpu_time` if none computes in it."""
     bound: float
-    """Lower bound of the time in the additive model at the permitted noise."""
+    """Lower bound of the time at the permitted noise, if times and noise of units add up."""
     gap: float
     """Excess of the predicted time over `bound`, as a fraction."""
     evaluations: int

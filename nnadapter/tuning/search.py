@@ -290,7 +290,7 @@ class Search:
     def _saved_by_kind(self, uniform: Mapping[int, Measured], promising: Sequence[int]) -> dict[int, dict[str, float]]:
         """Return the time that each kind of product saves in each alternative.
 
-        It is measured for the fastest alternative of a lane; for the others it is divided by work.
+        It is measured for the fastest alternative of a lane; for others the total is divided among kinds by FLOP.
         """
         workshop, work = self.workshop, self._work()
         saved: dict[int, dict[str, float]] = {}
@@ -385,7 +385,6 @@ class Search:
         return Choices(np.where(is_possible, seconds, np.inf), np.where(is_possible, damage, 0.0), lanes, self._edges)
 
     def _work(self) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """Return the FLOP of units for the first sample."""
         flops = self.workshop.flops()
         return np.array([1.0 + sum(flops.get(name, 0) for name in unit.nodes) for unit in self.workshop.units])
 

@@ -21,7 +21,7 @@ from partition.by_cost.pricing import Flags, Indices, Seconds
 
 _WIDTH = 8
 _NARROW = 2
-"""Maximum degree of tables that become edge costs again."""
+"""Largest number of neighbors of a table that becomes edge costs again."""
 _DENSE = 8
 _FEW = 16
 """The allowed degree rises after a round that eliminates less than one in this many of the vertices."""

@@ -84,7 +84,7 @@ def place_by_latency(
 ) -> CheapestPlacement:
     """Return the cheapest placement found, a lower bound of all placements, and other candidates.
 
-    A few placements are all priced, unless `enumerate_few` is False; otherwise see `place_on_two` and
+    If few placements exist, all are priced, unless `enumerate_few` is False; otherwise see `place_on_two` and
     `place_on_several`. A repetitive graph is solved for one repeat of each of its `blocks` (`find_blocks`). Among equal
     costs, equal treatment of repeats wins. Columns of `prices` are in any order. Deterministic and linear in the graph.
 
@@ -229,9 +229,9 @@ def place_by_throughput(
 ) -> BalancedPlacement:
     """Return a placement with a small load of the busiest device, and a lower bound. Deterministic.
 
-    A few placements are all priced, unless `enumerate_few` is False; otherwise the best of `starts` and of generated
-    placements are improved. Columns of `prices` are in any order. Devices in `sharing` share processors and count as
-    one.
+    If few placements exist, all are priced, unless `enumerate_few` is False; otherwise the best of `starts` and of
+    generated placements are improved. Columns of `prices` are in any order. Devices in `sharing` share processors and
+    count as one.
 
     Raises:
         GraphError: no device takes some atom, or prices are of another graph.
@@ -268,7 +268,7 @@ class _Stages:
     run: Seconds
     """[stages, atoms] Seconds on a stage's fastest device."""
     choices: Sequence[Indices]
-    """Alternatives [stages, atoms]: each stage's fastest device, and each sharing device that takes the atom."""
+    """Device rows [stages, atoms]: first the fastest, then variants that prefer one sharing device."""
 
     @classmethod
     def of(cls, prices: Prices, sharing: frozenset[str]) -> _Stages:

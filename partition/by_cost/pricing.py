@@ -390,7 +390,7 @@ def _better_start(graph: Graph, prices: Prices, rows: Rows) -> tuple[Levels, Sec
 
 
 def _levels(graph: Graph, rows: Rows) -> Levels:
-    """Return levels (see `cut`) [atoms, 2 * placements] for starts with row 0, then 1; a level's parity is the row."""
+    """Return `cut`'s levels [atoms, 2 * placements] for starts with row 0, then 1; even levels have the start's row."""
     levels: Levels = np.concatenate([rows, 1 - rows], axis=1).astype(np.int32)
     parity = levels.copy()
     for atom, predecessors in enumerate(graph.atom_predecessors):

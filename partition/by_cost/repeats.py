@@ -76,7 +76,7 @@ def _reads(graph: Graph) -> tuple[Indices, Indices]:
 def _distances(codes: Indices, least: int) -> Iterator[int]:
     """Yield frequent distances between equal neighborhoods.
 
-    A run loses one distance and one neighborhood at its end, so at least half of it recurs.
+    In a run, every neighborhood before the last repeat recurs at this distance, so at least about half do.
     """
     grams = codes
     for level in range(_GRAMS):
@@ -133,7 +133,7 @@ def _equal_nodes(codes: Indices, producers: Indices, first: Indices, distance: i
 
 
 def uniform_placements(graph: Graph, rows: Rows, blocks: Sequence[Blocks]) -> Iterator[Rows]:
-    """Yield variants of `rows` that place all repeats of a block, or all except the first and last, like one."""
+    """Yield variants of `rows` that place all repeats of a block, or all except the first and last, like one repeat."""
     atom_of = np.array(graph.atom_of, np.int64)
     for run in blocks:
         atoms = atom_of[np.array(run.starts)[:, None] + np.arange(run.length)]

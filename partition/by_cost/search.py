@@ -405,7 +405,7 @@ def bound_on_several(graph: Graph, prices: Prices, best: Rows, cost: float) -> f
 
 
 def searching_cost(graph: Graph, prices: Prices, rows: Rows) -> float:
-    """Return the seconds of a placement. Large graphs use greedy segments, which may be too many."""
+    """Return the seconds of a placement; large graphs are cut greedily, perhaps into too many segments."""
     placement = [prices.devices[row] for row in rows.tolist()]
     if topology_of(graph).atoms <= _EXACT:
         return price(graph, prices, placement)
@@ -416,7 +416,7 @@ def searching_cost(graph: Graph, prices: Prices, rows: Rows) -> float:
 def best_on_pairs(
     graph: Graph, prices: Prices, solve: Callable[[Prices, list[int]], PlacedOnTwo | None]
 ) -> Iterator[Named]:
-    """Yield the cheapest placement on each pair of the host and another device; `solve` gets two rows of `prices`."""
+    """Yield the cheapest placement on each pair of the host and another device; `solve` gets their prices and rows."""
     host = prices.host_row or 0
     for other in range(len(prices.devices)):
         rows = [host, other]
