@@ -162,8 +162,8 @@ def cache() -> None:
 def list_(folder: Path | None, as_json: bool) -> None:
     """List the entries of the cache, and the bans.
 
-    The most recently used entry is first. A ban is a part of a model that failed and that its device does not get
-    again.
+    The most recently used entry is first. A ban marks a part of a model that failed on a device, which
+    does not get it again.
     """
     opened = _opened(folder)
     rows = [_row(entry) for entry in reversed(opened.entries())]
@@ -212,9 +212,10 @@ def verify(folder: Path | None, as_json: bool) -> None:
 )
 @click.option("--bans", "only_bans", is_flag=True, help="Remove only bans, so that devices are tried again.")
 def purge(folder: Path | None, max_bytes: int, only_bans: bool) -> None:
-    """Remove the entries of the cache, and the bans: parts of models that failed and that a device does not get again.
+    """Remove the entries of the cache, and the bans.
 
-    With --max-bytes, only the least recently used entries are removed, and no bans.
+    A ban marks a part of a model that failed on a device, which does not get it again. With --max-bytes, only the
+    least recently used entries are removed, and no bans.
     """
     opened = _opened(folder)
     dropped = () if only_bans else opened.shrink(max_bytes)

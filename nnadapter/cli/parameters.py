@@ -303,7 +303,7 @@ f"{'; '.join(f'{policy.name}: {policy.description}' for policy in POLICIES.value
         "--precision", type=OneOf(PRECISIONS),
         help=("Precision of floating-point computation, on every device that has it. device: the default of each "
 "device's own engine. auto: that default if the first outputs agree with float32 to 30 dB, otherwise float32. "
-"Default: the option precision of each device."),
+"Default: each device's own option `precision`."),
     ),
     click.option(
         "--rules", metavar="FILE",

@@ -44,7 +44,7 @@ from nnadapter.process.terminal import StopRequested, prints_to_stderr, report
     type=click.IntRange(min=1),
     default=32,
     show_default=True,
-    help="Maximum number of rows (first dimension of the inputs) that waiting requests are joined to for one run.",
+    help="Maximum number of rows (first dimension of the inputs) in one run, which combines waiting requests.",
 )
 @click.option(
     "--deadline",
@@ -57,7 +57,7 @@ from nnadapter.process.terminal import StopRequested, prints_to_stderr, report
     type=click.IntRange(min=1),
     default=256,
     show_default=True,
-    help="Number of waiting requests above which further ones are refused.",
+    help="Maximum number of waiting requests; further ones are refused.",
 )
 @click.option(
     "--max-request-bytes",
