@@ -15,7 +15,6 @@ from typing import BinaryIO
 from nnadapter.errors import InvalidOptionError
 
 _OPEN_FILES = Path("/proc/self/fd")
-"""Links to open files, on Linux."""
 
 
 def is_special(path: Path) -> bool:

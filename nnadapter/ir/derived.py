@@ -5,8 +5,8 @@ fails if an answer that it depended on differs. Reading a traced array's content
 `group_key` and `derived` avoid that.
 
 `derived` memoizes results as long as arrays with the same contents live. It must not depend on input shapes, since
-entries would pile up. A digest or `know_contents` identifies contents, and a key identifies derived arrays, so that no
-entry keeps itself alive.
+entries would pile up. A digest or `know_contents` identifies contents. Results are identified by key, since a result
+equal to its source would otherwise keep its entry alive.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class ArrayTrace:
     def group_key(self, array: TracedArray, key: Callable[[Array], Hashable]) -> Hashable:
         """Return a key to group arrays by `key(array)`, without recording that value as a guard.
 
-        A replay requires only that the same arrays have equal keys as in the trace.
+        In a replay, keys of two arrays must be equal exactly if they were equal in the trace.
         """
         comparison = self._comparisons.setdefault(key, _Comparison(key))
         first = comparison.first_array_by_key.setdefault(key(contents_of(self._values[array.number])), array.number)

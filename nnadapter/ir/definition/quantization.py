@@ -13,7 +13,7 @@ from nnadapter.ir.operations import MOVERS, PRODUCTS, REALS
 
 
 def quantized_function(model: Model, operation: Operation, plain: Callable[..., Any] | None) -> Callable[..., Any]:
-    """Return an operation's function for quantized operands. It wraps `plain` if plain integers or floats suffice.
+    """Return an operation's function for quantized operands. It wraps `plain`, except for operations in `FUNCTIONS`.
 
     Its arguments are the inputs, the attributes, and `finish`, the fused activation on reals.
     """

@@ -122,7 +122,7 @@ def _references(code: CodeType) -> Iterator[str]:
 
 @cache
 def _texts(module: str) -> Mapping[str, str]:
-    """Return the source of a module's functions and assignments by name, except tables by operation."""
+    """Return the source of a module's functions and private variables, by name."""
     text = inspect.getsource(sys.modules[module])
     texts: dict[str, str] = {}
     for node in ast.parse(text).body:
@@ -195,7 +195,6 @@ def _text_of_pass(function: Callable[..., Any]) -> str:
 
 
 def _passes_that_name(type_: str) -> tuple[str, ...]:
-    """Return the passes whose docstring or source mentions an operation or a family such as REDUCE_…."""
     family = re.escape(type_.partition("_")[0])
     words = re.compile(rf"\b{re.escape(type_)}\b(?!_)|\b{family}_…")
     texts = _texts_of_passes().items()
@@ -417,7 +416,7 @@ def _attribute_text(row: Mapping[str, str]) -> str:
 
 
 def facts(entry: Entry) -> Sequence[tuple[str, str]]:
-    """Return titles and texts of an entry's other facts, except empty ones."""
+    """Return titles and texts of the facts in the section `more`, except empty ones."""
     nobody = "none known; only models built by hand contain it" if entry.family and entry.definition else ""
     rows = (
         ("rank of the first input", entry.ranks),

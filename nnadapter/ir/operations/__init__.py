@@ -58,7 +58,9 @@ def _types(word: str) -> frozenset[str]:
 
 
 MOVERS = _types("moves")
-"""Operations that copy a per-tensor quantization from input to output. CONCAT also computes on reals."""
+"""Operations that copy a per-tensor quantization from input to output. CONCAT of different quantizations computes with
+reals.
+"""
 PRODUCTS = _types("product")
 """Operations that multiply quantized integers and accumulate them exactly."""
 TABULATED = _types("table")
