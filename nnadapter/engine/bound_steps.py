@@ -107,7 +107,7 @@ def _copies(values: list[Any], slot: int) -> Copies:
 
 
 def deliver(copies: Copies, name: str, device: str, transfers: list[Transfer]) -> Copies:
-    """Copy an output to `device` if the device has memory of its own, and return the output."""
+    """Add a copy on `device` to `copies` of an output if the device has memory of its own; return `copies`."""
     if device and not copies.is_on(device) and has_memory(device) and can_lie_on_devices(copies):
         copies.on(device, name, transfers)
     return copies
@@ -130,7 +130,7 @@ def residences(
 ) -> dict[int, Residence]:
     """Return the `Residence` of each segment on the devices `owning`, which have memory of their own.
 
-    `reads` maps segments to the inputs of their programs; `expected` returns the output types of a step.
+    `reads` maps segments to the inputs of their programs; `expected` returns the types of named outputs.
     """
     saving = saving_steps(plan, owning)
     readers = Counter(name for step in plan.steps for name in step.inputs)
@@ -151,7 +151,7 @@ def residences(
 
 
 OutDevices = Mapping[str, str]
-"""Target device of each device-resident input and output, by name; an empty string prevents a move."""
+"""Target device of each device-resident input and output, by name; with an empty string, the value is not moved."""
 ALL_ON_HOST: OutDevices = MappingProxyType({})
 
 
@@ -233,7 +233,7 @@ def _array_type(name: str | None) -> np.dtype[Any] | None:
 
 _WIDTH_BYTES = 8192
 _FEW_ROWS = 16
-"""Rows per block in the second pass of a reduction, since numpy reduces short rows slowly."""
+"""Rows per block in the second pass of `_over_rows`, since numpy reduces short rows slowly."""
 _Limit = Callable[[Sequence[Any]], int] | int | None
 
 

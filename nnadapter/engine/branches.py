@@ -55,7 +55,7 @@ class NothingGainedError(NNAdapterError):
 def refuse_without_gain(partitioning: Partitioning) -> None:
     """Raise NothingGainedError if no accelerator runs a node of the selected branches.
 
-    If these branches have no nodes but constants, one node elsewhere on an accelerator suffices.
+    If these branches contain only constants, one node outside of them on an accelerator suffices.
     """
     names = [name for decision in partitioning.model.prepared.branch_decisions for name in decision.nodes]
     inside = re.compile(f"(?:{'|'.join(map(re.escape, names))})_*/")

@@ -197,8 +197,8 @@ class Compiler:
     ) -> tuple[Judgment, Partitioning]:
         """Ban the nodes at fault from their device, and place the model again.
 
-        Without known nodes, an accelerator's segment is repaired by a search. After a failure of the host, the host
-        gets the entire model.
+        If an accelerator's error names no nodes, a search finds them. If the host's error names no nodes, the host gets
+        the entire model.
         """
         host, reported = self.setting.host, list[Failure]()
         try:
@@ -388,7 +388,8 @@ def _nodes_at_fault(partitioning: Partitioning, step: Step, error: BaseException
 def _refusals_by_accelerators(partitioning: Partitioning, remaining: Step) -> dict[Atoms, Unsupported]:
     """Return a refusal of every accelerated segment, so that ONNX Runtime gets the entire model.
 
-    It may load a contradictory model, and yet refuse the segment `remaining`, since the types there are known.
+    ONNX Runtime may load a contradictory model, but refuse its segment `remaining`, because types in the segment are
+    known.
     """
     detail = f"ONNX Runtime cannot load segment {remaining.segment}, which would remain for it"
     refusal = Unsupported(Reason.COMPILE_FAILED, detail)
@@ -399,7 +400,7 @@ def _refusals_by_accelerators(partitioning: Partitioning, remaining: Step) -> di
 def _host_of(partitioning: Partitioning, step: Step) -> SessionDevice:
     """Return the host if it supports every node of a step, otherwise the last resort.
 
-    A ban from the host excludes it; a pin to the failed device does not.
+    A user's ban of a node excludes the host; a user's pin to the failed device does not.
     """
     setting, plan = partitioning.setting, partitioning.plan
     host = setting.host

@@ -25,7 +25,6 @@ _MOST_NAMES = 64
 _HOST = (1, 0)
 """(kDLCPU, 0) in DLPack."""
 _READ_ONLY_SINCE = (1, 0)
-"""First DLPack version with a read-only flag."""
 
 
 class DeviceValue:
@@ -216,7 +215,7 @@ class DeviceValue:
         return exported(np.asarray(self), stream, max_version, dl_device)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        """Return the DLPack device: the value's if it supports DLPack, otherwise (kDLCPU, 0)."""
+        """Return the value's device as in DLPack if the device supports DLPack, otherwise (kDLCPU, 0)."""
         tensor = self._exchanged()
         return _HOST if tensor is None else tensor.memory.dlpack_device() or _HOST
 

@@ -32,8 +32,8 @@ class FixedSizesError(NNAdapterError):
 class DynamicPlan:
     """Dynamic plan that may be evicted from its cache and made again.
 
-    `shapes` may change then, since drivers may guard other sizes. Segments of a template are compiled for each set of
-    sizes. `branch` has the condition values that select branches.
+    The new plan may have other `shapes`, since drivers may guard other sizes. Segments of a template are compiled for
+    each set of sizes. `branch` has the condition values that select branches.
     """
 
     def __init__(self, key: Hashable, shapes: ShapeSet | None, *, is_template: bool, branch: tuple[bool, ...] = ()):

@@ -360,7 +360,7 @@ def _shape_of(value: Any) -> tuple[int, ...] | None:
 
 
 class SingleStep:
-    """Fast path for a plan with one step; runs `CompiledPlan.run` if anything is unusual.
+    """Fast path for a plan with one step; `CompiledPlan.run` serves abandoned plans and failures.
 
     `order` maps each of `outputs` to its index among the step's results.
     """
@@ -447,7 +447,7 @@ class Repeat:
         )
         self._expected = expected if len(expected) == len(feed) else ()
         self._direct: tuple[BoundStep, _Run] | None = None
-        """Only step of the plan, and ONNX Runtime's run method; set by a run if the session has the model's input and
+        """The plan's only step, and ONNX Runtime's run method; set by a run if the session has the model's input and
         output names.
         """
 

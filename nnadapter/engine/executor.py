@@ -296,8 +296,8 @@ class CompiledPlan:
         """Bind the steps to slots.
 
         `make_cpu_fallback` is None if the plan is the CPU fallback itself. `guarded_shapes` is for programs with
-        symbolic sizes. `buffers` is None if steps allocate all intermediate values. `held_between` returns the
-        session's intermediate memory, which no single plan frees.
+        symbolic sizes. `buffers` is None if steps allocate all intermediate values. `held_between` returns bytes of
+        intermediate memory that plans share, by the memory's identity.
         """
         self._held_between = held_between
         self._buffers = buffers

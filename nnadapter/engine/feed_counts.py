@@ -43,7 +43,8 @@ class CountedNode(Protocol):
 class CountRule(NamedTuple):
     """Rule of an operator.
 
-    It has the positions of counts, a function that returns the least number of result elements, and its limit.
+    It has the input positions of counts, a function that returns the least number of result elements, and a limit of
+    that number.
     """
 
     positions: tuple[int, ...]

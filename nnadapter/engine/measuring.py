@@ -8,8 +8,8 @@ faster beyond noise.
    the choice is stored on disk.
 3. Later runs are checked against the measured time (`compiled.py`). On contradiction the next run measures again.
 
-If shapes vary, the winner gets a dynamic plan for similar sizes. If that loses the gain, each set of shapes has its own
-contest.
+If shapes vary, the winner gets a dynamic plan for similar sizes. If that plan is too slow, each set of shapes has its
+own contest.
 """
 
 from __future__ import annotations
@@ -266,10 +266,10 @@ class Measurer:
         return replace(compiled, timed=timed, chosen="; ".join(filter(None, (how, *broken, note, saved))), watch=watch)
 
     def check_dynamic(self, compiled: Compiled, fastest: Compiled, shapes: Shapes, feed: Mapping[str, Any]) -> Compiled:
-        """Return `compiled`, the dynamic plan of the measured plan `fastest`, with its measurements for the report.
+        """Return `compiled`, the dynamic plan of the measured plan `fastest`, with times of `fastest` for the report.
 
-        Its runs are not checked, since the measured time holds for other sizes. Raises FixedSizesError if it fails, or
-        is slower than the next best candidate.
+        Its runs are not checked, since their sizes were not measured. Raises FixedSizesError if it fails, or is slower
+        than the next best candidate.
         """
         dynamic = compiled.dynamic
         if len(fastest.timed) > 1 and dynamic is not None and not dynamic.specializable:

@@ -200,7 +200,8 @@ def values_by_name(messages: Iterable[Message]) -> dict[str, Value]:
 def write_ir(message: Message, model: Model, inputs: Sequence[str], writer: ContainerWriter) -> None:
     """Write a segment in adapter IR to the container, and fill its Segment message.
 
-    The container gets the size hints of symbolic numbers, and the message their positions in model and trace.
+    The container gets size hints in place of symbolic numbers. The message gets the positions of these numbers in model
+    and trace.
     """
     from nnadapter.ir.protobuf.serialization import read_model, to_parts
     from nnadapter.ir.structure import numbers, with_numbers

@@ -133,7 +133,7 @@ class ModelDynamicPlans(DynamicPlans[Compiled]):
     def describe(self, exempt: str) -> str:
         """Return a report text on the plans, or on the reason why there are none.
 
-        `exempt` is a text on shapes with static plans.
+        `exempt` names the shapes with static plans: ` but the first`.
         """
         if self._refusal:
             return f"{PLAN_FOR_EACH}: {self._refusal}"
@@ -166,7 +166,7 @@ class ModelDynamicPlans(DynamicPlans[Compiled]):
     def shape_test(self, compiled: Compiled, declares: Callable[[Shapes], bool]) -> ShapeTest | None:
         """Return a test of the shapes that a plan serves.
 
-        None if the plan is static, a template, or dropped, or lacks bounds that empty tensors need.
+        None for a static or dropped plan, a template, and a plan without bounds that exclude empty tensors.
         """
         shapes, is_known = compiled.shapes, any(entry.dynamic is compiled.dynamic for entry in self._entries)
         if shapes is None or compiled.is_template or not is_known or (self._needs_elements and shapes.limits is None):
@@ -177,7 +177,7 @@ class ModelDynamicPlans(DynamicPlans[Compiled]):
         self._unshared_count = 0
 
     def retry(self) -> None:
-        """Forget why no plan was possible: the first shapes may have been empty."""
+        """Allow another try after plans were impossible, since the first shapes may have been empty."""
         self._refusal, self._is_impossible, self._unshared_count = "", False, 0
 
     def drop_templates(self) -> None:

@@ -81,7 +81,7 @@ class ModelPlans:
         self._number, self._check_partitioning = number, check_partitioning
         self._switching = new_lock()
         self._static_shapes: InputShapes | None = None
-        """Shapes that keep a static plan although a dynamic plan exists; may be empty."""
+        """Shapes with a static plan besides dynamic plans: () if there are none, None before the first request."""
         self._is_static_prepared = False
         """True if the static plan was prepared explicitly, and so is not dropped."""
         reference: ModelPlans = proxy(self)  # a reference cycle would keep the weights until garbage collection
@@ -124,7 +124,7 @@ class ModelPlans:
         return self._with_planner(lambda planner: planner.settle(planner.judge(shapes)))
 
     def at_shapes(self, compiled: Compiled, shapes: Shapes) -> Compiled:
-        """Return a dynamic plan with the partitioning at these shapes; unchanged if its steps would differ."""
+        """Return a dynamic plan with the partitioning at these shapes, or unchanged if its steps differ there."""
         partitioning = self.planner.settle(self.planner.judge(shapes))
         if _nodes_by_step(partitioning) != _nodes_by_step(compiled.partitioning):
             return compiled

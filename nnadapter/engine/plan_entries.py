@@ -64,7 +64,7 @@ class LinkedContainer(Container):
                 self._linked(place, part)
 
     def copy_part(self, number: int, writer: LinkingWriter) -> int:
-        """Copy a part or link to another plan entry, and return its number there."""
+        """Add a part, or the same link, to another plan entry, and return its number there."""
         part, place = self.parts[number], self._places[number]
         if isinstance(place, int):
             return writer.add(part.kind, self._own.contents(place))
@@ -109,7 +109,7 @@ class LinkedContainer(Container):
 
 
 FACTS = "facts"
-"""Kind of the part with device names and original model shapes, only in cache entries."""
+"""Kind of the part with device names and shapes that the original model serves; only in cache entries."""
 MOST_PLANS = 8
 """Maximum number of plans in an entry; the newest are stored."""
 

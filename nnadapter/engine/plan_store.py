@@ -157,7 +157,7 @@ class Lease(Generic[PlanT]):
 class PlanCache(Generic[PlanT]):
     """Plans by key. Each plan is made once, even if several threads request it at the same time.
 
-    A use is identified by a new `object()`. A `finally` around `take` and the work with the plan ends it: first
+    A use is identified by a new `object()`. A `finally` around `take` and the work with the plan ends the use: first
     `users.pop(use, None)`, a C call that no interrupt can split, then `close_unused()`. After an interrupt between
     them, the next use closes the plan.
     """

@@ -88,7 +88,7 @@ def save(
     """Write all plans of a source to a compiled model; with `keeps_model`, also the original model.
 
     Raises:
-        CompiledModelError: the file cannot be written, or something has no file format.
+        CompiledModelError: the file cannot be written, or a part of a plan has no file format.
     """
     plans = source.plans_kept
 

@@ -62,7 +62,7 @@ class SegmentPrograms:
             self._compiled.setdefault(program.sharing_key, []).append(key)
 
     def clonable(self, sharing_key: Hashable) -> list[Hashable]:
-        """Return some keys of compiled segments with this sharing key, newest first."""
+        """Return the keys of at most `_MOST_CLONE_TRIES` compiled segments with this sharing key, newest first."""
         return self._compiled.get(sharing_key, [])[: -_MOST_CLONE_TRIES - 1 : -1]
 
     def of(self, plan: Plan) -> list[SegmentProgram]:

@@ -22,7 +22,8 @@ _MOST_PROBED = 256
 class ProbedBounds:
     """Bounds on the sizes that a plan serves, widened when the probe `holds` succeeds outside of them. Thread-safe.
 
-    `agreeing` makes sizes of inputs consistent, since the smallest may contradict each other (mask of 1, cache of 0).
+    `agreeing` makes sizes of inputs consistent, since the smallest sizes may contradict each other (mask of 1, cache of
+    0).
     """
 
     def __init__(self, bounds: Bounds, holds: Callable[[Shapes], bool], agreeing: Callable[[Shapes], Shapes]) -> None:
@@ -59,7 +60,7 @@ class ShapeSet:
 
     guards: GuardedShapes | None
     limits: Bounds | ProbedBounds | None
-    """Bounds that were checked, for engines with unknown guards; None if all sizes are served."""
+    """Bounds of checked sizes, for devices with unknown guards; None if all sizes are served."""
     vicinity: Bounds | None = None
     """Sizes near those at which costs were compared; None for all sizes."""
     holds_indices: Callable[[Shapes], bool] | None = None

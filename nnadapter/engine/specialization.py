@@ -1,7 +1,7 @@
 """Specialization of a plan for concrete sizes, for devices that compile static shapes.
 
-Judging, converting and cutting happen once, with symbolic sizes. For new sizes, these become constants, and the device
-admits and compiles each segment. Equal segments, also of other sizes or layers, share a program.
+Judging, converting and cutting happen once, with symbolic sizes. For new sizes, the symbolic sizes become constants,
+and the device admits and compiles each segment. Equal segments share a program, even across sizes or layers.
 """
 
 from __future__ import annotations
@@ -73,8 +73,6 @@ class _Release(NamedTuple):
 
 
 class _ProgramSteps(NamedTuple):
-    """Steps that share one program."""
-
     steps: tuple[BoundStep, ...]
     """The first one closes the program."""
     seconds: float
