@@ -43,7 +43,7 @@ FIGURES = ("SQNR dB", "cosine", "Euclidean", "relative")
 
 
 def figures(off: Distance | None) -> tuple[str, ...]:
-    """Return the distances as texts, in the order of `FIGURES`."""
+    """Return the figures of a distance as texts, in the order of `FIGURES`; dashes for None."""
     if off is None:
         return ("-",) * len(FIGURES)
     return f"{off.sqnr_db:.1f}", f"{off.cosine:.6f}", f"{off.euclidean:.3g}", f"{off.relative:.3g}"

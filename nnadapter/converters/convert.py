@@ -31,7 +31,7 @@ class Conversion:
     """IR model of a graph, with the outcome of each node."""
 
     model: Model
-    """Convertible nodes only."""
+    """Model of the convertible nodes."""
     verdicts: tuple[Verdict, ...]
     operations: tuple[tuple[int, ...], ...]
     """Positions in `model.operations` per node; none if refused or counted at another node of its atom."""

@@ -147,7 +147,7 @@ class _Mapped(NamedTuple):
     """`[`, `#`, `~` or `!`, as in the table; empty for an attribute of the ONNX op."""
     name: str
     position: int
-    """ONNX input, unless an attribute."""
+    """Position of the ONNX input; -1 for an ONNX attribute."""
     is_axis: bool
     attribute: Attribute | None
     """None for casts."""

@@ -137,7 +137,7 @@ _VARIADIC: Mapping[str, tuple[Converter, tuple[int, ...]]] = {
     "Min": (partial(_extreme, "MIN"), (8, 12, 13)),
     "Sum": (_sum, (8, 13)),
 }
-"""Op -> converter and versions other than 6, which requires equal shapes."""
+"""Op -> converter and versions, except version 6, which requires equal shapes."""
 
 
 def _of_one_shape(convert: Converter) -> Converter:

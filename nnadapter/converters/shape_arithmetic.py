@@ -22,7 +22,7 @@ from nnadapter.onnx.domains import plain_domain
 from nnadapter.onnx.model import OnnxNode
 
 MOST_ELEMENTS = 1024
-"""Largest symbolic arrays, in elements; larger ones are computed as tables."""
+"""Largest symbolic arrays, in elements; operations compute larger ones at run time."""
 _INTEGERS = ("int64", "int32")
 _SMALL_POWERS = range(1, 5)
 _ZERO, _FALSE = np.array(0, object), np.array(False, object)

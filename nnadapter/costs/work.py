@@ -142,7 +142,7 @@ def producers_of(
 
     1. It is fusible, and reads a value of its own size.
     2. Only fusible operations read that value, and it is not external.
-    3. After a convolution, it broadcasts no other computed value, because engines would then give up their layout.
+    3. After a convolution, it broadcasts no other computed value. For a broadcast, engines would give up their layout.
 
     An operation after a fused one has the same producer class.
     """

@@ -240,7 +240,6 @@ def _is_quantized(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
 _CORRECT_CONSUMERS = frozenset(
     ("Add", "Elu", "HardSigmoid", "MatMul", "Mul", "Neg", "ReduceMean", "Relu", "Softmax", "Tanh", "Transpose")
 )
-"""Consumers of a broadcast that QNN computes correctly."""
 _ATTRIBUTE, _TYPE, _RANK = Reason.UNSUPPORTED_ATTRIBUTE, Reason.UNSUPPORTED_DTYPE, Reason.UNSUPPORTED_RANK
 _QNN: _Forms = {
     "Add Mul": (
