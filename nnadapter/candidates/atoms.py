@@ -294,7 +294,7 @@ class Trial:
     """Outcome of expanding refused ONNX function ops into their bodies."""
 
     worthwhile: Bodies
-    """Bodies by node name. Every part of them is supported by some device."""
+    """Bodies by node name; devices support every part."""
     unexpandable: frozenset[str]
     """Nodes that could not be expanded, or that have a part refused at all shapes."""
     assumed_unexpandable: frozenset[str]
