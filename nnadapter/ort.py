@@ -84,7 +84,7 @@ def uninstall() -> None:
 
 
 class SessionOptions(_original.SessionOptions):  # type: ignore[misc]  # a class of pybind11
-    """ONNX Runtime's session options, which also record replaced initializers and sizes, because devices need them."""
+    """ONNX Runtime's session options, which also record replaced initializers and free dimensions for devices."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -126,7 +126,7 @@ class SessionOptions(_original.SessionOptions):  # type: ignore[misc]  # a class
 
 
 class RunOptions(_original.RunOptions):  # type: ignore[misc]  # a class of pybind11
-    """ONNX Runtime's run options, which also record configuration entries for copying the options."""
+    """ONNX Runtime's run options, which also record configuration entries, so that they can be copied."""
 
     def __init__(self) -> None:
         super().__init__()

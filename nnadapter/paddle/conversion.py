@@ -99,7 +99,7 @@ _REASONS = (
 )
 """Patterns of the converter's error lines, the most specific first."""
 _NO_MODEL = "The exported ONNX model is invalid"
-"""Message of the converter about an invalid model, which it writes nevertheless."""
+"""Message of the converter about an invalid model. It writes the model nevertheless."""
 _ABORTED = "Due to the unsupported operators"
 _QUOTED = 300
 _NEXT = "save the model again, or convert it elsewhere and give the ONNX model"

@@ -515,9 +515,9 @@ def _hoisted(block: Any) -> bool:
 
 _OPERATIONS = ("1.quantize_linear", "1.dequantize_linear")
 _INTEGERS = {"bit_length": (8,), "qmin": (-128, -127), "qmax": (127,)}
-"""Required attribute values of quantizing operations: 8-bit integers. Axes and tie rounding are passed on unchanged."""
+"""Attribute of quantizing operations -> values that mean 8-bit integers. Axis and rounding attributes are not changed."""
 _FLOATS = {"qmin": -448, "qmax": 448}
-"""Values that mean float8e4m3fn to the converter."""
+"""Attribute values that mean float8e4m3fn to the converter."""
 _FLOAT8, _INT8 = 17, 3
 _DIVISORS = {"QuantizeLinear": 448.0, "DequantizeLinear": 112.0}
 """Op type -> number by which the converter divides the largest value to get the scale."""

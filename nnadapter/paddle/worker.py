@@ -22,8 +22,8 @@ from nnadapter.ir.operand import Array
 from nnadapter.records import dataclass
 
 _SHARES: Mapping[str, tuple[float, float]] = MappingProxyType({"float32": (1e-4, 1e-3), "float64": (1e-4, 1e-3)})
-"""Data type -> (difference for a warning, difference for a refusal), relative to the largest value. Approximations lie
-between them.
+"""Data type -> (difference for a warning, difference for a refusal), relative to the largest value. Approximations
+cause differences in between.
 """
 _SHARES_OF_HALVES = (1e-2, 1e-2)
 _NOTHING = 1e-6
@@ -44,8 +44,8 @@ class Comparison:
 def compared(contents: bytes, structure: Path, parameters: Path, *, draws: bool) -> Comparison:
     """Compare a converted model with Paddle on seeded inputs: real numbers from 0 to 1, then from -1 to 1.
 
-    The latter show slopes and clips below 0. Nothing is compared for models with random numbers (`draws`), or if Paddle
-    fails on the inputs. Raises Paddle's errors if it cannot load the model.
+    Negative inputs test slopes and clips below 0. Nothing is compared for models with random numbers (`draws`), or if
+    Paddle fails on the inputs. Raises Paddle's errors if it cannot load the model.
     """
     if draws:
         return Comparison(doubt="not compared with Paddle, because it draws random numbers")

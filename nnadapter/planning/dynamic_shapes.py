@@ -356,7 +356,7 @@ def _taken_elsewhere(partitioning: Partitioning, conversion: DynamicConversion |
 
 
 def _refuses_open(device: SessionDevice, nodes: Sequence[int], conversion: DynamicConversion | None) -> bool:
-    """Return whether an adapter IR device also refuses the nodes with dynamic dimensions. Guards set by this remain."""
+    """Return whether an adapter IR device repeats its refusal with dynamic dimensions. Guards set by this remain."""
     if conversion is None or not device.takes_ir or device.capability.dynamic_shapes is DynamicShapes.NONE:
         return False
     ir_conversion = conversion.conversion
@@ -432,7 +432,7 @@ def _ir_segment(device: SessionDevice, step: Step, conversion: DynamicConversion
     2. It reads them as inputs.
     3. It is specialized per set of sizes.
 
-    Guards set by refusing form 1, even by writing its error message, are rolled back if form 2 is accepted.
+    A refusal of form 1, even its error message, may set guards. They are rolled back if form 2 is accepted.
     """
     reading_tables = dynamic_ir_part(conversion, step, with_tables=False)
     if device.capability.dynamic_shapes is DynamicShapes.NONE:
@@ -527,9 +527,9 @@ def _missing_sizes(
 
 
 def _rejoined(plan: Plan, inputs: Sequence[tuple[str, ...]], onnx_parts: DynamicParts) -> tuple[Step, ...]:
-    """Return the steps with `inputs` as their inputs, and with values released after their last reader.
+    """Return the plan's steps with new `inputs`, and with values released after their last reader.
 
-    A fallback runs the ONNX part, which may read more than the adapter IR part.
+    ONNX parts count as readers: fallbacks run them, and they may read more than adapter IR parts.
     """
     read = [
         dict.fromkeys((*step_inputs, *onnx_parts.reads(step)))

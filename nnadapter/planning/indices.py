@@ -58,7 +58,7 @@ class GraphView:
         return self.constants.get(name)
 
     def size(self, name: str, axis: int) -> Bound:
-        """Return the size of an axis: a number, the input dimension with the same symbol, or a symbol of its own."""
+        """Return the size of an axis: a number, the input dimension with the same symbol, or a new symbol."""
         shape = self.shape(name)
         if shape is None or axis >= len(shape):
             return Size(name, axis)

@@ -49,9 +49,9 @@ class Support:
 
 
 def ask(device: SessionDevice, model: ShapedModel) -> Verdicts:
-    """Return a device's verdict on every atom; a driver that raises refuses all.
+    """Return a device's verdict on every atom; a driver that raises an error refuses all.
 
-    Nodes that the converter finds invalid are refused for a device of the role LAST_RESORT, which computes almost any.
+    A last resort would accept almost every node. Nodes that the converter finds invalid are therefore refused for it.
     """
     conversion = model.conversion
     is_ir = device.capability.form is ModelForm.IR

@@ -79,7 +79,7 @@ class Boundaries:
 
 
 def saving_steps(plan: Plan, owning: Set[str]) -> frozenset[int]:
-    """Return the segments on `owning` devices that save a copy by computing in device memory."""
+    """Return the segments that save a copy by computing in the memories of `owning` devices."""
     if not owning:
         return frozenset()
     made_on = {name: step.device for step in plan.steps for name in step.outputs}
@@ -176,7 +176,7 @@ def overlap_of(partitioning: Partitioning, reads: Reads) -> Overlap:
 
 
 def _sharing(partitioning: Partitioning) -> list[str] | None:
-    """Return the only device of the plan that may compete for processors, if any. Return None if threads cannot pay."""
+    """Return the device that may compete for processors, or an empty list. Return None if threads cannot help."""
     plan, setting = partitioning.plan, partitioning.setting
     devices = dict.fromkeys(step.device for step in plan.steps)
     if len(devices) < 2 or setting.constraints.policy.times:  # one device needs no calibration files

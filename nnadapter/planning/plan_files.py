@@ -181,7 +181,7 @@ def bind_plan(
 
     1. the same stable name, otherwise the same stable output, with equal content and ancestry hashes;
     2. the same stable name, otherwise the same stable output, with equal content hash, if a producer was edited;
-    3. the same ancestry hash, if the node was renamed; equally many entries and nodes match in order;
+    3. the same ancestry hash, if the node was renamed; equally many entries and nodes with it match in order;
     4. the same numeric output with equal content hash, or an equal content hash in order, if neither side has a stable
        name or output.
 
