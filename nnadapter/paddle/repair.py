@@ -515,7 +515,7 @@ def _hoisted(block: Any) -> bool:
 
 _OPERATIONS = ("1.quantize_linear", "1.dequantize_linear")
 _INTEGERS = {"bit_length": (8,), "qmin": (-128, -127), "qmax": (127,)}
-"""Attribute of quantizing operations -> values that mean 8-bit integers. Axis and rounding attributes are not changed."""
+"""Attribute of quantizing operations -> values that mean 8-bit integers. Axis and rounding attributes are unchanged."""
 _FLOATS = {"qmin": -448, "qmax": 448}
 """Attribute values that mean float8e4m3fn to the converter."""
 _FLOAT8, _INT8 = 17, 3

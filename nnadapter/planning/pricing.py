@@ -1,9 +1,9 @@
 """Costs of a plan by segment, and whether predicted savings exceed the error of the costs.
 
 The ratio of two devices' times varies over the small networks of a calibration. Its spread gives the probability that
-the cheaper device is faster. Just over one half (4/7) suffices, because a wrong CPU choice is as bad as
-a wrong device choice. A mixed placement must save more than the errors of CPU and devices together: its CPU
-segments lose ONNX Runtime's fusion across cuts, and its threads go to sleep while other segments run.
+the cheaper device is faster. Just over one half (4/7) suffices, because a wrong CPU choice is as bad as a wrong device
+choice. A mixed placement must save more than the errors of CPU and devices together: its CPU segments lose ONNX
+Runtime's fusion across cuts, and its threads go to sleep while other segments run.
 """
 
 from __future__ import annotations

@@ -16,8 +16,9 @@ _importing = new_re_lock()
 def lazily(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
     """Return the `__getattr__` of a package that imports its names on first use.
 
-    `modules` maps a module (relative with a leading dot) to its names, separated by spaces; `name:attribute` renames.
-    The names of an empty key are modules of the package. Every other name must differ from the package's modules.
+    `modules` maps a module (relative with a leading dot) to its names, separated by spaces. `name:attribute` renames
+    `attribute`. The names of an empty key are modules of the package. Every other name must differ from the package's
+    modules.
     """
     homes = {}
     for module, names in modules.items():

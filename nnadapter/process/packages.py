@@ -140,7 +140,7 @@ class PlugIns(Generic[_Value]):
 
     Args:
         check: converts a loaded object, or raises ValueError.
-        problem: returns the defect of a name, before import.
+        problem: returns the defect of an invalid name, before import.
     """
 
     def __init__(

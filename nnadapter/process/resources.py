@@ -121,7 +121,7 @@ _functions: dict[str, Any] = {}
 
 
 def cache_counts() -> tuple[CacheCounts, ...]:
-    """Return the counts of every cache that was used, by name."""
+    """Return the counts of every cache that was used, sorted by name."""
     counts_by_name = {name: replace(counts) for name, counts in _counts.items()}
     for name, cached_function in _functions.items():
         info = cached_function.cache_info()
@@ -279,7 +279,7 @@ Item = TypeVar("Item")
 
 
 class ObjectPool(Generic[Item]):
-    """Pool of reusable objects, each for one user at a time. Thread-safe, and small, because plans may have thousands.
+    """Pool of reusable objects, each for one user at a time. Thread-safe. Pools are small: plans may have thousands.
 
     A user is a new `object()`. Callers put `acquire` and the use into `try`, and start `finally` with `users.pop(user,
     None)`: a single C call that no interrupt can split, without a lock.

@@ -167,10 +167,10 @@ def collected_signals() -> Iterator[Callable[[], int]]:
 
 @contextmanager
 def deferred_termination() -> Iterator[None]:
-    """Defer SIGTERM while the code in the block installs its own handler, which would abort. For the main thread only.
+    """Intercept SIGTERM while code in the block installs a handler that would abort. For the main thread only.
 
-    SIGTERM raises SystemExit in the block, and reaches the previous handler at its end. A second one ends the process.
-    Threads started in the block never receive it.
+    The first SIGTERM raises SystemExit in the block, and reaches the previous handler at its end. A second one
+    ends the process. Threads started in the block never receive it.
     """
     if not hasattr(signal, "sigtimedwait"):
         yield

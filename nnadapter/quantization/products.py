@@ -34,7 +34,7 @@ LEAST_OPSET = 13
 WIDE_OPSET = 21
 """First opset with 16-bit and 4-bit integers, and blocks."""
 _FIRST_IR_WITH_CONSTANTS = 4
-"""First format with initializers that are no inputs."""
+"""First ONNX IR version with initializers that are not inputs."""
 PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 
 
@@ -101,7 +101,7 @@ class FloatModel:
 
     @cached_property
     def sizes(self) -> frozenset[str]:
-        """Values computed only from sizes."""
+        """Values computed only from tensor shapes."""
         found: set[str] = set()
         for node in self.model.graph.node:
             operands = [name for name in node.input if name and name not in self.constants]

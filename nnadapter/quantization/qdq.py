@@ -291,7 +291,6 @@ class QdqWriter:
         return self._dequantized(product.weight, nibbles, scales, None, axis, block)
 
     def _bias(self, product: Product) -> Array | None:
-        """Return the corrected bias; None if there is none."""
         shift = self.bias_shifts.get(product.node)
         if not product.takes_bias or (not product.bias and shift is None):
             return None

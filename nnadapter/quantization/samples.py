@@ -168,6 +168,6 @@ def _checked(place: str, feed: Any, signature: Signature) -> Feed:
 
 
 def held_out(count: int, least: int = 10) -> tuple[list[int], list[int]]:
-    """Return the positions of samples to use, and of every fifth one to hold out if there are at least `least`."""
+    """Return the positions of used and of held-out samples. Every fifth is held out if there are at least `least`."""
     outside = range(4, count, 5) if count >= least else range(0)
     return [at for at in range(count) if at not in outside], list(outside)

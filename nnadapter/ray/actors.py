@@ -131,7 +131,7 @@ class Mapped:
     outputs: tuple[str, ...]
     passthrough_columns: tuple[str, ...]
     batch_size: int
-    """Rows per run, if the model takes any number."""
+    """Rows per run if the model takes any number of rows."""
 
 
 class Worker:

@@ -181,7 +181,7 @@ class Request:
 
     @property
     def needs_shapes(self) -> bool:
-        """True if the shapes of the first rows are compiled."""
+        """True if the model is compiled for the shapes of the first rows."""
         return self.has_dynamic_inputs and not self.shapes and not self.is_compiled
 
     @property

@@ -1,7 +1,7 @@
 """Missing features of a device, and the plan that a model would have if the device had some of them.
 
 A trial places, cuts and prices the model again. Operations that become supported are priced without fusion, except
-complete `commonly_fused_groups`.
+complete, commonly fused groups.
 """
 
 from __future__ import annotations
@@ -197,8 +197,8 @@ def groups_if_supported(
     There are two kinds:
 
     1. Atoms that would be one atom with full support.
-    2. If the device fuses operations: products with their activation functions, unless it now supports such a pair
-       without fusing it.
+    2. If the device fuses operations: convolutions and matrix products with their activation functions, unless the
+       device supports these op types without fusing them.
     """
     if not missing.examples:
         return ()
@@ -269,7 +269,7 @@ class Pricing:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Situation:
-    """Judged model with all that a trial needs, without weights."""
+    """Judged model with the facts to place and price it again, without weights."""
 
     name: str
     graph: Graph

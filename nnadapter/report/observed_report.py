@@ -1,4 +1,4 @@
-"""Report of an observed engine, built on request or stored."""
+"""Report of an engine, built on request or from a stored plan."""
 
 from __future__ import annotations
 

@@ -135,8 +135,8 @@ def rank(situations: Sequence[Situation], order: Order, *, regions: bool = False
     """Rank missing features by estimated gain.
 
     1. Try each of the `MOST_FEATURES` most frequent features alone.
-    2. Build the road map greedily until nothing helps. A step is one feature, or several that one atom requires
-       together (with `regions`, one connected region of atoms). If none helps, pairs are tried.
+    2. Build the road map greedily until nothing helps. A step adds one feature, or several that one atom requires
+       together (with `regions`, one connected region of atoms). If none helps, feature pairs are tried.
     """
     baseline = _total(situations, frozenset())
     frequency = Counter[Feature]()

@@ -174,7 +174,7 @@ def apply_rules(
     1. Rules select nodes of `model_graph`. A rule applies to an atom of `graph` if it selects any of its nodes.
        `positions` maps nodes of `graph` to nodes of `model_graph`.
     2. A ban turns the device's yes into a refusal with `Reason.RULE`; a pin does so for every other device.
-    3. A ban from a floating precision bans accelerators of that precision by `precisions`. A pin to one bans all other
+    3. A ban from a floating precision bans accelerators that have it in `precisions`. A pin to one bans all other
        accelerators. Rules on quantized precisions have no effect.
     4. Bans from devices outside the session, and rules without nodes that run, have no effect.
 

@@ -46,7 +46,6 @@ class _Document(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def _parse(text: str) -> object:
-    """Parse TOML; reject long texts, which parse slowly."""
     longest = max(map(len, text.splitlines()), default=0)
     if len(text) > limits.RULES_BYTES or longest > limits.RULES_LINE:
         raise ValueError(

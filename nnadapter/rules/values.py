@@ -23,7 +23,7 @@ Amount = Annotated[float, Meta(ge=0, le=1e300)]
 
 
 class Rule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename={"from_": "from"}):
-    """Device or precision, and criteria that a node must all match.
+    """Device or precision, and criteria. A node must match all criteria.
 
     Raises:
         RulesError: an invalid value, neither device nor precision, no criteria, or a region with only one end.

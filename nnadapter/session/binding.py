@@ -62,7 +62,7 @@ class IOBinding:
             self._bound.bind_output(name, array_at(name, device_type, element_type, shape, buffer_ptr))
 
     def bind_ortvalue_output(self, name: str, ortvalue: onnxruntime.OrtValue | DeviceValue) -> None:
-        """Request an output in this value; an OrtValue is overwritten."""
+        """Request an output in this value: an OrtValue is overwritten, a DeviceValue gets new contents."""
         self._bound.bind_output(name, ortvalue)
 
     def synchronize_inputs(self) -> None:

@@ -110,7 +110,7 @@ class LayerReport:
     shortest_deviating_stretch: Finding | None
     """Nodes that are beyond tolerance together, although none is alone."""
     fused: bool
-    """True if the nodes of that stretch differ only when fused."""
+    """True if the nodes of `shortest_deviating_stretch` differ only when fused."""
     largest: Finding | None
     """Largest local error, within tolerance or not."""
     unchecked: tuple[str, ...]

@@ -205,8 +205,7 @@ def serve_until_stopped(model: Any, *, host: str, port: int, on_ready: Callable[
             """Start Ray, drain it after `stop` is set, and wait forever.
 
             Linux kills processes whose starting thread ends. Ray's processes inherit blocked signals, so that a signal
-            to
-            the process group reaches only this process.
+            to the process group reaches only this process.
             """
             block_signals()
             try:
