@@ -232,7 +232,8 @@ class Execution(ABC):
             sizes: values of the model's symbolic sizes, for `nnadapter.ir.substitute_sizes(number, sizes)`.
 
         Returns:
-            An execution that is valid until the next call, or longer if threads share it. The host does not close it.
+            An execution that is valid until the next call (of the same thread, if threads share this one). The host
+            does not close it.
         """
         raise DriverError(f"{type(self).__name__} does not support dynamic shapes")
 
@@ -348,8 +349,8 @@ class Context(ProgramReader, ABC):
     def supported(self, model: SegmentModel) -> Sequence[Verdict]:
         """Return one verdict per operation (per node, for ONNX), in the model's order.
 
-        The model is an entire graph, possibly with gaps, or a part of one. Judge operations separately, with the code
-        that lowers them; `admit` judges their total size. An exception refuses all operations.
+        The model is an entire graph, possibly without some operations, or a part of one. Judge operations separately,
+        with the code that lowers them; `admit` judges their total size. An exception refuses all operations.
         """
 
     def admit(self, model: SegmentModel) -> Admission:

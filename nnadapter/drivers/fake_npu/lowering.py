@@ -72,7 +72,7 @@ def evaluate(model: Model, inputs: Sequence[Array], arithmetic: Arithmetic = USU
 
 @memoize(256)
 def evaluator(arithmetic: Arithmetic) -> Evaluator:
-    """Return `evaluate` for one arithmetic; always the same object, because it is the key of folded constants."""
+    """Return `evaluate` for one arithmetic; always the same object, because it is in cache keys of folded constants."""
     return partial(evaluate, arithmetic=arithmetic)
 
 

@@ -1,7 +1,7 @@
 """Reuse of a lowered model for models that differ from it only in sizes or constants.
 
 A `LoweringTemplate` is a model lowered with traced constants (`ir.derived`) and symbolic numbers. It serves another
-model if all guards hold and numbers that were equal are equal again. Otherwise a new template is traced.
+model if all guards hold and its numbers fit the `Groups`. Otherwise a new template is traced.
 """
 
 from __future__ import annotations
@@ -53,7 +53,10 @@ class BoundConstants:
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """Numbers in a model of this structure: constant ones, and groups that were equal in every model so far."""
+    """Positions of dimensions and attribute numbers in models of one structure.
+
+    At `fixed` positions, all models so far had the same number. Within a group, a model's numbers are equal.
+    """
 
     labels: tuple[Hashable, ...]
     fixed: tuple[int, ...]

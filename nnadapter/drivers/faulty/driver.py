@@ -119,7 +119,7 @@ class FaultyExecution(drivers.Execution):
         return results
 
     def _due(self) -> tuple[list[TriggeredFault], bool]:
-        """Return due faults, and True if a run that the driver declined applied those before the computation."""
+        """Return due faults, and True if they remain from a declined run that applied faults before the computation."""
         self._retained_outputs.write()
         if self._carried_over:
             return self._carried_over.popleft(), True

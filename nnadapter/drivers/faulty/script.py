@@ -147,7 +147,7 @@ class Fault(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, renam
     times: Number | None = None
     """Maximum number of occurrences."""
     probability: Annotated[float, Meta(ge=0, le=1)] = 1.0
-    """Fraction of calls with the fault. The seed selects their numbers, regardless of threads."""
+    """Fraction of calls with the fault. Seed and call number decide, regardless of threads."""
     error: Text | None = None
     """Exception class of `fail` and `raise`."""
     message: Text | None = None

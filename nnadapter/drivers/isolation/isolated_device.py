@@ -192,7 +192,7 @@ class Recipe:
     """Inputs for recreating a program in a new process."""
 
     request: str
-    """Name of the request that created the program. For `deserialize_view`, the bytes were already verified."""
+    """Name of the request that created the program. `deserialize_view` implies verified bytes."""
     model: SegmentModel | None = None
     blob: Any = None
 

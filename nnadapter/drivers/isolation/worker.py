@@ -39,7 +39,7 @@ from nnadapter.records import replace
 
 Job = tuple[int, Sequence[Array]]
 SizedJob = tuple[int, Sequence[int], Sequence[Array]]
-"""Number of an execution, symbolic sizes in trace order, and inputs."""
+"""Number of an execution, values of symbolic sizes in trace order, and inputs."""
 Results = tuple[list[list[Array]], list[tuple[int, ...]]]
 """Per job: results, and positions of inputs that the driver overwrote."""
 

@@ -455,8 +455,8 @@ class NativeExecution(Execution):
         self._program, self._handle = program, handle
         self._functions, self._signature, self._slots = program.functions, program.signature, program.slots
         self._calls: dict[object, tuple[CallSignature | None, NativeCall]] = {}
-        """Last request of each stream, because the driver may still read it. The signature is None if it is not
-        reusable.
+        """Last request of each stream, because the driver may still read it. Runs with the same
+        signature reuse it; None prevents this.
         """
         self._last: tuple[Sequence[int], NativeExecution] | None = None
 
@@ -606,7 +606,7 @@ class NativeProgram(Program):
         return NativeExecution(self, handle)
 
     def bound(self, request: int) -> int | None:
-        """Return the handle of a clone with other constants than this program; None if the driver declines."""
+        """Return the handle of a clone with the constants of `request` (an address); None if the driver declines."""
         with self._lock:
             handle = self.functions.create_handle_or_none(
                 "clone_with_constants",

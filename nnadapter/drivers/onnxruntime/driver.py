@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 class _Packed(NamedTuple):
-    """Input that packs several operands if it has this rank. Such nodes load, but fail to run."""
+    """Input that packs several operands if it has this rank. Nodes with it load, but fail to run."""
 
     position: int
     rank: int
@@ -86,7 +86,7 @@ _PRODUCTS = 32
 """Number of multiply-adds that take as long as one output element of an elementwise function."""
 _DYNAMIC_SIZE_GUESS = 128
 _WITHOUT_WEIGHTS = frozenset({"Attention", "Einsum", "Gemm", "MatMul", "MatMulInteger", "QLinearMatMul"})
-"""Ops that multiply matrices, even if none is constant."""
+"""Ops that multiply matrices even if no input is constant."""
 _GROWING = frozenset({"ConstantOfShape", "Expand", "EyeLike", "OneHot", "Range", "Resize", "Tile", "Upsample"})
 _NO_WORK = frozenset({"Constant", "Identity", "Reshape", "Shape", "Size", "Squeeze", "Unsqueeze"})
 
@@ -254,13 +254,13 @@ def refuse_invalid_nodes(
     contexts: Sequence[Context],
     session_options: onnxruntime.SessionOptions | None = None,
 ) -> None:
-    """Raise an error if a node in `suspects` (positions) is invalid or has an op that no device knows.
+    """Check that each node in `suspects` (positions) is valid and has an op that some device knows.
 
     `is_external` returns True for a position whose node may belong to a third party. `contexts` are other ONNX devices,
     which may support a node.
 
     Raises:
-        InvalidModelError: no device supports a node.
+        InvalidModelError: a node fails the check.
     """
     from onnxruntime.capi.onnxruntime_pybind11_state import InvalidGraph
 

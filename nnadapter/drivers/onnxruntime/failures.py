@@ -97,7 +97,7 @@ _OF_INPUTS = re.compile(
     "|^(?:(?!while running).)*while running (AffineGrid|Col2Im|DFT|MaxRoiPool|Reshape|Resize|RoiAlign"
     "|Split|SplitToSequence|Squeeze|STFT|TensorScatter) "
 )
-"""Messages about values of inputs. Operators inside If do not match, because they may fail for other reasons."""
+"""Messages about input values. Names of operators match only outside If; inside, other causes are possible."""
 
 
 _POSITION = re.compile(r"\S*\.(?:cc|h):\d+ (?:[\w:*&<>~, ]+\([^()]*\)|\w+) ")
@@ -124,7 +124,7 @@ _MOST_ATTEMPTS = 3
 def disabled_optimizers(
     options: onnxruntime.SessionOptions | None, wrong: Iterable[str], caller_disabled: Iterable[str] = ()
 ) -> list[str]:
-    """Return the optimizers to disable: `wrong`, and the caller's, which setting `wrong` alone would replace."""
+    """Return `wrong` and the optimizers that the caller disabled; setting `wrong` alone would replace the caller's."""
     names = dict.fromkeys(wrong)
     if not names:
         return list(caller_disabled)

@@ -135,8 +135,8 @@ class Loadable:
 def loadable_of(model: onnx.ModelProto, *, by_address: bool) -> Loadable:
     """Convert a model to a version that ONNX Runtime loads.
 
-    With `by_address`, large weights are passed separately. A caller's session options would keep these forever, so
-    do not combine both.
+    With `by_address`, large weights are passed separately. Never combine it with a caller's session options,
+    which would keep them forever.
 
     Raises:
         InvalidModelError: no supported opset can express a node.
@@ -490,7 +490,7 @@ def external_folder(options: onnxruntime.SessionOptions | None) -> str | None:
 
 
 def whole_model_entries(options: onnxruntime.SessionOptions) -> Mapping[str, str]:
-    """Return the entries that apply only to entire models. Later sessions of segments ignore them."""
+    """Return the entries that apply only to entire models. Sessions opened later with `options` ignore them."""
     raw_entries = {key: session_entry(options, key) for key in _MODEL_ENTRIES}
     entries = {key: value for key, value in raw_entries.items() if value is not None and value not in ("", "0")}
     _ignored[options] = entries

@@ -88,7 +88,7 @@ def exclude_threshold(suppression: Any) -> None:
 
 
 _LARGE = 1024.0
-"""Smallest constant not to be combined with later ones. A smaller one changes small terms by at most 2^-14."""
+"""Smallest constant that must stay separate from later ones. Smaller ones change small terms by at most 2^-14."""
 _REAL_DTYPES: Mapping[str, Any] = {**_DTYPES, "f64": np.float64}
 _ADDING = name_set("Add Subtract")
 _COMBINED = _ADDING | name_set("Multiply Divide")
@@ -96,7 +96,7 @@ _MOVING = name_set("Broadcast Convert Identity Negative Reshape Slice Squeeze St
 
 
 class _Size(NamedTuple):
-    """Magnitudes of a computed value's constants: the largest term, and the product of the factors."""
+    """Magnitudes in a chain of operations with constants: the largest term, and the product of the factors."""
 
     term: float = 0.0
     factor: float = 1.0

@@ -203,7 +203,7 @@ class Asker:
         self._known: dict[_Case, Unsupported | None] = {}
 
     def supported(self, model: onnx.ModelProto) -> Sequence[Verdict]:
-        """Return verdicts from the tables. Nodes that the tables accept are queried, once for equivalent nodes."""
+        """Return verdicts from the tables. Nodes that the tables accept are queried, equivalent ones by one query."""
         analysis = ModelAnalysis.of(model, _CONSTANT_BYTES)
         parts = analysis.parts
         is_open = has_open_inputs(model)
@@ -233,7 +233,7 @@ class Asker:
         return Admission(verdict=verdict)
 
     def compile(self, model: onnx.ModelProto, seal: Mapping[str, Any]) -> OpenvinoProgram:
-        """Compile a segment; `seal` is stored in the program.
+        """Compile a segment; the program stores the settings `seal`.
 
         Raises:
             CompilationError: the engine refuses the segment; it names the refused nodes if they are found.

@@ -108,7 +108,7 @@ def _as_floats(bias: Array, *, dtype: str) -> Array:
 
 class _Product:
     def __init__(self, emitter: Emitter, operation: Operation, depth: int, output_axis: int | None) -> None:
-        """Choose the data type of sums by the weight if constant, otherwise by `depth`, the products per sum."""
+        """Choose the data type of sums by a constant weight, otherwise by `depth`, the number of products per sum."""
         operands, inputs = emitter.model.operands, operation.inputs
         self.emitter, self.operation = emitter, operation
         self.types = [operands[index].type for index in inputs if index != ABSENT]

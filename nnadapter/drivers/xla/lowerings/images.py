@@ -81,7 +81,7 @@ def rows_of(x: Any) -> Any:
 
 
 def weighed(rows: Any, pictures: Any, sizes: Sequence[int], neighbors: Sequence[Weighted]) -> Any:
-    """Return pixels [images, points, C], taken from `rows` and multiplied by their weights.
+    """Return pixels [images, points, C] of `rows`, each multiplied by the product of its weights.
 
     `neighbors` has one index and weight per axis, and `pictures` the batch index of each image.
     """

@@ -34,7 +34,8 @@ def shared(types: str) -> dict[str, Function]:
 def converted(x: Any, dtype: Any) -> Any:
     """Convert a value to a data type; for booleans, nonzero is true.
 
-    Floats become integers through int32 or int64. As on CPUs, floats outside its range become its smallest number.
+    Floats become integers through int32 or int64. As on CPUs, floats outside that type's range become its smallest
+    number.
     """
     if dtype.kind == "b":
         return x != 0
