@@ -25,7 +25,7 @@ SCHEMA_VERSION = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KindFacts:
-    """Facts of a kind of machine; compiling has the same result on all of them."""
+    """Facts of a kind of machines, on which compiling has the same result."""
 
     name: str
     machine: Mapping[str, str]
