@@ -189,7 +189,7 @@ def refusals_of_indices(model: ShapedModel, plan: Plan, step: Step) -> Mapping[i
 
 
 def unchecked_indices(model: ShapedModel, plan: Plan, step: Step, reads: Sequence[str]) -> tuple[str, bool]:
-    """Describe the first index of a dynamic step that can be neither proven in range nor checked, if any.
+    """Describe the first index of a dynamic step that can be neither proven in range nor checked; empty if none.
 
     The flag is True if the index depends on shapes alone, so that `indices_hold` can check it.
     """
