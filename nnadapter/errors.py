@@ -109,6 +109,8 @@ class InvalidOptionError(NNAdapterError):
 
 
 class _FileError(NNAdapterError):
+    """Error about a file of nnadapter."""
+
     def __init__(self, message: str, *, file: str = "", entry: str = "", key: str = "") -> None:
         super().__init__(message)
         self.file = file
@@ -138,6 +140,8 @@ class FaultScriptError(_FileError, InvalidOptionError, ValueError):
 
 
 class _SegmentError(NNAdapterError):
+    """Error about nodes on a device."""
+
     def __init__(
         self,
         message: str,
