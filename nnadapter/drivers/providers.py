@@ -105,7 +105,7 @@ def full_name(name: str, providers: Iterable[str]) -> str:
 
 def how_to_get(provider: str) -> str:
     """Return a clause for the end of a sentence that explains how to install a provider."""
-    return f"get it by {SUPPLIERS.get(provider, _BUILD)}"
+    return f"to get it, use {SUPPLIERS.get(provider, _BUILD)}"
 
 
 def has_hardware(provider: str) -> bool:

@@ -173,8 +173,8 @@ def refuse_fallback(partitioning: Partitioning) -> None:
     names = [plan.graph.nodes[node].name for node in remaining]
     first = setting.devices[0].name
     raise NotDelegatedError(
-        f"fallback is forbidden, but no named device runs {len(remaining)} of {len(plan.graph.nodes)} nodes "
-        f"({named(names)}); {_why_left(plan, first, remaining[0])}; "
+        f"fallback is forbidden, but {len(remaining)} of {len(plan.graph.nodes)} nodes ({named(names)}) would run on "
+        f"{spare[0].device!r}; {_why_left(plan, first, remaining[0])}; "
         f"allow fallback, or name {spare[0].device!r} as a device",
         device=first,
         nodes=names,

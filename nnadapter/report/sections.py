@@ -273,8 +273,8 @@ def _staying(report: ReportFacts) -> Iterator[str]:
     if stay:
         shown = first_of([f"{resident.value} on {resident.device}" for resident in stay], _SHOWN_STEPS)
         size = quantity(sum(resident.nbytes or 0 for resident in stay), "B")
-        values = count(len(stay), "value also stays on its device", "values also stay on their devices")
-        yield f"{values} ({size}): {shown}"
+        values = count(len(stay), "value passes", "values pass")
+        yield f"{values} between segments of a device without transfer ({size}): {shown}"
 
 
 def _waiting(report: ReportFacts) -> Iterator[str]:

@@ -143,7 +143,7 @@ def _summary(report: ReportFacts) -> Iterator[str]:
         yield f"           {report.search}"
     if report.weights.total:
         sizes = ", ".join(f"{name} {quantity(size, 'B')}" for name, size in report.weights.devices.items() if size)
-        yield from wrapped(f"{quantity(report.weights.total, 'B')} ({sizes}; shared ones once)", "weights    ")
+        yield from wrapped(f"{quantity(report.weights.total, 'B')} ({sizes}; shared ones counted once)", "weights    ")
     if report.plans is not None:
         sizes = quantity(report.plans.memory_bytes, "B")
         yield (

@@ -202,10 +202,10 @@ def verdict(over: Spread, rounds: int) -> str:
     """Describe the ratio of the session's time to an engine's, and whether the difference is clear."""
     low, middle, high = map(_ratio, (over.low, over.middle, over.high))
     if rounds < _FEW:
-        return f"{middle} times its time, by only {rounds} rounds; a verdict needs {_FEW}"
+        return f"takes {middle} times as long, but in only {rounds} rounds; a verdict needs {_FEW}"
     if over.low <= 1 <= over.high:
-        return f"{middle} times its time, {low} to {high}: no clear difference in these rounds"
-    return f"{middle} times its time, {low} to {high} in the middle half of rounds"
+        return f"takes {middle} times as long ({low} to {high}): no clear difference in these rounds"
+    return f"takes {middle} times as long ({low} to {high} in the middle half of the rounds)"
 
 
 def _ratio(number: float) -> str:

@@ -131,9 +131,9 @@ def test_spread_contains_its_median(seconds):
 @pytest.mark.parametrize(
     ("over", "rounds", "words"),
     [
-        (Spread(0.4, 0.5, 0.6), 5, "0.50 times its time, 0.40 to 0.60 in the middle half of rounds"),
+        (Spread(0.4, 0.5, 0.6), 5, "takes 0.50 times as long (0.40 to 0.60 in the middle half of the rounds)"),
         (Spread(0.9, 1.1, 1.2), 5, "no clear difference"),
-        (Spread(0.004, 0.005, 0.006), 4, "0.005 times its time, by only 4 rounds; a verdict needs 5"),
+        (Spread(0.004, 0.005, 0.006), 4, "takes 0.005 times as long, but in only 4 rounds; a verdict needs 5"),
     ],
 )
 def test_verdict_texts(over, rounds, words):

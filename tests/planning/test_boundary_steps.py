@@ -74,7 +74,8 @@ def test_report_lists_transfers_of_the_last_run():
     assert (ran.to_device, ran.bytes_to_device, ran.to_host, ran.bytes_to_host, ran.round_trips) == (2, 256, 2, 256, 0)
     text = " ".join(str(report).split())
     assert (
-        "4 transfers of 512 B, predicted" in text and "1 value also stays on its device (128 B): v on fake_npu" in text
+        "4 transfers of 512 B, predicted" in text
+        and "1 value passes between segments of a device without transfer (128 B): v on fake_npu" in text
     )
     assert "0 returned to the device that produced them" in text
     assert "v on fake_npu" in report.to_markdown() and "v on fake_npu" in report.to_html()

@@ -195,12 +195,9 @@ class Assignment:
         # kernel availability does not depend on sizes, acceptance by a compiler may
         reason = Reason.UNSUPPORTED_OPERATION if provider in providers.BY_KERNELS else Reason.DEVICE_REFUSED
         if position in self.cpu_nodes:
-            suffix = (
-                ""
-                if self.provider_nodes
-                else ", like the entire graph: it supports none of it, or its options are wrong"
-            )
-            return Unsupported(reason, f"{provider} leaves it to ONNX Runtime's CPU{suffix}")
+            if not self.provider_nodes:
+                return Unsupported(reason, f"{provider} takes no node: it supports none, or its options are wrong")
+            return Unsupported(reason, f"{provider} leaves it to ONNX Runtime's CPU")
         if position in self.provider_nodes or not self.cpu_op_types_in_functions:
             return SUPPORTED
         parts = ", ".join(sorted(set(self.cpu_op_types_in_functions))[:3])

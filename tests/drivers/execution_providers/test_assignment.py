@@ -45,7 +45,7 @@ def test_nodes_of_another_provider_are_refused_with_function_parts():
         and not assignment.provider_nodes
         and set(assignment.cpu_op_types_in_functions) == {"HardSigmoid", "Mul"}
     )
-    assert "leaves it to ONNX Runtime's CPU, like the entire graph" in assignment.verdict(0, "Acme").detail
+    assert "takes no node: it supports none" in assignment.verdict(0, "Acme").detail
     assert "leaves parts of it to ONNX Runtime's CPU: HardSigmoid, Mul" in assignment.verdict(3, "Acme").detail
 
 
