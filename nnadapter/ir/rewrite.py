@@ -137,7 +137,7 @@ def _check_possible(schema: OperationSchema, pattern: OperationPattern) -> None:
         if attribute.choices and isinstance(expected, str) and expected not in attribute.choices:
             suggestion = close_names(expected, attribute.choices)
             raise InvalidModelError(
-                f"{schema.type}: the pattern has {name}={expected!r}, which is not a value of it; {suggestion}"
+                f"{schema.type}: attribute {name!r} of the pattern is {expected!r}, an invalid value; {suggestion}"
             )
 
 

@@ -134,7 +134,7 @@ def canonical(model: Model) -> Canonical:
         NotCanonicalError: a dynamic shape, or a value that is not plain data.
     """
     if model.has_dynamic_shapes:
-        raise NotCanonicalError("it has dynamic shapes, which have no canonical form")
+        raise NotCanonicalError("the model has dynamic shapes, which have no canonical form")
     operands = [(_canonical_type(operand), operand.value is not None) for operand in model.operands]
     operations = [
         (operation.type, tuple(operation.inputs), tuple(operation.outputs), tuple(sorted(operation.attributes.items())))
@@ -185,7 +185,7 @@ def _canonical_type(operand: Operand) -> tuple[Any, ...]:
 
 def _contents(array: Array) -> Contents:
     if array.dtype.hasobject:
-        raise NotCanonicalError("a constant holds no numbers")
+        raise NotCanonicalError("a constant holds Python objects such as strings, which have no canonical form")
     return Contents(lambda: flat_bytes(array), array.nbytes, owner=array)
 
 
@@ -194,4 +194,4 @@ def _check(value: Any) -> None:
         for item in value:
             _check(item)
     elif not isinstance(value, _PLAIN):
-        raise NotCanonicalError(f"it holds {type(value).__name__}, which has no canonical form")
+        raise NotCanonicalError(f"a value is of type {type(value).__name__}, which has no canonical form")

@@ -163,7 +163,7 @@ def verify(model: Model) -> None:
     for index, operand in enumerate(model.operands):
         if index not in defined_operands:
             raise InvalidModelError(
-                f"operand {index} {operand.name!r} is {operand.lifetime.value}, expected an operation that produces it"
+                f"no operation produces operand {index} {operand.name!r}, whose lifetime is {operand.lifetime.value}"
             )
     model.mark_verified()
 

@@ -68,7 +68,7 @@ class KernelCall:
             return self._checked(kernel_result, inputs)
         except Exception as error:
             text = errors.describe(error).replace("the driver returned", "returned")
-            raise self._failed(text, "correct it, or its infer") from error
+            raise self._failed(text, "correct the kernel, or its infer function") from error
 
     def _checked(self, kernel_result: object, inputs: Sequence[Array]) -> list[Array]:
         results = list(kernel_result) if isinstance(kernel_result, (tuple, list)) else [kernel_result]

@@ -294,14 +294,14 @@ def read(blob: bytes) -> tuple[StoredKernelProgram, list[bytes]]:
 def _check(stored: StoredKernelProgram, blobs: int) -> None:
     programs = [number for number in stored.order if number != -1]
     if programs != list(range(len(stored.pieces))) or blobs != len(programs):
-        raise ValueError(f"it has {blobs} programs for {len(stored.pieces)} pieces, in the order {programs}")
+        raise ValueError(f"there are {blobs} programs for {len(stored.pieces)} pieces, run in the order {programs}")
     if stored.order.count(-1) != len(stored.calls.operations):
-        raise ValueError(f"it has {len(stored.calls.operations)} kernel calls, but runs {stored.order.count(-1)}")
+        raise ValueError(f"{len(stored.calls.operations)} kernel calls are stored, but {stored.order.count(-1)} run")
 
 
 def _parts(contents: memoryview, lengths: Sequence[int]) -> list[bytes]:
     if sum(lengths) != len(contents) or any(length < 0 for length in lengths):
-        raise ValueError(f"its parts have {list(lengths)} bytes, its contents {len(contents)}")
+        raise ValueError(f"the parts have {list(lengths)} bytes, expected lengths with the sum {len(contents)}")
     return [bytes(contents[end - length : end]) for end, length in zip(accumulate(lengths), lengths, strict=True)]
 
 

@@ -117,7 +117,7 @@ class BodyBuilder:
         oldest: int = OLDEST_OPSET,
     ) -> None:
         if opset < oldest:
-            raise Refusal(Reason.UNSUPPORTED_VERSION, f"ONNX ops express {node.op_type} only since opset {oldest}")
+            raise Refusal(Reason.UNSUPPORTED_VERSION, f"{node.op_type} needs opset {oldest} to be written in ONNX ops")
         self.node, self.opset = node, opset
         self._values, self._known, self._integers = values, constants, integers
         self._names = tuple("" if value is None else f"input{position}" for position, value in enumerate(values))
@@ -143,7 +143,10 @@ class BodyBuilder:
         if value is None:
             raise self.invalid(f"lacks its input {position}")
         if value.shape is None or value.dtype is None:
-            raise Refusal(Reason.DYNAMIC_SHAPE, f"input {position} of {self.node.op_type} has an unknown rank or type")
+            raise Refusal(
+                Reason.DYNAMIC_SHAPE,
+                f"input {position} of {self.node.op_type} has an unknown rank or type; add its value_info to the model",
+            )
         return value
 
     def shape(self, position: int) -> tuple[int | None, ...]:
@@ -153,7 +156,7 @@ class BodyBuilder:
         """Return a dimension of an input: a number or symbolic size."""
         shape = self.value(position).shape or ()
         if not -len(shape) <= axis < len(shape):
-            raise self.invalid(f"has an input {position} of rank {len(shape)}, but needs its axis {axis}")
+            raise self.invalid(f"has an input {position} of rank {len(shape)}; expected one with an axis {axis}")
         size = shape[axis]
         return None if size is None or isinstance(size, str) else size
 

@@ -178,7 +178,7 @@ class _Writer:
     def _node(self, node: onnx.NodeProto, scope: _Scope) -> tuple[Any, ...]:
         _check(node, "node")
         if node.op_type in _ELSEWHERE:
-            raise NotCanonicalError(f"{node.op_type} may name a file")
+            raise NotCanonicalError(f"a node of type {node.op_type} may name a file outside of the model")
         reads, makes = ([scope.number(name) for name in names] for names in (node.input, node.output))
         attributes = [
             self._attribute(attribute, scope)
@@ -247,7 +247,7 @@ def _check(message: Any, kind: str) -> None:
     allowed_fields = _CANONICAL_FIELDS[kind]
     for field, _ in message.ListFields():
         if field.name not in allowed_fields and field.name not in _FOR_PEOPLE:
-            raise NotCanonicalError(f"its {kind} has field {field.name}, with unknown effects")
+            raise NotCanonicalError(f"a {kind} of the model has field {field.name}, whose effect on results is unknown")
 
 
 def _shape_in_words(value: onnx.ValueInfoProto) -> str:

@@ -161,23 +161,23 @@ class _Files:
         folders = (model.parent.resolve(), model.resolve().parent)
         is_named = location and not Path(location).is_absolute() and ".." not in Path(location).parts
         if not is_named or not any(map(path.is_relative_to, folders)):
-            raise ValueError("it is outside of the model's folder")
+            raise ValueError("the file is outside of the model's folder")
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
-            raise ValueError("it is not a regular file")
+            raise ValueError("the path is not a regular file")
         return path, status
 
 
 def _bounds(place: Mapping[str, str], size: int, expected: int) -> tuple[int, int]:
     for name in place.keys() & {"offset", "length"}:
         if not (place[name].isascii() and place[name].isdigit()):
-            raise ValueError(f"its {name} is {place[name]!r}, expected a number")
+            raise ValueError(f"the {name} of the tensor's data is {place[name]!r}, expected a number")
     offset = int(place.get("offset", 0))
     length = int(place.get("length", expected))
     if offset + length > size:
-        raise ValueError(f"it has {size} bytes, but bytes {offset} to {offset + length} are needed")
+        raise ValueError(f"the file has {size} bytes, but bytes {offset} to {offset + length} are needed")
     if length != expected:
-        raise ValueError(f"the model states {length} bytes, but type and dimensions need {expected}")
+        raise ValueError(f"the model states {length} bytes, but the tensor's type and dimensions need {expected}")
     return offset, length
 
 
@@ -186,7 +186,7 @@ def _fill(tensor: TensorProto, path: Path, offset: int, length: int) -> None:
         file.seek(offset)
         contents = file.read(length)
     if len(contents) != length:
-        raise ValueError("it became shorter while it was read")
+        raise ValueError("the file became shorter while it was read")
     references.set_contents(tensor, contents)
 
 

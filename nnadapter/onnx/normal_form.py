@@ -86,7 +86,7 @@ def _newer(node: NodeProto, version: int, limit: int) -> Unsupported | None:
         )
     if since <= limit:
         return None
-    return Unsupported(Reason.UNSUPPORTED_VERSION, f"{named} is of opset {since}; at most opset {limit} is accepted")
+    return Unsupported(Reason.UNSUPPORTED_VERSION, f"{named} needs opset {since}, expected at most opset {limit}")
 
 
 def _lowered(

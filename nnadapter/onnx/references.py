@@ -282,7 +282,7 @@ def _read_location(place: Mapping[str, str]) -> Array:
 
 def _raise_missing(place: Mapping[str, str]) -> Array:
     # the creator of a reference must keep its array alive
-    raise RuntimeError(f"the array of reference {place['location']} is gone")
+    raise RuntimeError(f"the in-memory array of reference {place['location']} was freed before it was read")
 
 
 _PLACES: Mapping[str, Callable[[Mapping[str, str]], Array]] = {

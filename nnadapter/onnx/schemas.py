@@ -96,7 +96,7 @@ def _problem(name: str) -> str:
 
 def _checked(value: object, plug_in: PlugIn) -> ExternalConverter:
     if not callable(value):
-        raise ValueError(f"{plug_in.target} is {type(value).__name__}, expected a function")
+        raise ValueError(f"converter {plug_in.target} is {type(value).__name__}, expected a function")
 
     def convert(context: Any, node: Any) -> None:
         try:

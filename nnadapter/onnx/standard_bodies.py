@@ -278,10 +278,10 @@ def rotary_embedding_body(body: BodyBuilder) -> Sequence[str]:
     packed, heads, width = body.rank(0) == 3, body.node.integer("num_heads", 0), body.width(0)
     pairs = body.width(1)
     if width is None or pairs is None or (packed and (heads < 1 or width % heads)):
-        raise body.invalid("has an input or a cos_cache of unknown width, or num_heads does not divide the input")
+        raise body.invalid("needs a cos_cache and an input of static width, the latter a multiple of num_heads")
     size = width // heads if packed else width
     if 2 * pairs != (body.node.integer("rotary_embedding_dim", 0) or size):
-        raise body.invalid(f"has tables of {pairs} columns for heads of {size} features; expected half as many")
+        raise body.invalid(f"has {pairs} columns in cos_cache for heads of {size} features; expected half that")
     x = separated(body, body.input(0), heads, head_size=size) if packed else body.input(0)
     cosine, sine = (
         body.Gather(body.input(position), body.input(3)) if body.input(3) else body.input(position)
@@ -304,7 +304,7 @@ def _heads(body: BodyBuilder) -> _Heads:
         raise body.invalid(f"has {queries} query heads; expected a multiple of the key heads, {keys}")
     if any(not width or width % part for width, part in zip(widths, parts, strict=True)):
         raise body.invalid(
-            f"has Q, K and V of widths {widths}; expected known ones, in multiples of {queries} query heads and {keys} "
+            f"has Q, K and V of widths {widths}; expected static ones, multiples of {queries} query heads and {keys} "
             "key heads"
         )
     size, _, wide = (int(width or 0) // part for width, part in zip(widths, parts, strict=True))
@@ -381,7 +381,7 @@ def _as_long(body: BodyBuilder, key: str) -> str:
     if width is not None and width == total:
         return mask
     if width == 1:
-        raise body.invalid("has a mask of one column; expected one for each key")
+        raise body.invalid("has a mask of one column; expected one column for each key")
     if body.node.since_version < _PADDED_SINCE:
         return mask
     missing = body.Sub(length_of(body, key, 2), length_of(body, mask, rank - 1))

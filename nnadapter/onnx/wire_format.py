@@ -42,7 +42,7 @@ def fields(contents: Contents, start: int, end: int) -> Iterator[tuple[int, int,
         if tag & 0x80:
             tag, begin = varint(contents, at)
         if not tag >> 3 or tag & 7 in _NO_TYPES:
-            raise IndexError(f"a tag of {tag}")
+            raise IndexError(f"a field has the invalid protobuf tag {tag}")
         size = _FIXED_BYTES.get(tag & 7)
         if size is None:
             value, value_end = varint(contents, begin)
@@ -65,7 +65,7 @@ def rewritten(
     copy_start = start
     for field_tag, at, begin, stop in fields(contents, start, end):
         if stop > end:
-            raise IndexError("a field ends after its message")
+            raise IndexError("a field extends beyond the end of its message")
         inner = rewrite(begin, stop) if field_tag == tag else None
         if inner is not None:
             pieces += [contents[copy_start:at], varint_bytes(tag), varint_bytes(len(inner)), inner]
@@ -82,7 +82,7 @@ def varint(contents: Contents, at: int) -> tuple[int, int]:
         value |= (byte & 0x7F) << shift
         if not byte & 0x80:
             return value, at
-    raise IndexError(f"a number of more than {_LONGEST} bytes")
+    raise IndexError(f"a protobuf number has more than {_LONGEST} bytes")
 
 
 def varint_bytes(value: int) -> bytes:
@@ -251,7 +251,7 @@ class _Walk:
         )
         for tag, _, begin, stop in field_spans:
             if stop > end:
-                raise IndexError("a field ends after its message")
+                raise IndexError("a field extends beyond the end of its message")
             counts[tag] = count = counts.get(tag, 0) + 1
             if not count & _STRIDE:
                 self._count(kind, tag >> 3, count)
@@ -292,7 +292,7 @@ class _Walk:
         if message is not None:
             self.pending_messages.append((message, begin, stop))
         elif (kind, number) == _DIMENSIONS and stop - begin > limits.DIMENSIONS * 10:
-            raise self._beyond("a tensor of more dimensions", limits.DIMENSIONS)
+            raise self._beyond("a tensor of too many dimensions", limits.DIMENSIONS)
         elif (kind, number) in _NAMES and stop - begin > limits.NAME_BYTES:
             raise self._beyond(f"a name of {stop - begin:,} bytes", limits.NAME_BYTES)
 

@@ -196,7 +196,7 @@ def _at_open_sizes(static_verdict: Verdict, dynamic_verdict: Verdict) -> Verdict
     if isinstance(static_verdict, Unsupported) and static_verdict.reason is not Reason.UNSUPPORTED_ATTRIBUTE:
         return static_verdict
     return (
-        Unsupported(Reason.DYNAMIC_SHAPE, f"with dynamic shapes, {dynamic_verdict.detail}")
+        Unsupported(Reason.DYNAMIC_SHAPE, f"the device refuses the node with dynamic shapes: {dynamic_verdict.detail}")
         if isinstance(dynamic_verdict, Unsupported)
         else SUPPORTED
     )

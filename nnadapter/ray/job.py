@@ -363,7 +363,7 @@ class Job:
                     raise
             else:
                 return reference, compile_result.path
-        raise AssertionError("the last try returns or raises")
+        raise AssertionError("unreachable code, since the last try returns or raises")
 
     async def _compile(self, kind: Kind, node: str, shapes: Any) -> tuple[Any, CompileResult]:
         import ray

@@ -316,8 +316,8 @@ def _broken(report: ReportFacts, gates: Gates) -> Iterator[str]:
         return
     if report.cost is None:
         raise InvalidOptionError(
-            f"latency cannot be checked, because its cost is {report.cost_note or 'not known'}; otherwise, leave out "
-            "the limit"
+            f"latency cannot be checked, because the plan's cost is {report.cost_note or 'not known'}; without costs, "
+            "leave out the limit"
         )
     if report.cost.seconds > gates.max_latency_seconds:
         yield (

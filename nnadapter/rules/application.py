@@ -540,7 +540,7 @@ class _Limiter:
             nodes=sum(self.candidates[at].nodes for at in drop),
             note=f"{_counted(len(drop))} dropped: the limit {reason}",
         )
-        refusal = Unsupported(Reason.RULE, f"{place}: {rule} {reason}")
+        refusal = Unsupported(Reason.RULE, f"the limit {place} is not met: {rule} {reason}")
         return SegmentsDroppedByLimits(segments=dict.fromkeys(drop, refusal), effects=(effect,))
 
 

@@ -49,8 +49,8 @@ def _parse(text: str) -> object:
     longest = max(map(len, text.splitlines()), default=0)
     if len(text) > limits.RULES_BYTES or longest > limits.RULES_LINE:
         raise ValueError(
-            f"{len(text):,} characters, {longest:,} of them in a line, expected at most {limits.RULES_BYTES:,} and "
-            f"{limits.RULES_LINE:,}"
+            f"the rules have {len(text):,} characters, {longest:,} of them in one line, expected at most "
+            f"{limits.RULES_BYTES:,} and {limits.RULES_LINE:,}"
         )
     return tomllib.loads(text)
 

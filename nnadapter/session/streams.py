@@ -123,7 +123,7 @@ class Stream(Iterator[list[Any]]):
         """
         if self._taker == get_ident():
             raise RuntimeError(
-                "the feeds of a stream asked for its next result, which waits for them; call run to feed results back"
+                "the feeds asked for the next result of their own stream, a deadlock; call run to feed results back"
             )
         with self._taking:
             try:

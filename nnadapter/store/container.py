@@ -107,7 +107,7 @@ class Container:
             CompiledModelError: no such part, another kind than `kind`, or corrupt contents.
         """
         if not 0 <= number < len(self.parts):
-            raise self.damaged(f"part {number} was requested, but there are {len(self.parts)}")
+            raise self.damaged(f"part {number} was requested, expected a number below {len(self.parts)}")
         part = self.parts[number]
         if kind and part.kind != kind:
             raise self.damaged(f"part {number} is {part.kind!r}, expected {kind!r}")
@@ -187,8 +187,8 @@ class Container:
             inside = PREFIX.size <= part.offset <= part.offset + part.length <= self._table_offset
             if not inside or aligned(part.offset, part.length) != part.offset or len(part.sha256) != _DIGEST_BYTES:
                 raise self.damaged(
-                    f"part {number} has {part.length} bytes at {part.offset}, expected them at a multiple of "
-                    f"{ALIGNMENT} before {self._table_offset}"
+                    f"part {number} has {part.length} bytes at offset {part.offset}, expected a multiple of "
+                    f"{ALIGNMENT} and an end of at most {self._table_offset}"
                 )
         for number, (part, other) in enumerate(pairwise(parts)):
             if part.offset + part.length > other.offset:

@@ -278,7 +278,7 @@ class CachedContext(Context):
     def _ask_after_all(self, model: SegmentModel) -> None:
         verdict = ask_admission(self.inner, model).verdict
         if isinstance(verdict, Unsupported):
-            raise CompilationError(f"it refuses the segment: {verdict.detail}", device=self._device)
+            raise CompilationError(f"the device refuses the segment: {verdict.detail}", device=self._device)
 
     def _keep(self, keyed: _Keyed | None, reason: str, program: Program, seconds: float) -> None:
         not_kept = "" if keyed is None else self._written(keyed, program, seconds)

@@ -206,7 +206,7 @@ def read_entry(path: Path) -> Entry:
         container = Container.open(path, _check_writers)
         header = json.loads(bytes(container.contents(0, _KEY)))
         if header["format"] != FORMAT:
-            raise UnusableError(f"it has format {header['format']!r}, expected {FORMAT}")
+            raise UnusableError(f"the file has format {header['format']!r}, expected {FORMAT}")
         parts = {name: _part(header["parts"][name]) for name in PARTS}
         return Entry(container, str(header["kind"]), parts, float(header["seconds"]))
     except CompiledModelError as error:
@@ -214,7 +214,7 @@ def read_entry(path: Path) -> Entry:
             raise error.__cause__ from None
         raise _damaged(error) from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise UnusableError(f"its key cannot be read ({type(error).__name__})") from error
+        raise UnusableError(f"the file's key cannot be read ({type(error).__name__})") from error
 
 
 def _part(fields: Mapping[str, object]) -> KeyPart:
@@ -228,9 +228,9 @@ def _check_writers(status: os.stat_result) -> None:
     if not hasattr(os, "geteuid"):
         return
     if status.st_uid not in (os.geteuid(), 0):
-        raise UnusableError(f"it belongs to another user (number {status.st_uid})")
+        raise UnusableError(f"the file belongs to another user (number {status.st_uid})")
     if status.st_mode & S_IWOTH:
-        raise UnusableError("any user may write to it")
+        raise UnusableError("any user may write to the file")
 
 
 def _damaged(error: CompiledModelError) -> UnusableError:

@@ -187,11 +187,11 @@ def _serialized(model: Any) -> bytes:
     from google.protobuf.message import EncodeError, Message
 
     if not isinstance(model, Message):
-        raise UnkeyedError("it is not a model")
+        raise UnkeyedError("the source is not a model")
     try:
         contents: bytes = model.SerializeToString(deterministic=True)
     except (EncodeError, ValueError) as error:
-        raise UnkeyedError("it is larger than protobuf's 2 GiB") from error
+        raise UnkeyedError("the model is larger than 2 GiB, protobuf's limit") from error
     return contents
 
 
@@ -222,7 +222,7 @@ def _source(model: Any, digest: str, size: int, files: dict[str, tuple[int, str]
 
 def _file(path: Path, named: Named) -> tuple[int, frozenset[str], str]:
     if not S_ISREG(path.stat().st_mode):
-        raise UnkeyedError("it is not a regular file")
+        raise UnkeyedError("the path is not a regular file")
     with path.open("rb", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size
         return size, *_scanned(file.fileno(), size, named)

@@ -237,7 +237,7 @@ def _of_model(precision: Precision, model: onnx.ModelProto, feeds: Sequence[Arra
     for value, result in zip(model.graph.output, expected, strict=True):
         dimensions = tuple(dimension.dim_value for dimension in value.type.tensor_type.shape.dim)
         if result.shape != dimensions:
-            raise ValueError(f"ONNX Runtime returns {list(result.shape)}, ONNX specifies {list(dimensions)}")
+            raise ValueError(f"ONNX Runtime returns shape {list(result.shape)}, ONNX specifies {list(dimensions)}")
     operations = [node.op_type for node in model.graph.node]
     return by_band(model, operations, feeds, expected, precision, partial(_of_model, precision, model))
 

@@ -41,7 +41,9 @@ def keep_type(graph: onnx.GraphProto, output: onnx.ValueInfoProto, like: Any) ->
         and expected_type.is_floating_point()
         and actual_type.bitwidth > expected_type.bitwidth
     ):
-        raise WrongType(f"PyTorch's exporter gives {actual_type.name.lower()} in place of {expected_type.name.lower()}")
+        raise WrongType(
+            f"PyTorch's exporter returns the type {actual_type.name.lower()}, expected {expected_type.name.lower()}"
+        )
     _round(graph, output, int(expected_type))
 
 

@@ -165,9 +165,9 @@ def _refuse_values(node: torch.fx.Node) -> Unsupported | None:
         if tensor.is_complex():
             return Unsupported(_DTYPE, "ONNX has no operators on complex numbers")
         if tensor.dtype not in SESSION_DTYPES:
-            return Unsupported(_DTYPE, f"tensors of {tensor.dtype} stay in PyTorch")
+            return Unsupported(_DTYPE, f"sessions do not support tensors of {tensor.dtype}")
         if tensor.device.type != "cpu":
-            return Unsupported(_TYPE, f"a tensor on {tensor.device} stays there")
+            return Unsupported(_TYPE, f"a tensor is on {tensor.device}, but sessions take tensors on the CPU")
         if tensor.layout is not torch.strided:
             return Unsupported(_TYPE, f"a tensor of layout {tensor.layout} has no form in ONNX")
     return None
@@ -176,11 +176,11 @@ def _refuse_values(node: torch.fx.Node) -> Unsupported | None:
 def _refuse_numbers(node: torch.fx.Node) -> Unsupported | None:
     for input_node in node.all_input_nodes:
         if "val" not in input_node.meta:
-            return Unsupported(_TYPE, f"it reads a result of {input_node.target} with unknown type")
+            return Unsupported(_TYPE, f"the operator reads a result of {input_node.target} with unknown type")
         if is_real(input_node) and _is_real_alone(node):
             continue
         if isinstance(input_node.meta["val"], (torch.SymFloat, torch.SymBool)):
-            return Unsupported(_TYPE, "it reads a number that is known only at run time")
+            return Unsupported(_TYPE, "the operator reads a number that is known only at run time")
     return None
 
 
@@ -191,7 +191,7 @@ def _is_real_alone(node: torch.fx.Node) -> bool:
 
 def _refuse_approximations(node: torch.fx.Node) -> Unsupported | None:
     detail = _APPROXIMATE.get(node.target)
-    return None if detail is None else Unsupported(_OPERATION, f"in ONNX, {detail}")
+    return None if detail is None else Unsupported(_OPERATION, f"the ONNX form of the operator is inexact: {detail}")
 
 
 def divisor_of(node: torch.fx.Node) -> Any:

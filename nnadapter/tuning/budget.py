@@ -59,7 +59,7 @@ class Budget:
             ) from error
         if shape not in ((), (len(items),)):
             raise MetricError(
-                f"the metric returned {list(shape)} numbers for {len(items)} samples; return one, or one each"
+                f"the metric returned shape {list(shape)} for {len(items)} samples; return a number, or one per sample"
             )
         if not math.isfinite(number):
             raise MetricError(f"the metric returned {number}, expected a finite number")

@@ -250,9 +250,9 @@ class Search:
 
     def _check_limits(self) -> None:
         if not self.has_evaluations(_FOR_HELD_OUT):
-            raise _OutOfLimitError(f"it reached {self.evaluations} evaluations")
+            raise _OutOfLimitError(f"the search reached {self.evaluations} evaluations, its limit")
         if self.deadline is not None and time.perf_counter() > self.deadline:
-            raise _OutOfLimitError(f"it reached its time limit after {time.perf_counter() - self.began:.0f} s")
+            raise _OutOfLimitError(f"the search reached its time limit after {time.perf_counter() - self.began:.0f} s")
 
     def _measure_uniform(self) -> dict[int, Measured]:
         workshop, able = self.workshop, self.workshop.able

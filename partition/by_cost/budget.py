@@ -43,15 +43,15 @@ class Choices:
         units, choices = self.seconds.shape
         if self.damage.shape != (units, choices) or self.lane.shape != (choices,):
             raise GraphError(
-                f"choices have seconds {self.seconds.shape}, damage {self.damage.shape} and lanes {self.lane.shape}, "
-                "expected [units, choices], the same, and [choices]"
+                f"choices have seconds {self.seconds.shape}, damage {self.damage.shape} and lane {self.lane.shape}, "
+                "expected [units, choices] for the first two, and [choices] for lane"
             )
         lanes = int(self.lane.max(initial=-1)) + 1
         for edge in self.edges:
             if edge.seconds.shape != (lanes, lanes) or not (0 <= edge.producer < units and 0 <= edge.reader < units):
                 raise GraphError(
                     f"an edge from unit {edge.producer} to {edge.reader} has seconds {edge.seconds.shape}, expected "
-                    f"[{lanes}, {lanes}] and two of {units} units"
+                    f"the shape [{lanes}, {lanes}], and unit numbers below {units}"
                 )
         for array in (self.seconds, self.damage, *(edge.seconds for edge in self.edges)):
             if np.isnan(array).any() or (array < 0).any():

@@ -278,7 +278,7 @@ def aligned(graph: Graph, prices: Prices) -> Prices:
     column = {name: at for at, name in enumerate(prices.values)}
     missing = next((name for name in topology.values if name not in column), None)
     if missing is not None:
-        raise GraphError(f"prices have no column for the value {missing!r}; every value that crosses needs one")
+        raise GraphError(f"prices have no column for the value {missing!r}; every value that crosses devices needs one")
     return prices.of_columns([column[name] for name in topology.values], topology.values)
 
 

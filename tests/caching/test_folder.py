@@ -290,7 +290,7 @@ def test_world_writable_entry_is_a_miss(tmp_path):
     assert checked(opened, 1)
     (path,) = tmp_path.iterdir()
     path.chmod(0o666)
-    assert opened.find(key(1)) == Miss("there is an entry, but any user may write to it", is_defect=True)
+    assert opened.find(key(1)) == Miss("there is an entry, but any user may write to the file", is_defect=True)
     opened.keep(key(1), contents(1), 0.0)
     assert checked(opened, 1)
 

@@ -207,7 +207,7 @@ def test_feeds_that_depend_on_their_stream_fail(session, stream_threads):
 
     def take():
         heard.append(len(next(stream)))
-        with pytest.raises(RuntimeError, match="asked for its next result"):
+        with pytest.raises(RuntimeError, match="asked for the next result of their own stream"):
             next(stream)
         heard.extend(stream)
 

@@ -111,7 +111,7 @@ def test_quantized_operands_may_have_unquantized_results():
         ("MAT_MUL", [((2, 3), INT8), ((3, 4), DataType.INT8)], INT8, "the second input is int8"),
         ("MAT_MUL", [((2, 3), DataType.INT8), ((3, 4), DataType.INT8)], INT8, "expected quantized inputs as well"),
         ("CONV_2D", [IMAGE, FILTER, ((4,), DataType.INT32)], INT8, "bias"),
-        ("CONV_2D", [IMAGE, FILTER, ((4,), along(0, 4, DataType.INT32))], INT8, "other scales than the products"),
+        ("CONV_2D", [IMAGE, FILTER, ((4,), along(0, 4, DataType.INT32))], INT8, "the scales of bias differ"),
         ("CONV_2D", [IMAGE, FILTER, ((4,), UINT8)], INT8, "expected a quantized operand of int32"),
     ],
 )

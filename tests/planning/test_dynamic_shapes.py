@@ -390,7 +390,7 @@ def test_nodes_refused_with_dynamic_shapes_run_elsewhere():
     assert (report.plans.compiled, report.plans.served_shapes_text) == (2, "one plan for all input shapes")
     assert [node.device for node in report.nodes] == [*["opensizes"] * 2, "cpu", *["opensizes"] * 3]
     assert [each.detail for node in report.nodes for each in node.refusals] == [
-        "with dynamic shapes, the options say so"
+        "the device refuses the node with dynamic shapes: the options say so"
     ]
     assert [*map(len, open_sizes_driver.COMPILED)] == [6, 3, 4]  # whole for the first sizes, then in two parts
 

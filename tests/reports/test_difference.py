@@ -255,7 +255,7 @@ def test_latency_gate_names_measured_costs(broken_gates):
 def test_latency_gate_requires_costs(monkeypatch):
     monkeypatch.setattr(nna, "partition_report", lambda *_, **__: made_report())
     result = CliRunner().invoke(main, ["report", "m.onnx", "--max-latency", "1000"])
-    assert result.exit_code == 2 and "latency cannot be checked, because its cost is not known" in result.stderr
+    assert result.exit_code == 2 and "latency cannot be checked, because the plan's cost is not known" in result.stderr
 
 
 def test_weights_shared_by_segments_count_once():

@@ -77,7 +77,7 @@ def _mat_mul_n_bits(
     if bits not in PACKED_BITS:
         raise InvalidModelError(f"bits is {bits}, expected one of {list(PACKED_BITS)}")
     if block_size < 1 or block_size * bits % 8:
-        raise InvalidModelError(f"block_size is {block_size}, expected 1 or more {bits}-bit numbers in whole bytes")
+        raise InvalidModelError(f"block_size is {block_size}, expected 1 or more {bits}-bit numbers that fill bytes")
     if weight.rank != 3:
         raise InvalidModelError(f"weight has dimensions {list(weight.dimensions)}, expected three, [N, blocks, bytes]")
     units, blocks = weight.dimensions[0], -(-x.dimensions[-1] // block_size)

@@ -119,7 +119,7 @@ def _check_bias(bias: OperandType, x: Quantization, y: Quantization) -> None:
     scales = quantization.scale * len(expected) if len(quantization.scale) == 1 else quantization.scale
     expected = expected * len(scales) if len(expected) == 1 else expected
     if not all(isclose(*pair, rel_tol=_BIAS_TOLERANCE) for pair in zip(scales, expected, strict=True)):
-        raise InvalidModelError("bias has other scales than the products, expected scale of input * scale of filter")
+        raise InvalidModelError("the scales of bias differ from scale of input * scale of filter, expected equal ones")
 
 
 def _real(types: Types, result: OperandType, attributes: Attributes) -> None:

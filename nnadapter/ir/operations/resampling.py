@@ -71,7 +71,7 @@ def _affine_grid(theta: OperandType, output_shape: Sequence[int], align_corners:
 
 def _check_regions(regions: OperandType, columns: int) -> None:
     if regions.rank != 2 or regions.dimensions[1] != columns:
-        raise InvalidModelError(f"regions has dimensions {list(regions.dimensions)}, expected [regions, {columns}]")
+        raise InvalidModelError(f"regions has dimensions {list(regions.dimensions)}, expected [count, {columns}]")
 
 
 def _region_output(first: OperandType, regions: OperandType, output_shape: Sequence[int]) -> OperandType:

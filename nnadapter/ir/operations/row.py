@@ -296,7 +296,7 @@ def check_dimensions(name: str, type_: OperandType | None, expected: Dimensions)
 def check_onnx_order(type_: OperandType) -> None:
     """Raise InvalidModelError if an image is NHWC."""
     if type_.layout is not Layout.NCHW:
-        raise InvalidModelError(f"input has layout {type_.layout.value}, expected NCHW, the only one defined")
+        raise InvalidModelError(f"input has layout {type_.layout.value}, expected NCHW, the only layout supported")
 
 
 def check_indices(indices: OperandType, first: OperandType, axis: int) -> None:

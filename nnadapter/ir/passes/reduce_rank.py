@@ -355,7 +355,7 @@ def reduce_rank(model: Model, *, largest: int = LARGEST_RANK) -> Model:
         InvalidOptionError: `largest` is less than 3.
     """
     if largest < 3:
-        raise InvalidOptionError(f"reduce_rank got largest={largest}, expected 3 or more")
+        raise InvalidOptionError(f"argument largest of reduce_rank, the maximum rank, is {largest}, expected 3 or more")
     if all(operand.type.rank <= largest for operand in model.operands):
         return model
     return Ranks(ModelEditor(model), largest).run()

@@ -243,7 +243,7 @@ def _check_form(name: str, original: Model, result: Model) -> None:
             for model in (original, result)
         )
         if got != expected:
-            raise PassError(f"pass {name!r} built a model with the {side} {got}, expected {expected}", name=name)
+            raise PassError(f"pass {name!r} changed the {side} of the model to {got}, expected {expected}", name=name)
 
 
 def _signature(model: Model, indices: Sequence[int]) -> str:
@@ -253,7 +253,7 @@ def _signature(model: Model, indices: Sequence[int]) -> str:
 def _run(name: str, when: str, evaluate: Evaluator, model: Model, inputs: Sequence[Array]) -> Sequence[Array]:
     results = evaluate(model, inputs)
     if results is None:
-        raise PassError(f"pass {name!r} cannot be checked: the evaluator cannot run the model {when} it ran", name=name)
+        raise PassError(f"pass {name!r} cannot be checked: the evaluator refuses the model {when} the pass", name=name)
     return results
 
 

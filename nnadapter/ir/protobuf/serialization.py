@@ -260,11 +260,13 @@ def from_bytes(contents: bytes, files: Mapping[str, bytes], *, check_contents: b
         InvalidModelError: not a valid model, or of a newer version.
     """
     if not isinstance(files, Mapping):
-        raise InvalidModelError(f"data files are {type(files).__name__}, expected bytes by name: {{'weights': data}}")
+        raise InvalidModelError(
+            f"data files are {type(files).__name__}, expected a mapping such as {{'weights': data}}"
+        )
 
     def named(name: str) -> memoryview:
         if name not in files:
-            raise ModelFileError(f"the model's data file {name!r} is not among {sorted(map(str, files))}; pass it")
+            raise ModelFileError(f"the model needs data file {name!r}, but files has {sorted(map(str, files))}; add it")
         try:
             return memoryview(files[name]).toreadonly()
         except TypeError:
@@ -287,7 +289,7 @@ def message_of(model: Model, weights: Weights, place: Callable[[Block], tuple[st
         _write_model(message, model, weights, place)
     except (TypeError, ValueError) as error:
         raise InvalidModelError(
-            f"the model cannot be written, because a number or text does not fit: {error}"
+            f"the model cannot be written, because the file format cannot hold a number or text in it: {error}"
         ) from error
     file_message.format, file_message.version = FORMAT, VERSION
     file_message.model = message.SerializeToString(deterministic=True)
@@ -361,7 +363,7 @@ def _opened(contents: bytes) -> Message:
     refuse_unknown(file_message)
     if file_message.ByteSize() != len(contents):  # protobuf keeps the last of duplicate fields
         raise InvalidModelError(
-            f"the model has {len(contents)} bytes, expected {file_message.ByteSize()}, no duplicate fields; {ADVICE}"
+            f"the model has {len(contents)} bytes, but {file_message.ByteSize()} without duplicate fields; {ADVICE}"
         )
     if sha256(file_message.model).digest() != file_message.sha256:
         raise InvalidModelError(f"the model does not match its digest; {ADVICE}")

@@ -264,7 +264,7 @@ def rotary_embedding_body(body: BodyBuilder) -> tuple[str, ...]:
     positions = body.input(1)
     if body.rank(1) == 1:
         if body.width(1, 0) not in (1, None):
-            raise body.invalid(f"has a vector of {body.width(1, 0)} position_ids; expected only the first position")
+            raise body.invalid(f"has {body.width(1, 0)} numbers in 1-D position_ids; expected one, the first token's")
         axis = 1 if packed else 2
         steps = steps_along(body, body.input(0), axis, body.size(0, axis))
         positions = body.unsqueeze(body.Add(steps, positions), 0)
@@ -301,7 +301,7 @@ def _streams(body: BodyBuilder, pairs: int) -> list[int]:
     if len(sections) != 3 or sum(sections) != pairs or min(sections) < 0 or layout not in (0, 1):
         problem = f"{list(sections)}, and 'mrope_layout' {layout}"
         raise body.invalid(
-            f"has attribute 'mrope_section' {problem}; expected three sizes with the sum {pairs}, and 0 or 1"
+            f"has attribute 'mrope_section' {problem}; expected three sizes with the sum {pairs}, and layout 0 or 1"
         )
     if not layout:
         return [stream for stream, size in enumerate(sections) for _ in range(size)]
@@ -315,7 +315,7 @@ def _rotated_widths(body: BodyBuilder) -> tuple[int, int]:
         raise body.unsupported("scale", f"is {body.node.number('scale')}; expected 1")
     pairs, width = body.width(2), body.width(0)
     if pairs is None or width is None:
-        raise body.invalid("has an input or a cos_cache of unknown width")
+        raise body.invalid("needs an input and a cos_cache of static width")
     return pairs, width
 
 
@@ -337,7 +337,7 @@ def _heads(body: BodyBuilder, width: int, pairs: int) -> tuple[int, int]:
     size = width // heads if packed else width
     if pairs < 1 or 2 * pairs != (part or size) or part > size:
         stated = f", and 'rotary_embedding_dim' {part}" if part else ""
-        raise body.invalid(f"has tables of {pairs} columns for heads of {size} features{stated}; expected half as many")
+        raise body.invalid(f"has {pairs} columns in cos_cache for heads of {size} features{stated}; expected half that")
     return heads, size
 
 
@@ -415,12 +415,12 @@ def _widths(body: BodyBuilder) -> Sequence[int]:
         body.node.integer("num_heads"),
     )
     if total is None and stated is None:
-        raise Refusal(Reason.DYNAMIC_SHAPE, f"{body.node.op_type} has weights of unknown width")
+        raise Refusal(Reason.DYNAMIC_SHAPE, f"{body.node.op_type} needs weights of static width")
     widths = stated or (int(total or 0) // 3,) * 3
     if len(widths) != 3 or heads < 1 or any(width % heads for width in widths) or sum(widths) != (total or sum(widths)):
         raise body.invalid(
-            f"has weights of width {total} for {heads} heads, and 'qkv_hidden_sizes' {list(widths)}; expected that "
-            "sum, of multiples of the heads"
+            f"has weights of width {total} for {heads} heads, and 'qkv_hidden_sizes' {list(widths)}; expected three "
+            "multiples of the number of heads, with that width as their sum"
         )
     return widths
 
@@ -449,7 +449,7 @@ def multi_head_attention_body(body: BodyBuilder) -> tuple[str, ...]:
     causal = body.node.integer("unidirectional") == 1
     last_sees_all = causal and bool(body.input(1)) and not _enough_queries(body, keys[1])
     if last_sees_all and body.opset >= ATTENTION_SINCE:
-        raise body.unsupported("unidirectional", "is 1 with more keys than queries, so the last query sees all keys")
+        raise body.unsupported("unidirectional", "is 1 with more keys than queries; expected 0, or as many queries")
     heads = body.node.integer("num_heads")
     head_size = width if body.rank(0) == 5 else None if width is None else width // heads
     scores = Scores(
@@ -516,6 +516,6 @@ def _unpacked(body: BodyBuilder, x: str, count: int) -> list[str]:
 def _biases(body: BodyBuilder) -> tuple[str, ...]:
     total, width = body.width(3, 0), body.width(0)
     if total is None:
-        raise body.invalid("has a bias of unknown width")
+        raise body.invalid("needs a bias of static length")
     query_width = total // 3 if body.rank(0) == 5 or width is None else width
     return parts_along(body, body.input(3), 0, (query_width, query_width, total - 2 * query_width))

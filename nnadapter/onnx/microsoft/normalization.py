@@ -124,7 +124,7 @@ def gated_rms_norm_body(body: BodyBuilder) -> tuple[str, ...]:
     size, width, rank = body.width(1, 0), body.width(0), body.rank(0)
     activation, dtype = body.node.text("activation"), body.dtype(0)
     if size is None or width is None or size < 1 or width % size:
-        raise body.invalid(f"has {width} features and a scale of {size}; expected a multiple of it")
+        raise body.invalid(f"has {width} features for a scale of {size}; expected a multiple of {size}")
     if activation not in ("silu", "swish", "sigmoid"):
         raise body.invalid(f"has attribute 'activation' {activation!r}; expected silu, swish or sigmoid")
     x, scale, gate = (body.cast(body.input(position), "float32") for position in range(3))

@@ -94,7 +94,7 @@ def qlinear_concat(body: BodyBuilder) -> Sequence[str]:
     """Expand com.microsoft QLinearConcat-1."""
     count = len(body.node.inputs)
     if count % 3 != 2:
-        raise body.invalid(f"has {count} inputs; expected two, and three for each tensor")
+        raise body.invalid(f"has {count} inputs; expected Y_scale, Y_zero_point, and three inputs for each tensor")
     parts = [dequantized(body, position) for position in range(2, count, 3)]
     return [quantized(body, body.Concat(*parts, axis=body.node.integer("axis")), 0, like=2)]
 
@@ -248,7 +248,7 @@ def _addend(body: BodyBuilder, scale: str) -> str:
         units = body.width(3, 0 if body.node.integer("transB") else 1) or 0
         if body.contents(6).size not in (1, units):
             raise body.invalid(
-                f"has a C of {body.contents(6).size} elements; expected 1 or {units}, as many as B is wide"
+                f"has a C of {body.contents(6).size} elements; expected 1 or {units}, the width of the output"
             )
         return body.DequantizeLinear(
             body.constant(np.broadcast_to(body.contents(6).reshape(-1), units), "int32"),
@@ -341,7 +341,7 @@ def _weight(body: BodyBuilder, position: int, scale_position: int) -> Array:
     if scale.size not in sizes or zero_point.size not in sizes:
         raise body.invalid(
             f"has {scale.size} scales and {zero_point.size} zero points for a weight of dimensions "
-            f"{list(weight.shape)}; expected one for each direction, or for each column of it"
+            f"{list(weight.shape)}; expected one of each, or one per direction, or per column of it"
         )
     return derived(_dequantized_weight, weight, scale, zero_point)
 

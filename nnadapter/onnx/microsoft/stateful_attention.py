@@ -145,12 +145,12 @@ def _cache(body: BodyBuilder) -> _Cache:
 def _total_length(body: BodyBuilder, steps: int, size: int) -> int:
     stated = body.integers(6)
     if len(stated) != 1:
-        raise body.invalid(f"has {len(stated)} numbers for its total length; expected one")
+        raise body.invalid(f"has a total_sequence_length of {len(stated)} elements; expected one")
     total = stated[0]
     if total != size + steps and (total > size or total < steps):
         raise body.invalid(
-            f"has a total length of {total} for {steps} new keys and a cache of {size}; expected their sum, "
-            "or a cache that is large enough"
+            f"has a total_sequence_length of {total} for {steps} new keys and a cache of {size}; expected their sum, "
+            "or a length between the two"
         )
     return total
 
@@ -221,7 +221,7 @@ def _within(body: BodyBuilder, x: str, most: str, dtype: str) -> str:
 def _turned(body: BodyBuilder, parts: tuple[str, str], head_size: int, cache: _Cache, first: str) -> tuple[str, str]:
     pairs = body.width(7)
     if pairs is None:
-        raise body.invalid("has a cos_cache of unknown width")
+        raise body.invalid("needs a cos_cache of static width")
     positions = _positions(body, parts[0], cache, first)
     tables = []
     for position in (7, 8):
@@ -390,8 +390,8 @@ def _repeated(body: BodyBuilder, position: int, heads: int, groups: int) -> str:
     queries, width, name = body.width(0), body.width(position), body.input(position)
     if queries is None or width is None or queries % heads or groups % heads:
         raise body.invalid(
-            f"has queries of width {queries} in {heads} heads for {groups} value heads; expected a width and "
-            "a number of value heads that are multiples of the query heads"
+            f"has queries of width {queries} in {heads} heads for {groups} value heads; expected the width and "
+            "the number of value heads to be multiples of the number of query heads"
         )
     depth = queries // heads
     if width == groups * depth:
@@ -428,7 +428,7 @@ def causal_conv_with_state_body(body: BodyBuilder) -> tuple[str, ...]:
         return body.add_several("CausalConvWithState", inputs, 2, activation=activation)
     channels, taps = body.width(1, 0), body.width(1, 2)
     if channels is None or taps is None:
-        raise body.invalid("has a filter of unknown size")
+        raise body.invalid("needs a filter of static size")
     x, past = (_channels_first(body, position) if last else body.input(position) for position in (0, 3))
     length = (taps - 1) * dilation
     extended = body.Concat(past, x, axis=2) if past else _padded(body, x, length)

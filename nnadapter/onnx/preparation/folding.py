@@ -70,7 +70,7 @@ def _unsqueeze(node: OnnxNode, arrays: Sequence[Array]) -> Array:
 def _axes(node: OnnxNode, arrays: Sequence[Array]) -> tuple[int, ...]:
     axes = tuple(arrays[1].tolist()) if len(arrays) > 1 else node.integers("axes")
     if not axes:
-        raise ValueError("no axes are given, which may mean all axes")
+        raise ValueError("the list of axes is empty, which may mean all axes or none")
     return axes
 
 

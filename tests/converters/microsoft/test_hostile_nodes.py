@@ -34,10 +34,10 @@ def test_invalid_bit_widths_are_refused(bits):
 @pytest.mark.parametrize(
     ("pairs", "positions", "attributes", "words"),
     [
-        (0, [[0, 1]], {}, "tables of 0 columns"),
+        (0, [[0, 1]], {}, "0 columns in cos_cache"),
         (4, [[0, 1]], {"rotary_embedding_dim": 3, "num_heads": 1}, "'rotary_embedding_dim' 3"),
         (4, [[0, 1]], {"rotary_embedding_dim": 8}, "with 'rotary_embedding_dim' 8; expected 1 or more"),
-        (4, [1, 2], {}, "expected only the first position"),
+        (4, [1, 2], {}, "expected one, the first token's"),
     ],
 )
 def test_rotary_embeddings(pairs, positions, attributes, words):
@@ -50,7 +50,7 @@ def test_total_lengths_that_contradict_the_cache(total):
     inputs = inputs_of(1, 2, 3, rotary=False)
     inputs[6] = np.array(total, np.int32)
     verdict = refusal("GroupQueryAttention", inputs, HEADS, constant=(6,), outputs=3)
-    assert verdict.reason is Reason.INVALID_NODE and "total length" in verdict.detail
+    assert verdict.reason is Reason.INVALID_NODE and "total_sequence_length" in verdict.detail
 
 
 def test_a_window_without_keys():

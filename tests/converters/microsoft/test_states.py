@@ -126,7 +126,7 @@ def test_gated_norm_with_invalid_arguments_is_refused():
     inputs = [floats(2, 8), floats(4, seed=1), floats(2, 8, seed=2)]
     assert refusal("GatedRMSNorm", inputs, {"activation": "relu"}).reason is Reason.INVALID_NODE
     verdict = refusal("GatedRMSNorm", [inputs[0], floats(3), inputs[2]])
-    assert verdict.reason is Reason.INVALID_NODE and "8 features and a scale of 3" in verdict.detail
+    assert verdict.reason is Reason.INVALID_NODE and "8 features for a scale of 3" in verdict.detail
 
 
 def rotation(*, packed, part, dtype=np.float32, size=16, heads=3):

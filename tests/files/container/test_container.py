@@ -66,7 +66,7 @@ def test_failed_background_check_is_done_at_access(tmp_path, monkeypatch):
     written(tmp_path / "f", [("l", bytes(1 << 20))])
     container = Container.open(tmp_path / "f")
     container.check_ahead([7, 1])
-    with pytest.raises(CompiledModelError, match="part 7 was requested, but there are 1"):
+    with pytest.raises(CompiledModelError, match="part 7 was requested, expected a number below 1"):
         container.contents(7)
 
     def refused(thread):

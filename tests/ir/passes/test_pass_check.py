@@ -57,7 +57,7 @@ def test_invalid_models_and_changed_signatures_are_errors():
     def breaks(given):
         return Model(given.operands, given.operations[::-1], given.inputs, given.outputs)
 
-    with pytest.raises(PassError, match=r"'renames' built a model with the inputs 'y' .*, expected 'x'"):
+    with pytest.raises(PassError, match=r"'renames' changed the inputs of the model to 'y' .*, expected 'x'"):
         run_passes(model(), [renames], check_numbers(by_definition))
     with pytest.raises(PassError, match=r"'breaks' built an invalid model: .*reads operand"):
         run_passes(model(), [breaks], check_numbers(by_definition))
@@ -93,7 +93,9 @@ def test_misfit_replacement_is_an_error(results, reason):
 
 
 def test_unevaluable_model_is_an_error():
-    with pytest.raises(PassError, match="'simplify' cannot be checked: the evaluator cannot run the model before it"):
+    with pytest.raises(
+        PassError, match="'simplify' cannot be checked: the evaluator refuses the model before the pass"
+    ):
         run_passes(model(), ["simplify"], check_numbers(lambda model, inputs: None))
 
 

@@ -38,12 +38,12 @@ def test_paths_of_wrong_type_are_refused(path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((CONTENTS, DATA), "data files are bytes, expected bytes by name: {'weights': data}$"),
-        ((CONTENTS, None), "data files are NoneType, expected bytes by name"),
+        ((CONTENTS, DATA), "data files are bytes, expected a mapping such as {'weights': data}$"),
+        ((CONTENTS, None), "data files are NoneType, expected a mapping such as"),
         ((CONTENTS, {"weights": "text"}), "data file 'weights' is str, expected bytes$"),
         (((CONTENTS, DATA), {}), "expected the bytes of a model, got tuple; pass the first result of `to_bytes`$"),
         ((None, {}), "expected the bytes of a model, got NoneType"),
-        ((CONTENTS, {3: DATA}), r"is not among \['3'\]; pass it$"),
+        ((CONTENTS, {3: DATA}), r"but files has \['3'\]; add it$"),
     ],
 )
 def test_bytes_of_wrong_type_are_refused(arguments, message):
@@ -56,8 +56,8 @@ def test_duplicated_contents_are_refused(tmp_path):
     contents = (tmp_path / "m").read_bytes()
     (tmp_path / "m").write_bytes(contents * 2)
     with pytest.raises(
-        InvalidModelError, match=f"has {2 * len(contents)} bytes, expected {len(contents)}, no duplicate fields"
+        InvalidModelError, match=f"has {2 * len(contents)} bytes, but {len(contents)} without duplicate fields"
     ):
         load(tmp_path / "m")
-    with pytest.raises(InvalidModelError, match="no duplicate fields"):
+    with pytest.raises(InvalidModelError, match="without duplicate fields"):
         from_bytes(CONTENTS + CONTENTS[:17], {"weights": DATA})

@@ -68,7 +68,7 @@ def _set(name, value):
 
 
 _FILES = {
-    "missing": (_set("file", "other"), "data file 'other' is not among "),
+    "missing": (_set("file", "other"), "needs data file 'other', but files has "),
     "offset": (_set("offset", 64), "do not match their digest|overlap"),
     "far offset": (_set("offset", 2**63), "expected a multiple of 64 and an end within its 512 bytes"),
     "odd offset": (_set("offset", 4), "432 bytes at 4 of 'weights', expected a multiple of 64"),
@@ -154,7 +154,7 @@ _MODELS = {
         lambda message: message.ClearField("outputs"),
         "has the lifetime model_output, expected it in",
     ),
-    "nothing makes it": (lambda message: message.operations.__delitem__(6), "expected an operation that produces it"),
+    "nothing makes it": (lambda message: message.operations.__delitem__(6), "no operation produces operand"),
 }
 
 
