@@ -172,7 +172,7 @@ def _feed_of(node: onnx.NodeProto, inputs: Any) -> dict[str, _Value]:
 
 def _check_count(node: onnx.NodeProto, kind: str, names: Sequence[str], entries: Sequence[Any]) -> None:
     if len(names) != len(entries):
-        raise InvalidInputError(f"{node.op_type} has the {kind} {list(names)}, got {len(entries)} for {len(names)}")
+        raise InvalidInputError(f"{node.op_type} has {len(names)} {kind}, {list(names)}, got {len(entries)} of them")
 
 
 def _value(name: str, input_value: Any) -> _Value:

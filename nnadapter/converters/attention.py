@@ -75,7 +75,7 @@ def _cached(context: ConversionContext, node: OnnxNode, key: int, value: int) ->
     past = node.input(4), node.input(5)
     if any(past) and (not all(past) or node.input(6)):
         raise invalid(
-            "Attention has only one of past_key and past_value, or nonpad_kv_seqlen with both; expected both alone"
+            "Attention has only one of past_key and past_value, or has nonpad_kv_seqlen too; expected both without it"
         )
     if not all(past):
         for operand, name in ((key, node.output(1)), (value, node.output(2))):
@@ -262,8 +262,8 @@ def _check_empty(write: NodeWriter) -> None:
     if of.without_keys == "nan" and masks:
         raise Refusal(
             Reason.UNSUPPORTED_ATTRIBUTE,
-            "attribute 'without_keys' of ATTENTION is 'nan', but ONNX's Attention returns zeros for queries without "
-            "keys",
+            "attribute 'without_keys' of ATTENTION is 'nan'; expected 'zero', because ONNX's Attention returns zeros "
+            "for queries without keys",
         )
 
 

@@ -498,5 +498,5 @@ def normalize_axes(node: OnnxNode, axes: Iterable[int], rank: int) -> tuple[int,
     """Return distinct axes as nonnegative numbers, or raise Refusal."""
     normalized = tuple(normalize_axis(node, axis, rank) for axis in axes)
     if len(set(normalized)) != len(normalized):
-        raise invalid(f"axes of {node.op_type} are {list(normalized)}; expected none twice")
+        raise invalid(f"axes of {node.op_type} are {list(normalized)}; expected no duplicates")
     return normalized

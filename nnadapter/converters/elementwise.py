@@ -81,7 +81,7 @@ def convert_mod(context: ConversionContext, node: OnnxNode) -> None:
     floored = not fmod and context.type_of(node.input(0)).dtype.is_floating
     if floored and node.since_version < 28:
         raise invalid(
-            f"attribute 'fmod' of Mod on {context.type_of(node.input(0))} is 0; expected 1 for floats before version 28"
+            f"attribute 'fmod' of Mod on {context.type_of(node.input(0))} is 0; expected 1 for floats before opset 28"
         )
     if floored:
         _add_floored_remainder(context, node, *context.operands(node, 2))

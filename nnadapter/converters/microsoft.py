@@ -68,7 +68,7 @@ def convert_body(context: ConversionContext, node: OnnxNode) -> None:
     contents_by_position = _Contents(context, node)
     body = body_of(node, inputs, contents_by_position, integers=contents_by_position.integers)
     if body is None:
-        raise Refusal(Reason.UNSUPPORTED_OPERATION, f"{node.op_type} cannot be expressed by ONNX ops in this form")
+        raise Refusal(Reason.UNSUPPORTED_OPERATION, f"ONNX lacks ops for {node.op_type} with such inputs or attributes")
     names = _names(body, node)
     for name, contents in body.constants.items():
         context.record_inner_constant(names[name], contents)

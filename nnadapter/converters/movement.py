@@ -137,7 +137,7 @@ def convert_split(context: ConversionContext, node: OnnxNode) -> None:
         raise invalid(f"attribute 'num_outputs' of Split is {count}; expected 1 or more")
     if sizes is None:
         if size % count and node.since_version < 18:
-            raise invalid(f"Split cuts {size} elements into {count} equal parts; expected a divisor of their number")
+            raise invalid(f"Split cuts {size} elements into {count} equal parts; expected a divisor of {size}")
         part = -(-size // count)
         sizes = (part,) * (count - 1) + (size - part * (count - 1),)
     if len(sizes) != outputs:

@@ -108,7 +108,7 @@ def convert_max_unpool(context: ConversionContext, node: OnnxNode) -> None:
         raise Refusal(
             Reason.UNSUPPORTED_ATTRIBUTE,
             f"input 'output_shape' of MaxUnpool is {list(stated_shape)}; expected spatial sizes {list(shape)}, "
-            "those of the pool, because ONNX and ONNX Runtime read indices differently for others",
+            "computed from its input and attributes, because ONNX and ONNX Runtime disagree on the indices for others",
         )
     batch, channels = context.dimensions(node.input(0))[:2]
     inputs = [_as_picture(context, node.input(position), sizes) for position in (0, 1)]

@@ -244,7 +244,7 @@ class _Linear:
         if len(size) != len(target) or size[axis] != -(-target[axis] // block):
             raise invalid(
                 f"scales of {self.node.op_type} have dimensions {list(size)}; "
-                f"expected one for each block of {block} of {list(target)} along axis {axis}"
+                f"expected one for each block of {block} elements along axis {axis} of shape {list(target)}"
             )
         expandable = reshaped(context, operand, (*size[: axis + 1], 1, *size[axis + 1 :]))
         repeated = (*size[: axis + 1], block, *size[axis + 1 :])

@@ -104,8 +104,8 @@ def _constant_type(context: ConversionContext, node: OnnxNode) -> QuantizedType:
     if known_type is None:
         raise Refusal(
             Reason.NOT_CONSTANT,
-            f"scale or zero point of {node.op_type} {node.name!r} is in blocks, or known only when the model runs; "
-            "expected constants, per tensor or per index of an axis",
+            f"scale or zero point of {node.op_type} {node.name!r} is blockwise, or known only when the model runs; "
+            "expected constants, one for the tensor or one for each index of an axis",
         )
     return known_type
 
@@ -137,7 +137,7 @@ def _bias(context: ConversionContext, node: OnnxNode, operands: Mapping[str, int
     ):
         raise Refusal(
             Reason.UNSUPPORTED_ATTRIBUTE,
-            f"bias of {node.op_type} has a zero point, or another scale than its input times its filter",
+            f"bias of {node.op_type} has a nonzero zero point, or a scale other than input scale * filter scale",
         )
     return reinterpreted(context, operands[node.input(2)], expected)
 

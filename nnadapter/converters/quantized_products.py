@@ -73,8 +73,8 @@ def _add_difference(context: ConversionContext, node: OnnxNode, sums: int, zero_
     if any(size != 1 for size in context.dimensions(zero_point)):
         raise Refusal(
             Reason.NOT_CONSTANT,
-            f"{zero_point!r} of {node.op_type} has dimensions {list(context.dimensions(zero_point))} and is known only "
-            "when the model runs; expected one number",
+            f"zero point {zero_point!r} of {node.op_type} has dimensions {list(context.dimensions(zero_point))} and is "
+            "known only when the model runs; expected one number",
         )
     point = quantization.cast(context, quantization.reshaped(context, context.operand(zero_point), ()), DataType.INT32)
     product = context.apply("MUL", weights, point)

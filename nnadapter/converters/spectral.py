@@ -86,7 +86,7 @@ def convert_mel_weight_matrix(context: ConversionContext, node: OnnxNode) -> Non
     if bins < 1 or length < 1 or rate <= 0 or not -700 < lowest <= highest:
         raise invalid(
             f"inputs of MelWeightMatrix are {(bins, length, rate, lowest, highest)}; expected num_mel_bins, "
-            "dft_length and sample_rate above 0, and edges in Hertz that ascend from above -700"
+            "dft_length and sample_rate above 0, and -700 < lower_edge_hertz <= upper_edge_hertz"
         )
     _check_size(node, bins * length)
     low, high = (2595 * np.log10(1 + edge / 700) for edge in (lowest, highest))

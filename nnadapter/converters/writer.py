@@ -128,7 +128,7 @@ class NodeWriter:
         opset = version if domain else opset_of_version(op_type, version, OLDEST_OPSET)
         if opset is None:
             raise Refusal(
-                Reason.UNSUPPORTED_VERSION, f"{op_type} of version {version} is in no opset since {OLDEST_OPSET}"
+                Reason.UNSUPPORTED_VERSION, f"no opset from {OLDEST_OPSET} on contains version {version} of {op_type}"
             )
         self._graph.opsets[domain] = max(self._graph.opsets.get(domain, 1), opset)
         self._graph.nodes.append(node)

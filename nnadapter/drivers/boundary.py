@@ -44,7 +44,7 @@ def open_context(selected: Selected, trace: Trace = SILENT) -> tuple[Device, Con
         if trace.is_recording and isinstance(context, Context):
             context = named_call(selected.name, "with_trace")(context.with_trace, trace, selected.name)
         if not isinstance(context, Context):
-            raise TypeError(f"it returned {type(context).__name__}, expected a nnadapter.drivers.Context")
+            raise TypeError(f"create_context returned {type(context).__name__}, expected a nnadapter.drivers.Context")
     except errors.NNAdapterError as error:
         errors.located(error, selected.name, "context")
         raise

@@ -157,7 +157,7 @@ def _verdict(model: onnx.ModelProto) -> Verdict:
     try:
         _evaluator(model)
     except Exception as error:  # noqa: BLE001  arbitrary errors
-        return Unsupported(Reason.UNSUPPORTED_OPERATION, f"onnx's reference evaluator refuses it: {_brief(error)}")
+        return Unsupported(Reason.UNSUPPORTED_OPERATION, f"onnx's reference evaluator failed: {_brief(error)}")
     return SUPPORTED
 
 

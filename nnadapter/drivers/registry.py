@@ -139,16 +139,16 @@ _HINTS: Mapping[type, Mapping[str, Any]] = {kind: get_type_hints(kind) for kind 
 def check_capability(capability: object) -> Capability:
     """Validate the field types of a capability."""
     if not isinstance(capability, Capability):
-        raise TypeError(f"its capability is {capability!r}, expected a nnadapter.drivers.Capability")
+        raise TypeError(f"the device's capability is {capability!r}, expected a nnadapter.drivers.Capability")
     _check_fields("capability", capability)
     is_bounded = capability.dynamic_shapes is DynamicShapes.BOUNDED
     if is_bounded != (capability.dimension_bounds is not None):
         raise TypeError(
-            "its capability has only one of dynamic_shapes=DynamicShapes.BOUNDED and dimension_bounds; give both "
+            "the capability has only one of dynamic_shapes=DynamicShapes.BOUNDED and dimension_bounds; give both "
             "or neither"
         )
     if is_bounded and capability.form is not ModelForm.IR:
-        raise TypeError("its capability has DynamicShapes.BOUNDED and form=ModelForm.ONNX, expected form=ModelForm.IR")
+        raise TypeError("the capability has DynamicShapes.BOUNDED and form=ModelForm.ONNX, expected form=ModelForm.IR")
     _check_precisions(capability)
     return capability
 
@@ -157,14 +157,14 @@ def _check_precisions(capability: Capability) -> None:
     names = [row.precision for row in capability.precisions]
     if len(set(names)) != len(names) or capability.default_precision not in names:
         raise TypeError(
-            f"precisions of its capability are {', '.join(names) or 'empty'}, expected distinct ones with its "
+            f"precisions of the capability are {', '.join(names) or 'empty'}, expected distinct ones with its "
             f"default_precision, {capability.default_precision}"
         )
     floating = capability.floating_precisions
     choices = next((option.choices for option in capability.options if option.name == PRECISION), ())
     if len(floating) > 1 and not set(choices).issuperset(floating):
         raise TypeError(
-            f"its capability has several floating precisions, expected an option {PRECISION!r} with the choices "
+            f"the capability has several floating precisions, expected an option {PRECISION!r} with the choices "
             f"{', '.join(floating)}"
         )
 
@@ -172,10 +172,10 @@ def _check_precisions(capability: Capability) -> None:
 def check_info(row: object, driver: str) -> DeviceInfo:
     """Validate a row of `Driver.devices`."""
     if not isinstance(row, DeviceInfo):
-        raise TypeError(f"its devices hold {row!r}, expected nnadapter.drivers.DeviceInfo")
-    _check_fields("row of devices", row)
+        raise TypeError(f"the driver's list of devices holds {row!r}, expected nnadapter.drivers.DeviceInfo")
+    _check_fields("DeviceInfo", row)
     if row.name != driver and not (row.name.startswith(f"{driver}:") and row.name.isprintable()):
-        raise TypeError(f"its devices name {row.name!r}, expected {driver!r} or '{driver}:ID'")
+        raise TypeError(f"the driver lists a device with the name {row.name!r}, expected {driver!r} or '{driver}:ID'")
     return row
 
 
@@ -187,11 +187,11 @@ def _check_fields(subject: str, declaration: Capability | DeviceInfo) -> None:
         if isinstance(value, tuple(kind for kind in kinds if kind not in tuples)):
             continue
         if not tuples or not isinstance(value, tuple):
-            raise TypeError(f"{name} of its {subject} is {value!r}, expected {'tuple' if tuples else _named(hint)}")
+            raise TypeError(f"{name} of the {subject} is {value!r}, expected {'tuple' if tuples else _named(hint)}")
         element = get_args(tuples[0])[0]
         for item in value:
             if not isinstance(item, element):
-                raise TypeError(f"{name} of its {subject} hold {item!r}, expected nnadapter.drivers.{_named(element)}")
+                raise TypeError(f"{name} of the {subject} hold {item!r}, expected nnadapter.drivers.{_named(element)}")
 
 
 def _named(hint: type | UnionType) -> str:
@@ -412,7 +412,7 @@ def _open(driver_name: str, device_id: str, name: str) -> Device:
         device: Device = named_call(name, "open")(driver.open, device_id)
         role = check_capability(device.capability).role
         if driver_name not in _BUILT_IN and not role.accelerates:
-            raise TypeError(f"its role is {role.value!r}, expected {DeviceRole.ACCELERATOR.value!r}")
+            raise TypeError(f"the device's role is {role.value!r}, expected {DeviceRole.ACCELERATOR.value!r}")
         return device
     except KeyboardInterrupt:
         raise

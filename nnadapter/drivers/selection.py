@@ -187,7 +187,7 @@ def _lane_options(device: str, options: Mapping[str, Any], capability: Capabilit
             reason += near_names(precision, floating, "; ")
         elif not Precision(precision).is_floating:
             reason = f"{precision} is for quantized models: use `nnadapter quantize` first"
-        raise InvalidOptionError(f"device {target!r} has no lane {precision!r}; {reason}")
+        raise InvalidOptionError(f"device {target!r} has no precision {precision!r}; {reason}")
     if options.get(PRECISION, precision) != precision:
         raise InvalidOptionError(
             f"option {PRECISION!r} of device {device!r} is {options[PRECISION]!r}, which contradicts the device's "

@@ -102,7 +102,7 @@ class TableDriver(Driver):
         try:
             types = data_types(self.types)
         except ValueError as error:
-            raise DriverError(f"{type(self).__name__} has types {self.types!r}: {error}") from None
+            raise DriverError(f"attribute 'types' of {type(self).__name__} is {self.types!r}: {error}") from None
         return LoweringTable(self._rows(), types)
 
     def _rows(self) -> Iterator[Lowering]:

@@ -76,7 +76,7 @@ def _check(lowering: Lowering, other: TableRow | None) -> None:
     try:
         schema = schema_of(lowering.type)
     except errors.InvalidModelError as error:
-        raise errors.DriverError(f"{name} lowers {lowering.type!r}: {error}") from error
+        raise errors.DriverError(f"lowering {name} is for {lowering.type!r}: {error}") from error
     if other is not None:
         raise errors.DriverError(f"{name} and {_name(other.lowering)} both lower {lowering.type}, expected one of them")
     unknown = lowering.fuse_codes - FUSE_CODES.keys()
@@ -298,7 +298,7 @@ def _run(steps: Iterable[Step], values: list[Any]) -> None:
             if result is not None:
                 values[result] = compute(*read(values))
                 if values[result] is None:
-                    raise TypeError("its function returned None, expected a value")
+                    raise TypeError("the lowered function returned None, expected a value")
             else:
                 for index, value in zip(results, _output_sequence(compute(*read(values)), len(results)), strict=True):
                     values[index] = value
@@ -312,9 +312,11 @@ def _run(steps: Iterable[Step], values: list[Any]) -> None:
 
 def _output_sequence(results: Any, count: int) -> Sequence[Any]:
     if not isinstance(results, Sequence):  # an array is a sequence of rows
-        raise TypeError(f"its function returned {type(results).__name__}, expected a list or tuple of {count} values")
+        raise TypeError(
+            f"the lowered function returned {type(results).__name__}, expected a list or tuple of {count} values"
+        )
     if len(results) != count:
-        raise ValueError(f"its function returned {len(results)} values, expected {count}")
+        raise ValueError(f"the lowered function returned {len(results)} values, expected {count}")
     return results
 
 

@@ -356,7 +356,7 @@ class CompiledFile:
         self.container = _opened(source)
         numbers = [number for number, part in enumerate(self.container.parts) if part.kind == messages.MODEL]
         if len(numbers) != 1:
-            raise self.container.damaged(f"it has {len(numbers)} parts with a description of the model, expected one")
+            raise self.container.damaged(f"the file has {len(numbers)} parts that describe the model, expected one")
         self.message: Message = _parsed(self.container.contents(numbers[0]), self.container.name)
         problem = problem_of(self.message, self.container)
         if problem:

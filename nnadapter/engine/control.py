@@ -289,22 +289,22 @@ class RunControl:
         seconds_left = 0.0 if self._end is None else max(_LEAST_SECONDS, self._end - time.monotonic())
         return Control(deadline_seconds=seconds_left, cancelled=lambda: self.is_over)
 
-    def error(self, interrupted: str, *, device: str, segment: int | None = None) -> CancelledError:
-        """Return the error for a stopped run; `interrupted` is the moment, such as `while segment 0 ran`."""
+    def error(self, ending: str, *, device: str, segment: int | None = None) -> CancelledError:
+        """Return the error for a stopped run; `ending` is such as `the run ended while segment 0 ran`."""
         late = self._end is not None and time.monotonic() >= self._end and not self._stopped
         if late and self._deadlines is not None:
             seconds = self._deadlines.seconds
             more = "Options(deadline_s=...)" if self._own_deadlines is None else f"{ENTRY!r} of its run options"
             return DeadlineExceededError(
-                f"the run took longer than {seconds:g} s, and ended {interrupted}; allow more by {more}",
+                f"{ending}, because it took longer than {seconds:g} s; allow more by {more}",
                 device=device,
                 segment=segment,
             )
         if self._stopped:
-            return CancelledError(f"the run was stopped by its caller {interrupted}", device=device, segment=segment)
+            return CancelledError(f"{ending}, because its caller stopped it", device=device, segment=segment)
         from nnadapter.drivers.onnxruntime.failures import TERMINATED
 
-        text = f"the run was stopped by its run options {interrupted} ({TERMINATED})"
+        text = f"{ending}, because its run options stopped it ({TERMINATED})"
         return CancelledError(text, device=device, segment=segment)
 
     def _on_deadline(self) -> float | None:

@@ -234,7 +234,7 @@ class DeviceValue:
 
     def as_sparse_tensor(self) -> Any:
         """Raise TypeError: the value is always dense."""
-        raise TypeError("the value is a dense tensor; only an OrtValue of a sparse tensor gives one")
+        raise TypeError("the value is a dense tensor, expected an OrtValue of a sparse tensor")
 
     def _get_c_value(self) -> Any:
         return self._ortvalue

@@ -133,7 +133,7 @@ class DynamicPlans(ABC, Generic[PlanT]):
         try:
             leased = self._take_made(use, entry, shape_set, shapes, sizes)
             if leased is None:
-                raise SpecializationRefusedError("the plan was made again, and does not serve these shapes")
+                raise SpecializationRefusedError("the plan was made again, and the new one does not serve these shapes")
             _, template, sizes = leased
             assert template.programs is not None and sizes is not None, "it is a template"
             specialized: PlanT = template.programs.at(sizes, self._plans.make_room)

@@ -58,7 +58,7 @@ class RunState(NamedTuple):
         control, segment = self.control, bound.step.segment
         if control is None or not control.is_over:
             return None
-        return control.error(f"while segment {segment} ran on {device!r}", device=device, segment=segment)
+        return control.error(f"the run ended while segment {segment} ran on {device!r}", device=device, segment=segment)
 
 
 _MOST_FAILURES = 5
@@ -69,7 +69,7 @@ def ask_before(control: RunControl, bound: BoundStep, *, shared: bool) -> None:
     device, segment = bound.step.device, bound.step.segment
     control.before(device, shared=shared)
     if control.is_over:
-        raise control.error(f"before segment {segment} ran on {device!r}", device=device, segment=segment)
+        raise control.error(f"the run ended before segment {segment} ran on {device!r}", device=device, segment=segment)
 
 
 def run_step(bound: BoundStep, run: RunState) -> StepRun:
@@ -249,7 +249,9 @@ class CpuFallback:
         except errors.FAILURES as error:
             if control is None or not control.is_over:
                 raise
-            raise control.error(f"while the original model ran on {self.device!r}", device=self.device) from error
+            raise control.error(
+                f"the run ended while the original model ran on {self.device!r}", device=self.device
+            ) from error
         results = dict(zip(self.outputs, computed, strict=True))
         run = StepRun(0, self.device, time.perf_counter() - started, failure)
         outputs = [output_of(results[name], name, feeds, out_devices, transfers) for name in names]

@@ -150,7 +150,7 @@ class HostEngine:
         try:
             return run(control.begin(options, self._deadlines))
         except CancelledError as error:
-            raise control.error("while the model ran", device=CPU) from error
+            raise control.error("the run of the model ended early", device=CPU) from error
         finally:
             control.end()
 

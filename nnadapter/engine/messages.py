@@ -269,7 +269,7 @@ class Segments:
     def dynamic_model(self, message: Message, trace: SymbolicTrace | None) -> Model:
         """Return a segment in adapter IR with symbolic sizes; CompiledModelError if they contradict the trace."""
         if trace is None or message.form != ModelForm.IR.value:
-            raise self.container.damaged("a segment has dynamic shapes, but its plan or its form has not")
+            raise self.container.damaged("a segment has dynamic shapes, but its plan is static or its form is not 'ir'")
         from nnadapter.ir.structure import numbers, with_numbers
         from nnadapter.ir.symbolic_numbers import size_hint
         from nnadapter.ir.verification import verify
@@ -333,5 +333,5 @@ def traced_numbers(
     places, numbers = list(message.places), list(message.numbers)
     is_sound = len(places) == len(numbers) == len(set(places))
     if not is_sound or any(place >= count for place in places) or any(number >= trace.count for number in numbers):
-        raise container.damaged("sizes refer to missing places or numbers")
+        raise container.damaged("symbolic sizes refer to positions or numbers that do not exist")
     return {place: SymbolicNumber(trace, number) for place, number in zip(places, numbers, strict=True)}

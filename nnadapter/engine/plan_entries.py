@@ -56,7 +56,7 @@ class LinkedContainer(Container):
             self._places = [row[1] for row in rows]
             self.parts = tuple(self._part(*row) for row in rows)
         except (ValueError, TypeError, IndexError, RecursionError) as error:
-            raise self.damaged(f"the list of its parts cannot be read ({type(error).__name__})") from error
+            raise self.damaged(f"the list of parts cannot be read ({type(error).__name__})") from error
 
     def check_links(self) -> None:
         for place, part in zip(self._places, self.parts, strict=True):
@@ -152,7 +152,7 @@ def read_facts(container: Container) -> tuple[tuple[str, ...], OriginalModelShap
         }
         return tuple(map(str, data["devices"])), original_model_shapes
     except (StopIteration, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise container.damaged(f"its devices cannot be read ({type(error).__name__})") from error
+        raise container.damaged(f"the list of devices cannot be read ({type(error).__name__})") from error
 
 
 def _shapes(rows: Sequence[Sequence[int] | None]) -> InputShapes:

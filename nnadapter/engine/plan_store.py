@@ -216,7 +216,7 @@ class PlanCache(Generic[PlanT]):
                 raise ClosedError("the session is closed; make another one")
             lease = self._leases.get(key)
             if is_existing_only and (lease is None or lease.plan is None):
-                raise NotMadeError("the plan is not made")
+                raise NotMadeError("no finished plan is cached for this key")
             if lease is None:
                 self._is_tidy = False
                 lease = Lease(was_evicted=key in self._evicted_keys)

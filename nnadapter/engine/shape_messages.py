@@ -71,7 +71,7 @@ def read_trace(message: Message, variables: Sequence[int], container: Container)
         raise container.damaged("a size may grow beyond any limit")
     count = len(variables) + len(steps)
     if len(message.answered) != len(message.answers) or any(number >= count for number in message.answered):
-        raise container.damaged("guards refer to missing numbers")
+        raise container.damaged("guards are incomplete, or refer to symbolic sizes that do not exist")
     answers = {number: read_number(row) for number, row in zip(message.answered, message.answers, strict=True)}
     try:
         trace = SymbolicTrace.of(variables, steps, answers)
@@ -171,7 +171,7 @@ def read_shape_set(message: Message, shapes: Shapes, segments: Segments) -> Shap
     least, most = (dict(zip(shapes, map(read_sizes, rows), strict=False)) for rows in (message.least, message.most))
     ranks = list(map(len, shapes.values()))
     if any(list(map(len, bound.values())) != ranks for bound in (least, most)):
-        raise segments.container.damaged("bounds of sizes are for other inputs")
+        raise segments.container.damaged("the bounds of sizes have other ranks than the inputs")
     return ShapeSet(size_class, Bounds(least, most, frozenset(message.unread)))
 
 
@@ -201,7 +201,7 @@ def _read_class(message: Message, shapes: Shapes, segments: Segments) -> Guarded
     sizes = [size for shape in shapes.values() for size in shape]
     open_places = list(message.open)
     if open_places != sorted(set(open_places)) or (open_places and open_places[-1] >= len(sizes)):
-        raise segments.container.damaged("dynamic dimensions do not belong to its inputs")
+        raise segments.container.damaged("positions of dynamic dimensions are not ascending, or not within the inputs")
     trace = read_trace(message.trace, [sizes[place] for place in open_places], segments.container)
     for variable, place in enumerate(open_places):
         sizes[place] = SymbolicNumber(trace, variable)  # type: ignore[call-overload]
@@ -240,7 +240,7 @@ def _read_array(message: Message, trace: SymbolicTrace, container: Container) ->
         items.flat[place] = number
     array = SymbolicArray(items, contents.dtype)
     if not _is_same(array, contents):
-        raise container.damaged(f"{message.contents.name!r} contradicts the sizes")
+        raise container.damaged(f"the contents of {message.contents.name!r} differ from those computed from the sizes")
     return array
 
 

@@ -56,7 +56,7 @@ def replace_file(target: Path, write: Callable[[BinaryIO], object]) -> None:
     from secrets import token_hex
 
     if is_special(target):
-        raise OSError(EINVAL, "it is a device or a pipe, which cannot be replaced by a file")
+        raise OSError(EINVAL, "a device or a pipe cannot be replaced by a file")
     write = _with_permissions_of(target, write)
     temp_path = target.with_name(f".{target.name[:100]}.{token_hex(4)}.part")
     try:

@@ -64,8 +64,8 @@ class Messages(NamedTuple):
         self.refuse_unknown(message)
         if message.ByteSize() != len(contents):  # protobuf keeps the last of duplicate fields
             raise self.error(
-                f"the message {name} has {len(contents)} bytes, expected {message.ByteSize()}, no duplicate fields; "
-                f"{self.advice}"
+                f"the message {name} has {len(contents)} bytes, but {message.ByteSize()} without duplicate "
+                f"fields; {self.advice}"
             )
         return message
 

@@ -205,7 +205,7 @@ def _is_quantized(type_: OperandType | None) -> bool:
 def _check_plain(schema: OperationSchema, types: Sequence[OperandType | None], inferred: OperandType) -> None:
     """Reject input data types that are allowed only with a quantized result."""
     if schema.always_quantized:
-        raise InvalidModelError(f"{schema.type}: result is not quantized, expected a data type and a quantization")
+        raise InvalidModelError(f"{schema.type}: result is not quantized, but all results of this operation are")
     if inferred.dtype is DataType.INT32 or schema.quantized is None:
         return
     last = len(schema.inputs) - 1

@@ -31,19 +31,19 @@ PLUG_INS = {
     "exits when it is made": (f"{HEAD}    def __init__(self): sys.exit(4)", "SystemExit: 4"),
     "exits when it lists": (f"{HEAD}    def devices(self): sys.exit(5)", "SystemExit: 5"),
     "exits when it opens": (HEAD.replace("return D()", "sys.exit(6)"), "SystemExit: 6"),
-    "lists no rows": (f"{HEAD}    def devices(self): return ['a']", "hold 'a', expected nnadapter.drivers.DeviceInfo"),
+    "lists no rows": (f"{HEAD}    def devices(self): return ['a']", "holds 'a', expected nnadapter.drivers.DeviceInfo"),
     "lists a wrong type": (
         f"{HEAD}    def devices(self): return [DeviceInfo(name='hostile', type='gpu')]",
-        "type of its row of devices is 'gpu', expected DeviceType",
+        "type of the DeviceInfo is 'gpu', expected DeviceType",
     ),
     "lists another's device": (
         f"{HEAD}    def devices(self): return [DeviceInfo(name='fake_npu')]",
         "name 'fake_npu', expected 'hostile' or 'hostile:ID'",
     ),
-    "says nonsense of itself": (HEAD.replace("ModelForm.IR", "'IR'"), "form of its capability is 'IR'"),
+    "says nonsense of itself": (HEAD.replace("ModelForm.IR", "'IR'"), "form of the capability is 'IR'"),
     "says nonsense of its options": (
         HEAD.replace("ModelForm.IR", "ModelForm.IR, options=('a',)"),
-        "options of its capability hold 'a', expected nnadapter.drivers.Option",
+        "options of the capability hold 'a', expected nnadapter.drivers.Option",
     ),
 }
 

@@ -83,13 +83,13 @@ def test_names_of_lanes():
 @pytest.mark.parametrize(
     ("device", "words"),
     [
-        ("fake_npu@int8", "device 'fake_npu' has no lane 'int8'; it computes in float32, float16$"),
+        ("fake_npu@int8", "device 'fake_npu' has no precision 'int8'; it computes in float32, float16$"),
         ("fake_npu@flaot16", "did you mean 'float16'"),
-        ("fake_npu@", "has no lane ''; it computes in float32, float16$"),
+        ("fake_npu@", "has no precision ''; it computes in float32, float16$"),
         ("fake_npu@bfloat16", "it computes in float32, float16$"),
         ("rounding@w8a8", "w8a8 is for quantized models: use `nnadapter quantize` first"),
-        ("null@float16", "device 'null' has no lane 'float16'; it computes in float32$"),
-        ("cpu@float16", "device 'cpu' has no lane 'float16'; it computes in float32$"),
+        ("null@float16", "device 'null' has no precision 'float16'; it computes in float32$"),
+        ("cpu@float16", "device 'cpu' has no precision 'float16'; it computes in float32$"),
         (("fake_npu@float16", {"precision": "float32"}), "is 'float32', which contradicts the device's name"),
         (["rounding@float16", "rounding@float16"], "is named twice"),
     ],

@@ -27,10 +27,10 @@ def test_only_floating_precisions_are_those_of_a_device():
     ("declared", "words"),
     [
         ({"precisions": ("float32",)}, "hold 'float32', expected nnadapter.drivers.ComputePrecision"),
-        ({"precisions": ()}, "precisions of its capability are empty"),
+        ({"precisions": ()}, "precisions of the capability are empty"),
         ({"precisions": (HALF[0], HALF[0])}, "expected distinct ones"),
         ({"precisions": HALF[1:]}, "with its default_precision, float32"),
-        ({"default_precision": "float16"}, "default_precision of its capability is 'float16', expected Precision"),
+        ({"default_precision": "float16"}, "default_precision of the capability is 'float16', expected Precision"),
         ({"precisions": HALF}, "expected an option 'precision' with the choices float32, float16"),
     ],
 )

@@ -154,7 +154,7 @@ def test_sizes_beyond_device_memory_run_on_the_cpu():
         agree(opened, model, grown(2, 3, 4))
         agree(opened, model, grown(2, 3, 5))
         feed = grown(2, 3, 900)
-        with pytest.warns(FallbackWarning, match="the option memory_bytes sets it"):
+        with pytest.warns(FallbackWarning, match="raise the option memory_bytes"):
             got = opened.run(None, feed)
         for one, other in zip(got, run_whole(model, feed), strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)

@@ -272,7 +272,7 @@ def test_terminate_stops_enqueued_steps():
             gate.set()
 
         threading.Timer(0.1, stop).start()
-        with pytest.raises(CancelledError, match="stopped by its run options"):
+        with pytest.raises(CancelledError, match="its run options stopped it"):
             session.run(None, {"x": X}, options)
         options.terminate = False
         GATE.clear()

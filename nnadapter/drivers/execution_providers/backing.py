@@ -197,11 +197,11 @@ class Assignment:
         if position in self.cpu_nodes:
             if not self.provider_nodes:
                 return Unsupported(reason, f"{provider} takes no node: it supports none, or its options are wrong")
-            return Unsupported(reason, f"{provider} leaves it to ONNX Runtime's CPU")
+            return Unsupported(reason, f"{provider} leaves the node to ONNX Runtime's CPU")
         if position in self.provider_nodes or not self.cpu_op_types_in_functions:
             return SUPPORTED
         parts = ", ".join(sorted(set(self.cpu_op_types_in_functions))[:3])
-        return Unsupported(reason, f"{provider} leaves parts of it to ONNX Runtime's CPU: {parts}")
+        return Unsupported(reason, f"{provider} leaves parts of the node to ONNX Runtime's CPU: {parts}")
 
 
 def marked(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -320,7 +320,7 @@ class Backing:
         if self.provider not in session.get_providers():
             raise DeviceUnavailableError(
                 f"ONNX Runtime opened a session without {self.provider}, only with "
-                f"{', '.join(session.get_providers())}, because its libraries do not load; see its requirements"
+                f"{', '.join(session.get_providers())}, because the provider's libraries do not load; see its manual"
             )
         return session
 

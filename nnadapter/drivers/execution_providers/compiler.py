@@ -520,7 +520,7 @@ class Asker:
         return None
 
     def _refusal(self, error: Exception) -> Unsupported:
-        return Unsupported(Reason.DEVICE_REFUSED, f"{self._backing.provider} does not compile it: {brief(error)}")
+        return Unsupported(Reason.DEVICE_REFUSED, f"{self._backing.provider} refuses the subgraph: {brief(error)}")
 
     def _failed(self, reason: str, refused: Mapping[int, Unsupported]) -> CompilationError:
         return CompilationError(

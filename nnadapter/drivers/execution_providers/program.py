@@ -208,7 +208,7 @@ def external_data_text(contents: bytes) -> str:
         Exception: invalid model.
     """
     if contents[4:8] == b"ORTM":
-        raise ValueError("ONNX Runtime would read it as ORT format")
+        raise ValueError("ONNX Runtime would read the model as ORT format")
     return "" if is_plain(contents) else _external_content(contents)
 
 
@@ -235,11 +235,11 @@ def _written(contents: bytes, start: int, stop: int) -> Iterator[Field]:
     while at < stop:
         tag, begin = _number(contents, at)
         if tag & 7 not in (BYTES, NUMBER):
-            raise IndexError(f"a tag of {tag}")
+            raise IndexError(f"the field tag {tag} has an unexpected wire type")
         number, number_end = _number(contents, begin)
         begin, end = (number_end, number_end + number) if tag & 7 == BYTES else (begin, number_end)
         if end > stop:
-            raise IndexError("a field ends behind its message")
+            raise IndexError("a field ends after the end of its message")
         yield tag, begin, end
         at = end
 
@@ -247,7 +247,7 @@ def _written(contents: bytes, start: int, stop: int) -> Iterator[Field]:
 def _number(contents: bytes, at: int) -> tuple[int, int]:
     number, end = varint(contents, at)
     if number >> 63 or (end - at > 1 and not contents[end - 1]):
-        raise IndexError(f"a number of {end - at} bytes")
+        raise IndexError(f"a varint of {end - at} bytes is too large or has needless bytes")
     return number, end
 
 

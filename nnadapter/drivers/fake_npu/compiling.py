@@ -66,7 +66,7 @@ def _numbered(folder: Path) -> Path:
         except FileExistsError:
             continue
         return place
-    raise AssertionError("there is a next number")
+    raise AssertionError("all numbers of model folders are in use")
 
 
 class Compiler:
@@ -152,7 +152,7 @@ class Compiler:
             return SUPPORTED
         detail = (
             f"the segment needs {needed} bytes of device memory ({weights} for weights, {arena} for the arena, "
-            f"{boundary} for inputs and outputs), available: {available}; the option memory_bytes sets it"
+            f"{boundary} for inputs and outputs), available: {available}; raise the option memory_bytes"
         )
         return Unsupported(Reason.MEMORY_LIMIT, detail)
 

@@ -44,16 +44,16 @@ class ProgramNeeds(NamedTuple):
     operations: tuple[str, ...]
 
     def check(self, options: FakeNpuOptions) -> None:
-        wrong, off = "", [operation for operation in self.operations if operation in options.switched_off]
+        mismatch, off = "", [operation for operation in self.operations if operation in options.switched_off]
         if self.arithmetic != options.arithmetic:
-            wrong = f"computes with {self.arithmetic}, got a context with {options.arithmetic}"
+            mismatch = f"computes with {self.arithmetic}, got a context with {options.arithmetic}"
         elif self.memory_bytes > options.memory_bytes:
             limit = f"got a context with memory_bytes {options.memory_bytes}"
-            wrong = f"needs {self.memory_bytes} bytes of device memory, {limit}"
+            mismatch = f"needs {self.memory_bytes} bytes of device memory, {limit}"
         elif off:
-            wrong = f"uses {', '.join(off)}, got a context with it in the option switched_off"
-        if wrong:
-            raise IncompatibleProgramError(f"the program {wrong}; compile the model again, or change the option")
+            mismatch = f"uses {', '.join(off)}, got a context with it in the option switched_off"
+        if mismatch:
+            raise IncompatibleProgramError(f"the program {mismatch}; compile the model again, or change the option")
 
 
 def packed_bytes(graph: NpuGraph, model: Model) -> Mapping[Hashable, int]:
@@ -254,7 +254,7 @@ class SymbolicGraph:
         if memory.arena_bytes > available_bytes:
             raise OutOfMemoryError(
                 f"for inputs of these sizes the segment needs {memory.arena_bytes} bytes of device memory for the "
-                f"arena, available: {available_bytes}; the option memory_bytes sets it"
+                f"arena, available: {available_bytes}; raise the option memory_bytes"
             )
         return memory, room
 

@@ -87,8 +87,10 @@ class FakeNpuMemory(Memory):
             raise DriverError("the device memory was freed; allocate it again")
         needed = prod(dimensions) * array_type.itemsize
         if needed > self.nbytes:
-            text = f"a tensor of shape {dimensions} needs {needed} bytes, but the device memory has {self.nbytes}"
-            raise InvalidInputError(f"{text}; allocate more")
+            raise InvalidInputError(
+                f"a tensor of shape {dimensions} needs {needed} bytes, but the device memory has {self.nbytes}; "
+                "allocate more"
+            )
         tensor: Array = contents[:needed].view(array_type).reshape(dimensions)
         return tensor
 

@@ -220,9 +220,9 @@ def error_class(fault: Fault) -> type[BaseException]:
         return _DEFAULT_ERRORS[fault.phase] if fault.kind is Kind.FAIL else RuntimeError
     classes = _nnadapter_errors() if fault.kind is Kind.FAIL else _builtin_exceptions()
     if fault.error not in classes:
-        where = "nnadapter.errors" if fault.kind is Kind.FAIL else "Python's own exceptions"
+        where = "nnadapter.errors" if fault.kind is Kind.FAIL else "Python"
         raise FaultScriptError(
-            f"{fault.error!r} is not one of {where} that a fault can raise; {close_names(fault.error, classes)}",
+            f"{fault.error!r} is no exception of {where} that a fault can raise; {close_names(fault.error, classes)}",
             key="error",
         )
     return classes[fault.error]

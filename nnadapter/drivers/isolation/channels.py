@@ -134,7 +134,7 @@ class Channel:
             self._socket.settimeout(_seconds_remaining(end))
             piece = self._socket.recv(min(_PIECE if total_length is None else total_length - len(pieces), 1 << 20))
             if not piece:
-                raise EOFError("the other side is gone")
+                raise EOFError("the other process closed the channel")
             pieces += piece
         return bytes(memoryview(pieces)[_LENGTH.size : total_length])
 
@@ -194,7 +194,7 @@ class _Unpickler(pickle.Unpickler):
             class_ = super().find_class(module, name)
             if isinstance(class_, type) and (is_dataclass(class_) or issubclass(class_, Enum)):
                 return class_
-        raise pickle.UnpicklingError(f"it refers to {module}.{name}, which messages may not contain")
+        raise pickle.UnpicklingError(f"the message refers to {module}.{name}, which messages may not contain")
 
 
 def written(message: object, aside: Callable[[pickle.PickleBuffer], Any] | None = None) -> bytes:
@@ -466,7 +466,7 @@ def _result(block: Block, spec: Any, device: str) -> Array:
         sizes = [size for size in shape if type(size) is int and size >= 0]
         fits = len(sizes) == len(shape) <= _MOST_RANK and type(offset) is int and offset >= HEADER_BYTES
         if not fits or offset + prod(sizes) * dtype.itemsize > block.nbytes:
-            raise ValueError("it is outside of the shared memory")
+            raise ValueError("the array is not within the shared memory")
         return block.array(offset, tuple(sizes), dtype).copy()
     except (TypeError, ValueError) as error:
         text = f"the process of device {device!r} returned an invalid result: {error}; report it to the vendor"

@@ -223,9 +223,9 @@ class Child:
             lane.is_alone = len(self._lanes) == 1
             answer, value = talk(lane, time.monotonic() + limit_s)
         except channels.AbandonedComputationError:
-            raise self._stopped(command, "after the cancellation") from None
+            raise self._stopped(command, f"did not answer {command!r} after the cancellation") from None
         except TimeoutError:
-            raise self._stopped(command, f"within {limit_s:g} s") from None
+            raise self._stopped(command, f"did not answer {command!r} within {limit_s:g} s") from None
         except (OSError, EOFError):
             raise self._died(command) from None
         finally:
@@ -331,8 +331,8 @@ class Child:
         text = f"{self.lost}; the next use starts it again"
         return kind(text, device=self.device, phase=PHASE_OF[command])
 
-    def _stopped(self, command: str, limit: str) -> errors.DeviceLostError:
-        self.end(f"device {self.device!r} did not answer {command!r} {limit} and was stopped")
+    def _stopped(self, command: str, problem: str) -> errors.DeviceLostError:
+        self.end(f"device {self.device!r} {problem} and was stopped")
         return self._lost_error(errors.DeviceTimeoutError, command)
 
     def _died(self, command: str) -> errors.DeviceLostError:

@@ -76,7 +76,7 @@ class RemoteObject:
     def _create(self) -> RemoteHandle:
         make = self._make()
         if make is None:  # dropped during background creation
-            raise errors.ClosedError("the object in the device's process is no longer in use")
+            raise errors.ClosedError("the object was closed before its creation in the process; create it again")
         return make()
 
     def after_fork(self) -> None:
@@ -267,7 +267,7 @@ class IsolatedProgram(Program):
                     raise
                 recipe.blob = None
         if recipe.model is None:
-            raise errors.IncompatibleProgramError("the program has neither a model nor bytes")
+            raise errors.IncompatibleProgramError("the program cannot be recreated without a model or bytes")
         return context.compiled(recipe.request, recipe.model)
 
 
@@ -533,8 +533,8 @@ class IsolatedDevice(Device):
             remaining = self._paused_until - time.monotonic()
             if remaining > 0:
                 raise errors.DeviceLostError(
-                    f"device {self.name!r} was lost {self._losses} times without computing anything, and is paused "
-                    f"for {remaining:.1f} s; the last time, {child.lost if child is not None else ''}",
+                    f"device {self.name!r} was lost {self._losses} times without computing anything, and is paused for "
+                    f"{remaining:.1f} s (last loss: {child.lost if child is not None else ''}); run again later",
                     device=self.name,
                     phase="open",
                 )

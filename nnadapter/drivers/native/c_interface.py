@@ -484,7 +484,7 @@ def _check_version(path: Path, table: int) -> None:
         )
     if size < _PREAMBLE:
         raise errors.DeviceUnavailableError(
-            f"the table of {path} has a size of {size} bytes, expected its sizeof; its vendor must set `size`"
+            f"the NNAdapterDriver of {path} has the size {size}, expected its sizeof; its vendor must set `size`"
         )
 
 

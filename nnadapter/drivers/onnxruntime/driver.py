@@ -240,7 +240,7 @@ def refused_nodes(
         try:
             open_session(loadable_of(part, by_address=False), session_options, has_pool=False, spins=False)
         except Exception as error:  # noqa: BLE001  a refusal
-            return Unsupported(_reason(error), f"ONNX Runtime {_version()} does not load it: {brief(error)}")
+            return Unsupported(_reason(error), f"ONNX Runtime {_version()} does not load the node: {brief(error)}")
         return None
 
     return find_culprits(model, attempt)

@@ -200,7 +200,9 @@ def load_program(
         )
         if program.io_counts != border:
             inputs, outputs = program.io_counts
-            raise ValueError(f"it has {inputs} inputs and {outputs} outputs, expected {border[0]} and {border[1]}")
+            raise ValueError(
+                f"the graph has {inputs} inputs and {outputs} outputs, expected {border[0]} and {border[1]}"
+            )
         return program
     except Exception as error:
         raise CompilationError(

@@ -118,7 +118,7 @@ def _inputs_of(compiled: Any, model: onnx.ModelProto) -> tuple[int | None, ...]:
     lost = [name for name in names if name not in ports and name in read]
     renamed = [number for number in range(len(compiled.inputs)) if number not in ports.values()]
     if renamed and len(renamed) != len(lost):
-        raise ValueError(f"OpenVINO renamed {len(renamed)} of the inputs {', '.join(map(repr, lost))}")
+        raise ValueError(f"OpenVINO renamed {len(renamed)} inputs, expected {', '.join(map(repr, lost))}")
     ports.update(zip(lost, renamed, strict=False))
     return tuple(ports.get(name) for name in names)
 
@@ -300,7 +300,7 @@ class Asker:
             model = read(part)
             unsupported_types = self._unsupported_types(model)
         except Exception as error:  # noqa: BLE001  a refusal
-            return Unsupported(Reason.DEVICE_REFUSED, f"OpenVINO cannot read it: {engine.brief(error)}")
+            return Unsupported(Reason.DEVICE_REFUSED, f"OpenVINO cannot read the subgraph: {engine.brief(error)}")
         if unsupported_types:
             return Unsupported(
                 Reason.DEVICE_REFUSED, f"OpenVINO's {self._device} does not support {', '.join(unsupported_types)}"
@@ -317,7 +317,7 @@ class Asker:
             self._compiled(read(part))
         except Exception as error:  # noqa: BLE001  a refusal
             return Unsupported(
-                Reason.COMPILE_FAILED, f"OpenVINO's {self._device} cannot compile it: {engine.brief(error)}"
+                Reason.COMPILE_FAILED, f"OpenVINO's {self._device} cannot compile the subgraph: {engine.brief(error)}"
             )
         return None
 

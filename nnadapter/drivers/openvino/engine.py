@@ -50,7 +50,7 @@ class _Finder:
     def find_spec(self, name: str, path: object = None, target: object = None) -> None:
         if name == _TOOLS and get_ident() in self.threads and _is_being_imported():
             vars(sys.modules[_PACKAGE]).setdefault("__getattr__", _offered)
-            raise ModuleNotFoundError(f"{name} is imported when it is used", name=name)
+            raise ModuleNotFoundError(f"the import of {name} is postponed until its first use", name=name)
 
 
 _FINDER = _Finder()
@@ -121,7 +121,7 @@ def refuse_forked(device: str) -> None:
     """Raise DeviceLostError in a fork of a process that compiled programs; compiling would hang."""
     if _threads().are_gone:
         raise DeviceLostError(
-            "OpenVINO cannot compile programs in a process forked from one that did: its threads are gone; "
+            "OpenVINO cannot compile programs in a process that was forked after a compilation: its threads are gone; "
             "start processes by spawn, or fork before the device is used",
             device=f"openvino:{device}",
         )

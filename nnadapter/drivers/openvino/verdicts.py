@@ -515,7 +515,7 @@ def _is_typed(node: onnx.NodeProto, name: str, parts: Parts) -> Verdict:
     if name in parts.constants:
         return SUPPORTED
     if value is None:
-        return Unsupported(Reason.DYNAMIC_SHAPE, f"{node.op_type} has {name!r} of unknown type; state it in value_info")
+        return Unsupported(Reason.DYNAMIC_SHAPE, f"value {name!r} of {node.op_type} has no type; add it to value_info")
     return _ranked(node, name, value) if node.op_type in MEASURING else SUPPORTED
 
 
@@ -537,7 +537,7 @@ def _open_type(node: onnx.NodeProto, name: str, parts: Parts, float16_ops: Colle
 
 def _ranked(node: onnx.NodeProto, name: str, value: Value | None) -> Verdict:
     if value is None or value.dtype is None or value.shape is None:
-        return Unsupported(Reason.DYNAMIC_SHAPE, f"{node.op_type} has {name!r} of unknown rank; state it in value_info")
+        return Unsupported(Reason.DYNAMIC_SHAPE, f"value {name!r} of {node.op_type} has no rank; add it to value_info")
     return SUPPORTED
 
 
@@ -552,7 +552,7 @@ def _types(node: onnx.NodeProto, row: operators.OperatorRow, analysis: ModelAnal
 def _type(node: onnx.NodeProto, name: str, accepted: Collection[DataType], analysis: ModelAnalysis) -> Verdict:
     value, parts = analysis.parts.value(name), analysis.parts
     if value is None or value.dtype is None:
-        return Unsupported(Reason.DYNAMIC_SHAPE, f"{node.op_type} has {name!r} of unknown type; state it in value_info")
+        return Unsupported(Reason.DYNAMIC_SHAPE, f"value {name!r} of {node.op_type} has no type; add it to value_info")
     if value.dtype not in accepted and not analysis.counts(node, name):
         expected = ", ".join(sorted(dtype.value for dtype in accepted)) or "no value at this position"
         detail = f"{node.op_type} got {value.dtype} for {name!r}, accepted: {expected}"
@@ -560,7 +560,8 @@ def _type(node: onnx.NodeProto, name: str, accepted: Collection[DataType], analy
         return Unsupported(Reason.UNSUPPORTED_DTYPE if is_tensor else Reason.UNSUPPORTED_TYPE, detail)
     if value.static_shape is None and analysis.has_dynamic_shapes:
         return Unsupported(
-            Reason.DYNAMIC_SHAPE, f"{node.op_type} has {name!r} of unknown shape, and the model has dynamic shapes"
+            Reason.DYNAMIC_SHAPE,
+            f"value {name!r} of {node.op_type} has a dynamic or unknown shape; fix the input shapes",
         )
     if value.static_shape is None:  # shape depends on data
         return SUPPORTED

@@ -71,7 +71,7 @@ def own_settings() -> AbstractContextManager[Any]:
     """Return a context manager that applies our JAX settings in this thread; raise DeviceLostError after a fork."""
     if _threads().are_gone:
         raise errors.DeviceLostError(
-            "XLA does not work in a process that was forked from one that used it: its threads are not there; "
+            "XLA does not work in a process that was forked after XLA was used: its threads are gone; "
             "start processes by spawn, or fork before the device is opened"
         )
     jax, stack = module(), ExitStack()

@@ -122,7 +122,7 @@ def _deformable(
     if group < 1 or outputs % group or channels != per_group * group:
         raise InvalidModelError(
             f"group is {group} for {channels} input, {outputs} output and {per_group} filter channels, expected a "
-            "divisor of the output channels, and input channels to be filter channels times group"
+            "divisor of the output channels that gives the input channels when multiplied by the filter channels"
         )
     if offset_group < 1 or channels % offset_group:
         raise InvalidModelError(f"offset_group is {offset_group}, expected a divisor of {channels} channels")

@@ -113,7 +113,7 @@ def _as_text(value: object) -> object:
         return {_TENSOR: [value.dtype.name, list(value.shape), data]}
     if isinstance(value, np.generic):
         return value.item()
-    raise TypeError(f"it is {type(value).__name__}, expected numbers, texts, lists of these or a tensor")
+    raise TypeError(f"a value is {type(value).__name__}, expected numbers, texts, lists of these or a tensor")
 
 
 def _read(text: str) -> dict[str, object]:

@@ -57,7 +57,7 @@ def _prelu(first: OperandType, slope: OperandType) -> OperandType:
 
 def _modulo(x: OperandType, y: OperandType, fmod: bool) -> OperandType:
     if x.dtype.is_floating and not fmod:
-        raise InvalidModelError("fmod is False on floating-point inputs, expected True, the sign of the dividend")
+        raise InvalidModelError("fmod is False for floats, expected True, which gives the sign of the dividend")
     return _broadcast(x, y)
 
 

@@ -46,7 +46,7 @@ def test_nodes_of_another_provider_are_refused_with_function_parts():
         and set(assignment.cpu_op_types_in_functions) == {"HardSigmoid", "Mul"}
     )
     assert "takes no node: it supports none" in assignment.verdict(0, "Acme").detail
-    assert "leaves parts of it to ONNX Runtime's CPU: HardSigmoid, Mul" in assignment.verdict(3, "Acme").detail
+    assert "leaves parts of the node to ONNX Runtime's CPU: HardSigmoid, Mul" in assignment.verdict(3, "Acme").detail
 
 
 @pytest.mark.parametrize("layout", ["nnadapter:0:0", "nnadapter:0:0_token_3", "nnadapter:0:0/MatMulAddFusion"])

@@ -129,7 +129,7 @@ def test_nodes_assigned_to_the_cpu_are_refused():
 
 def test_all_nodes_are_refused_without_a_culprit():
     verdicts = EpContext(Partial(most=5)).supported(parse(CHAIN))
-    assert {verdict.detail for verdict in verdicts} == {f"{PROVIDER} does not compile it: it is too much at once"}
+    assert {verdict.detail for verdict in verdicts} == {f"{PROVIDER} refuses the subgraph: it is too much at once"}
 
 
 def test_only_ops_unknown_to_onnxruntime_are_refused():

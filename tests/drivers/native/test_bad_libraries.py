@@ -27,7 +27,7 @@ BAD = {
     "refuses": (["-DREFUSES"], r"does not support driver interface 1\.0; install a driver for 1\.x"),
     "lacking": (["-DLACKING"], r"lacks the required functions supported, destroy_program; its vendor"),
     "small": (["-DTABLE_SIZE=offsetof(NNAdapterDriver, compute)"], r"lacks the required functions compute"),
-    "nosize": (["-DTABLE_SIZE=0"], r"has a size of 0 bytes, expected its sizeof"),
+    "nosize": (["-DTABLE_SIZE=0"], r"has the size 0, expected its sizeof"),
     "half": (["-DHALF_GROUP"], r"has the group 'serialization' without deserialize"),
     "threading": (["-DODD_THREADING"], r"threading is 12, expected one of 1, 2, 3"),
     "nulloption": (["-DNULL_OPTION"], r"2 options, of which 1 are null"),
@@ -37,7 +37,7 @@ BAD = {
     ),
     "value": (
         [f"-DPROPERTY={CHECKS.replace('BOOL', 'INT')}"],
-        r"'bad_value' did not open: .*checks_indices of its capability is 1, expected bool",
+        r"'bad_value' did not open: .*checks_indices of the capability is 1, expected bool",
     ),
     "role": (
         ['-DPROPERTY="role", .kind=NNADAPTER_KIND_STRING, .value.string="boss"'],

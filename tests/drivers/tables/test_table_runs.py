@@ -187,7 +187,9 @@ def test_error_blames_a_function_without_result():
     builder = ModelBuilder()
     (negated,) = builder.add_operation("NEG", (builder.add_input("x", FLOATS),))
     model = builder.finish(builder.add_operation("RELU", (negated,)))
-    with pytest.raises(ExecutionError, match=r"NEG of nodes \[\] failed: TypeError: its function returned None"):
+    with pytest.raises(
+        ExecutionError, match=r"NEG of nodes \[\] failed: TypeError: the lowered function returned None"
+    ):
         compute(model, np.ones((2, 3), np.float32), driver=Forgetful)
 
 

@@ -125,7 +125,7 @@ def test_lowerings_are_inherited_and_imported():
 @pytest.mark.parametrize(
     ("types", "words"),
     [
-        (("CONV2D",), "lowers 'CONV2D': unknown operation 'CONV2D'; did you mean 'CONV_2D'"),
+        (("CONV2D",), "is for 'CONV2D': unknown operation 'CONV2D'; did you mean 'CONV_2D'"),
         (("NEG", "NEG"), "both lower NEG"),
     ],
 )
@@ -152,7 +152,7 @@ def test_unknown_names_in_a_table():
         def add(self, operation):
             return np.add
 
-    with pytest.raises(DriverError, match="Wrong has types 'float': 'float' is not a valid DataType"):
+    with pytest.raises(DriverError, match="'types' of Wrong is 'float': 'float' is not a valid DataType"):
         Wrong().table  # noqa: B018  the access raises
     Wrong.types = "float64"
     with pytest.raises(DriverError, match="add has the unknown activation 'rellu'; did you mean 'relu'"):
