@@ -94,7 +94,7 @@ def constant(
 ) -> ConstantPattern:
     """Return a pattern of a constant for which `when` is true. `name` is the key in `Match.operands`, if any.
 
-    `value` is a required single element, up to one unit in the last place.
+    `value` is its only element, up to one unit in the last place.
     """
     return ConstantPattern(name, value, when)
 

@@ -84,7 +84,7 @@ _MOST_PARTS = 64
 
 
 class SymbolicModel:
-    """Symbolic model prepared for many specializations."""
+    """Symbolic model with an index of its symbolic numbers, for many specializations."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
@@ -197,7 +197,7 @@ class Replay(_Memoizing):
 
 
 class SpecializationGroup(_Memoizing):
-    """Models of one trace, which share types, and results for each replay."""
+    """Models of one trace, which share types and the results of each replay."""
 
     def __init__(self, models: Sequence[SpecializableModel]) -> None:
         self._models = tuple(map(ref, models))  # weak: models own the group

@@ -467,7 +467,7 @@ class SymbolicTrace:
         return value
 
     def rollback_guards(self, answer_count: int) -> Mapping[int, Any]:
-        """Remove and return the guards after the first `answer_count`, on which nothing may depend."""
+        """Remove and return the guards after the first `answer_count`. Nothing may depend on them."""
         forgotten = dict(list(self._answers.items())[answer_count:])
         for number in forgotten:
             del self._answers[number]

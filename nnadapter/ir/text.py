@@ -115,7 +115,7 @@ class Canonical:
     """Model without names, as SHA-256 digests and summaries."""
 
     structure: str
-    """Operations, attributes, data types and connections."""
+    """Digest of operations, attributes, data types and connections."""
     shapes: str
     constants: tuple[Contents, ...]
     """Constants, in an order that the structure determines."""

@@ -136,7 +136,7 @@ def _wrong(schema: OperationSchema, attribute: Attribute, value: object, expecte
 
 
 def verify(model: Model) -> None:
-    """Check a complete model, once. Models from `ModelBuilder` and their submodels are already verified.
+    """Check a complete model, unless it is verified. Models from `ModelBuilder` and their submodels already are.
 
     1. Every field has its declared Python type.
     2. Operands have unique names, valid types, and contents that match.

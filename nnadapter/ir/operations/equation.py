@@ -48,9 +48,9 @@ def read_equation(text: str, ranks: Sequence[int]) -> Equation:
 
 
 def terms_of(text: str) -> tuple[list[tuple[str, ...]], tuple[str, ...] | None]:
-    """Return the letters of each term and of the result, which is None without `->`.
+    """Split each term and the result at the ellipsis, and return the letters. The result is None without `->`.
 
-    Terms are split at their ellipsis. Raises InvalidModelError.
+    Raises InvalidModelError.
     """
     term_texts, arrow, result_text = text.replace(" ", "").partition("->")
     return [_split(text, term) for term in term_texts.split(",")], _split(text, result_text) if arrow else None

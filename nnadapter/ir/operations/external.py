@@ -22,10 +22,10 @@ from nnadapter.records import replace
 
 
 def checked_row(value: object, plug_in: PlugIn) -> OperationSchema:
-    """Return the row of an external operation, with checks around its functions.
+    """Check the row of an external operation, and return it with wrapped functions.
 
-    1. Errors in functions become DriverErrors that name the distribution. A shape rule may raise InvalidModelError, a
-       definition IndexError, ValueError and MemoryError.
+    1. Errors in functions become DriverErrors that name the distribution, except InvalidModelError from a shape rule,
+       and IndexError, ValueError and MemoryError from a definition.
     2. A FLOP formula that fails returns 0 and warns.
     3. A definition gets read-only arrays.
 

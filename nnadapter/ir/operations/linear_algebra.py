@@ -109,7 +109,7 @@ def _einsum(*types: OperandType, equation: str) -> OperandType:
 
 
 def _einsum_flops(outputs: Sequence[OperandType], *types: OperandType, equation: str) -> int:
-    """Count products and sums of contraction in pairs from left to right or all at once; return the smaller count."""
+    """Count products and sums for contraction of pairs from left to right, and of all at once; return the minimum."""
     shapes = [type_.dimensions for type_ in types]
     parsed = read_equation(equation, list(map(len, shapes)))
     sizes = label_sizes(parsed, shapes)

@@ -1,7 +1,8 @@
 """Normalizations, softmax, and losses.
 
-FLOPs per element: batch normalization 2, the others the steps of their formulas. Losses compare scores [N, C, d1, …]
-with classes [N, d1, …]. Targets equal to `ignore_index` do not count, not even in the mean; -1 ignores none.
+FLOPs per element: 2 for batch normalization, otherwise the steps of the formula. Losses compare scores
+[N, C, d1, …] with classes [N, d1, …]. Targets equal to `ignore_index` do not count, not even in the mean; -1 ignores
+no target.
 """
 
 from __future__ import annotations

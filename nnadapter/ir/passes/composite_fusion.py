@@ -233,9 +233,9 @@ def fuse_attention(editor: ModelEditor) -> None:
        heads.
     2. s may be multiplied or divided by a constant number, the scale, and then have a mask added.
     3. A WHERE with a condition that is false everywhere may follow SOFTMAX, as in ONNX's function body.
-    4. If the key comes transposed, a second TRANSPOSE reverses this; `simplify` usually cancels both.
+    4. If the key is transposed before the MAT_MUL, a second TRANSPOSE reverses this; `simplify` usually cancels both.
 
-    A query that is masked from all keys gives NaN (`without_keys`).
+    `without_keys` is `nan`, for a query that is masked from all keys.
     """
     apply_rules(editor, _ATTENTION_RULES)
 

@@ -146,7 +146,7 @@ REMAP: Mapping[str, Remap] = {
 
 
 def remaining_axes(type_: str, attributes: Attributes, perm: Axes) -> tuple[int, ...]:
-    """Return the input axes that a result still has, in the order of `perm`: all unless reduced without `keepdims`."""
+    """Return the input axes in the order of `perm`, without axes that a reduction removes."""
     if type_ not in REDUCING or attributes["keepdims"]:
         return perm
     removed_axes = (attributes["axis"],) if "axis" in attributes else ints(attributes, "axes")
@@ -158,8 +158,8 @@ def cancel_transposes(model: Model) -> Model:
 
     1. A TRANSPOSE is deferred and composed with later ones. If only axes of size 1 move, it becomes a RESHAPE.
     2. Elementwise operations compute on the untransposed operands if all inputs have the same permutation.
-    3. CONCAT, SPLIT, SLICE, PAD, TILE, SOFTMAX, LOG_SOFTMAX, CUM_SUM, TOP_K, REDUCE_… and ARG_… follow with renumbered
-       axes.
+    3. CONCAT, SPLIT, SLICE, PAD, TILE, SOFTMAX, LOG_SOFTMAX, CUM_SUM, TOP_K, REDUCE_… and ARG_… do so too, with
+       renumbered axes.
     4. Unchanged: models that would not have fewer TRANSPOSEs; NHWC or quantized operands. For images, use
        `channels_last`.
     """
@@ -316,10 +316,10 @@ def channels_last(model: Model) -> Model:
     1. Convolutions, pools, BATCH_, INSTANCE_ and LOCAL_RESPONSE_NORMALIZATION, RESIZE_…, DEPTH_TO_SPACE and
        SPACE_TO_DEPTH of rank 4 take and return NHWC operands. Filters stay as they are.
     2. Elementwise operations compute in NHWC if an input is available only in NHWC.
-    3. Operations with axes follow as in `cancel_transposes`.
+    3. Operations of rule 3 of `cancel_transposes` do so too.
     4. TRANSPOSE and RESHAPE are deferred and composed. If only axes of size 1 move, a RESHAPE suffices.
     5. All other operations get NCHW operands, as do model outputs, and operands quantized along an axis.
-    6. Unchanged: models without an operation of 1. or with NHWC operands.
+    6. Unchanged: models with NHWC operands, or without an operation of rule 1.
     """
     has_images = any(
         operation.type in IMAGE and model.operands[operation.inputs[0]].type.rank == 4 for operation in model.operations

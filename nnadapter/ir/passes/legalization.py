@@ -128,7 +128,7 @@ class _Shifting:
         self._unsigned: dict[int, int] = {}
         """int8 operand -> uint8 operand."""
         self._signed: dict[int, int] = {}
-        """int8 operand in `_unsigned` -> equal int8 operand, which later operations read."""
+        """int8 operand in `_unsigned` -> int8 operand of equal value for later operations, possibly itself."""
         self._current: Sequence[int] = ()
 
     def visit(self, index: int) -> None:

@@ -242,9 +242,9 @@ def fuse_scale_and_bias(editor: ModelEditor) -> None:
 
 
 def _fold_constant(scale: float | None, shift: float | None) -> Replacement:
-    """Return a replacement that folds the factor `scale` and the addend `shift` * constant.
+    """Return a replacement that folds the factor `scale`, and the addend `shift` times the matched constant.
 
-    If `scale` is None, the constant is the factor.
+    If `scale` is None, the matched constant is the factor.
     """
 
     def replacement(editor: ModelEditor, match: Match) -> Sequence[int] | None:

@@ -89,8 +89,8 @@ def run_passes(
 ) -> Model:
     """Apply passes in order. Editing passes share an editor, unless `check` observes each step.
 
-    `check` is an observer, such as `dump_to` or `check_numbers`, that raises to stop. `driver_passes` take precedence
-    over `PASSES`, such as `{"reduce_rank": partial(reduce_rank, largest=5)}`.
+    `check` is an observer, such as `dump_to` or `check_numbers`, that raises to stop. `driver_passes`, such as
+    `{"reduce_rank": partial(reduce_rank, largest=5)}`, take precedence over `PASSES`.
 
     Raises:
         InvalidOptionError: unknown pass name.

@@ -83,7 +83,6 @@ def fold_constants(
 
 
 def _fold(editor: ModelEditor, index: int, evaluate: Evaluator, room: int) -> int:
-    """Fold one operation if its results fit into `room` bytes; return their bytes."""
     operation = editor.operation(index)
     arrays = [editor.value_of(operand) for operand in operation.inputs]
     present_inputs = [operand for operand in operation.inputs if operand != ABSENT]

@@ -168,7 +168,7 @@ class Contents:
         self._unpacked: dict[tuple[int, DataType, int], Array] = {}
 
     def add(self, references: Iterable[Message]) -> None:
-        """Check all references. Raises ModelFileError for missing files, invalid blocks or wrong digests."""
+        """Check references for `array`. Raises ModelFileError for missing files, invalid blocks or wrong digests."""
         keys = {
             (reference.file, reference.offset, reference.length, bytes(reference.sha256)) for reference in references
         }
