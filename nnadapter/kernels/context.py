@@ -284,7 +284,7 @@ class KernelContext(Context):
         return super().deserialize_view(blob) if _calls_kernels(blob) else self.inner.deserialize_view(blob)
 
     def check_blob(self, blob: memoryview) -> Compatibility | None:
-        """Return None for programs with kernel calls, which only `deserialize` can check."""
+        """Return the driver's answer, or None with kernel calls, which only `deserialize` can check."""
         return None if _calls_kernels(blob) else self.inner.check_blob(blob)
 
     def close(self) -> None:

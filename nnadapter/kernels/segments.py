@@ -192,17 +192,17 @@ _ENVELOPE = Envelope(magic=MAGIC, version=1)
 
 @dataclass(frozen=True, eq=False)
 class StoredPiece:
-    """Serialized names and types of a driver program's inputs and outputs."""
+    """Serialized signature of a driver program."""
 
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     types: tuple[OperandType | None, ...]
-    """Types by name; None if unknown before the run."""
+    """Types of outputs; None if unknown before the run."""
 
 
 @dataclass(frozen=True, eq=False)
 class StoredKernelProgram:
-    """Serialized facts about a program, in addition to the driver's programs."""
+    """Serialized structure of a kernel program; the driver's programs are separate."""
 
     calls: Model
     """Model of the kernel calls. Its inputs include outputs of driver programs."""
@@ -330,7 +330,7 @@ class DeviceCandidate:
 def type_rules(
     tables: Sequence[KernelTable], offered: Iterable[tuple[str, str]] = ()
 ) -> Mapping[tuple[str, str], TypeRule]:
-    """Return type inference from kernels, for ops that onnx cannot infer.
+    """Return rules by which kernels infer output types, for ops that onnx cannot infer.
 
     Ops of custom domains, and all ops in `offered`, fall back to the types in the model.
     """

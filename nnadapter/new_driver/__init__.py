@@ -59,7 +59,7 @@ def copy_header(folder: Path) -> None:
 
 
 def words_of(name: str) -> dict[str, str]:
-    """Return the words that templates need for a device."""
+    """Return the values of `$name`, `$title` and `$Class` in templates."""
     return {"name": name, "title": name.replace("_", " "), "Class": "".join(map(str.capitalize, name.split("_")))}
 
 

@@ -248,7 +248,8 @@ def extract(
 ) -> ModelProto:
     """Extract the nodes at ascending positions as a model.
 
-    1. Inputs and outputs have the types in `graph.values`, otherwise the model's. Containers keep their nesting.
+    1. Inputs and outputs have the types in `graph.values`. Unknown types, sequences, maps and optionals have the
+       model's.
     2. All operator sets are imported, but only needed functions copied.
     3. The IR version is at least 4, since constants are not inputs. Metadata is omitted.
 

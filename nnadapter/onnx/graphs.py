@@ -239,7 +239,7 @@ def read_nodes(model: ModelProto, origins: Sequence[tuple[str, ...]] | None = No
 
 
 def node_of(proto: NodeProto, name: str, origins: tuple[str, ...] | None = None) -> Node:
-    """Convert a NodeProto to a node called `name`, by default its own origin."""
+    """Convert a NodeProto to a node called `name`. Without `origins`, the node is its own origin."""
     return Node(
         name,
         proto.op_type,

@@ -37,7 +37,7 @@ class DeclaredTypes:
         self._graph = model.graph
 
     def types(self, names: Sequence[str], values: Mapping[str, Value]) -> dict[str, onnx.ValueInfoProto]:
-        """Return the declared types of `names` at the input sizes in `values`; no types unless all become static."""
+        """Return the declared types of `names` at the input sizes in `values`; nothing if one is not static."""
         types_by_name = {
             name: self._with_static_sizes(self._by_name[name], values) for name in names if name in self._by_name
         }
@@ -238,7 +238,7 @@ class Inference:
 
     @_contradictions_told()
     def types(self, facts: InitialFacts) -> dict[str, onnx.ValueInfoProto]:
-        """Return the types of `values` as ValueInfoProto, without constants whose contents are passed to inference."""
+        """Return the types in `values()` as ValueInfoProto, without constants passed to inference with contents."""
         return self._infer_corrected(facts)[1]
 
     def read_by(self, index: int) -> Sequence[str]:

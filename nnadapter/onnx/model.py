@@ -30,7 +30,7 @@ _UNBOUNDED = 2**31 - 1
 """Schemas' upper bound for variadic parameters."""
 _SINGLE = onnx.defs.OpSchema.FormalParameterOption.Single
 _FORMS = 4096
-"""Cached forms of nodes; models have few distinct ones."""
+"""Maximum number of cached node forms; models have few."""
 _ALL_OR_FEWEST = frozenset({"BatchNormalization"})
 """Ops with all outputs or the minimum, which schemas do not express."""
 _ANY_ATTRIBUTES = frozenset({"LayerNormalization"})
@@ -283,7 +283,7 @@ NO_RULES: Rules = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Operators:
-    """Facts about operators that need converters or kernels, as functions."""
+    """Functions and rules that describe operators by means of converters and kernels."""
 
     has_converter: Callable[[str, str, int], bool]
     """(domain, op type, schema version) -> True if there is a converter."""
@@ -330,8 +330,7 @@ def read_model(
 ) -> OnnxModel:
     """Return `model` with its nodes read, or raise InvalidModelError.
 
-    `operators` holds facts beyond onnx's, `origins` name original nodes, and `read` are nodes that were already read,
-    each its own origin.
+    `origins` are names of original nodes. `read` are the model's nodes if already read, each its own origin.
     """
     stood_for = None if origins is None else [(name,) for name in origins]
     try:

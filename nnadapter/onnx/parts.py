@@ -37,7 +37,10 @@ _EINSUM: _Place = (("", "Einsum", ""), "equation")
 
 
 def check_equations(model: onnx.ModelProto) -> None:
-    """Raise InvalidModelError for a malformed Einsum equation, also in subgraphs, functions, calls and defaults."""
+    """Raise InvalidModelError for a malformed Einsum equation.
+
+    Subgraphs and functions count, also arguments and defaults of functions.
+    """
     nodes_by_function = {key_of(function): [*with_nested(function.node)] for function in model.functions}
     # nodes without attributes have neither equations nor subgraphs
     stating = filter(attrgetter("attribute"), model.graph.node)
@@ -210,7 +213,7 @@ class Parts:
         return positions_by_case
 
     def sized_cases(self, positions: Sequence[int]) -> dict[SizedCase, list[int]]:
-        """Group positions by `cases`, sizes and constants. For dynamic sizes, only their equality counts."""
+        """Group positions like `cases`, and by sizes and constants. For dynamic sizes, only equality counts."""
         positions_by_case: dict[SizedCase, list[int]] = {}
         for position in positions:
             positions_by_case.setdefault(self._sized_case(self._model.graph.node[position]), []).append(position)

@@ -46,7 +46,7 @@ _HAS_INFERENCE: Mapping[str, float] = {"LayerNormalization": 17, "ThresholdedRel
 
 
 def is_like_input(domain: str, op_type: str, version: int) -> bool:
-    """Return whether an op keeps its input's type, which onnx does not infer."""
+    """Return whether an op keeps its input's type, but onnx does not infer this."""
     if plain_domain(domain):
         return domain == MICROSOFT and op_type in _OF_MICROSOFT
     return op_type in _LIKE_FIRST_INPUT and version < _HAS_INFERENCE.get(op_type, inf)

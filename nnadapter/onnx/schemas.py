@@ -226,7 +226,6 @@ def bounds_of(names: Sequence[str]) -> tuple[int, int]:
 
 
 _LARGEST_OPSET = (1 << 31) - 1
-"""Newest opset that onnx accepts."""
 
 
 @memoize(4096)

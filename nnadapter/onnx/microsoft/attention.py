@@ -148,8 +148,8 @@ _NUMBERS = "float32"
 def score_mask(body: BodyBuilder, position: int, bias: int, places: Callable[[], str], rows: int | None) -> str:
     """Return the additive mask `[B or 1, N or 1, S or 1, T]`, an empty name if there is none, or raise Refusal.
 
-    1. A mask at `position` of rank 1 holds the key count of each sequence. First keys may follow, or offsets of packed
-       sequences, and only the offsets are ignored. In ranks 2 and 3, 0 hides a key. A matrix of one column is ignored.
+    1. A mask of rank 1 at `position` has the end of each sequence's keys. Starts may follow, or offsets of packed
+       sequences, which are ignored. In ranks 2 and 3, 0 hides a key. A matrix of one column is ignored.
     2. Hidden keys get `mask_filter_value`, so a query with all keys hidden sees all of them.
     3. The input at position `bias` is added.
 
@@ -241,9 +241,9 @@ def _alternating(body: BodyBuilder, x: str, cosine: str, sine: str, pairs: int) 
 
 
 def _in_halves(body: BodyBuilder, x: str, cosine: str, sine: str, pairs: int) -> str:
-    """Rotate feature `i` with feature `i + pairs`, by tables of full width.
+    """Rotate feature `i` with feature `i + pairs`, by tables that are repeated for both halves.
 
-    Engines recognize this form. OpenVINO recognizes one with narrow tables too, but computes it wrongly.
+    Engines recognize this form. OpenVINO also recognizes one without repetition, but computes it wrongly.
     """
     first, second = sliced(body, x, 3, 0, pairs), sliced(body, x, 3, pairs, 2 * pairs)
     other = body.Concat(body.Neg(second), first, axis=-1)
@@ -380,7 +380,8 @@ def attention_body(body: BodyBuilder) -> tuple[str, ...]:
 def attended(body: BodyBuilder, product: str, *, mask: int, past: int, bias: int) -> tuple[str, str]:
     """Add attention over QKV in `product` `[B, S, 3 * N * H]`. Return output and present cache, or raise Refusal.
 
-    `mask`, `past` and `bias` are input positions; the past is `[2, B, N, P, H]`. Inputs 0 and 1 determine S and width.
+    `mask`, `past` and `bias` are input positions; the past is `[2, B, N, P, H]`. Input 0 determines S, input 1 the
+    width.
     """
     for name in ("do_rotary", "past_present_share_buffer"):
         if body.node.integer(name, 0):
@@ -481,7 +482,7 @@ def _enough_queries(body: BodyBuilder, axis: int) -> bool:
 
 
 def _packed(body: BodyBuilder) -> tuple[str, str, str, tuple[str, int, int | None]]:
-    """Return queries, keys and values `[B, N, S or T, H]`; and an input with the new keys, their axis and its size."""
+    """Return queries, keys and values `[B, N, S or T, H]`, then an input with the new keys, their axis and its size."""
     heads = body.node.integer("num_heads")
     if heads < 1:
         raise body.invalid(f"has attribute 'num_heads' {heads}; expected 1 or more")

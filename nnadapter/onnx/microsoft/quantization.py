@@ -234,7 +234,7 @@ def _real_gemm(body: BodyBuilder) -> str:
 
 
 def _scaled_by(body: BodyBuilder, position: int, factor: str) -> str:
-    """Multiply the scale at `position` by `factor`, as a constant if both are: quantized fusion needs one."""
+    """Multiply the scale at `position` by `factor`. Two constants are folded: quantized fusion needs a constant."""
     known_factor = body.constant_of(factor)
     if known_factor is None or not body.knows(position):
         return body.Mul(factor, body.input(position))

@@ -39,7 +39,6 @@ _MASKS: Mapping[tuple[str, str], tuple[int, ...]] = MappingProxyType(
 )
 """(domain, op) -> inputs with past and new tokens on the last axis."""
 _TAKES_ROOM = frozenset([(MICROSOFT, "GroupQueryAttention")])
-"""Ops that use free cache space for new keys."""
 
 
 def takes_room(nodes: Iterable[OnnxNode]) -> bool:
@@ -461,13 +460,16 @@ _IN_ROOM = (
     (DEFAULT_PAST_LENGTH // 2, 7),
     (DEFAULT_PAST_LENGTH // 3, 7),
 )
-"""Past and new tokens for caches with free space. Each kind occurs twice, to test a plan of one on the other."""
+"""Past and new tokens for caches with free space: next token, prompt, later prompt.
+
+Each kind occurs twice, to test a plan of one on the other.
+"""
 _PROMPT = 64
-"""New tokens of a prompt. Bounds of devices are small multiples of it, far below `_LONG`."""
+"""New tokens of a prompt. Devices with bounded sizes take small multiples of it, but not `_LONG`."""
 _MANY_ROWS, _LONG = 8, (256, 512, 1024)
 """Large batch size, and lengths of past and new tokens.
 
-Short lengths are first, since plans for positions beyond a model's last one are useless.
+Short lengths are first: long ones may exceed a model's last position, and such plans are useless.
 """
 _MOST_COMBINED = 3
 _LARGEST, _MOST_ELEMENTS = 1024, 1 << 24
@@ -475,7 +477,7 @@ _LARGEST, _MOST_ELEMENTS = 1024, 1 << 24
 
 
 def further_shapes(prepared: Prepared, usual: Shapes) -> Iterator[Shapes]:
-    """Yield other input shapes that the model accepts, without duplicates."""
+    """Yield input shapes, other than `usual`, that the model accepts, without duplicates."""
     inputs = {name: prepared.graph.value(name) for name in usual}
     visited_shapes = [usual]
     for sizes in _further_sizes(prepared, list(inputs.values()), _named(inputs, usual)):

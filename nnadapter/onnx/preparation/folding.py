@@ -388,7 +388,7 @@ def _read_only(sizes: int | Array) -> Array:
 
 
 _UNKNOWN_SIZE_BYTES = 1 << 20
-"""Maximum bytes of inputs for results of unknown size."""
+"""Maximum input bytes of a folded op with results of unknown size."""
 
 _SELECTING = frozenset(("NonZero", "Unique", "Compress"))
 _NEVER_FOLDED = frozenset(
@@ -404,7 +404,10 @@ def is_known(graph: Graph, index: int, values: Mapping[str, Value]) -> bool:
 
 
 def may_fold(read: OnnxModel, index: int, dequantizing: Collection[int] = ()) -> bool:
-    """Return whether a node is standard, deterministic, without subgraphs; DequantizeLinear only in `dequantizing`."""
+    """Return whether a node is standard and deterministic, without subgraphs.
+
+    DequantizeLinear must be in `dequantizing`.
+    """
     node = read.nodes[index]
     return (
         node.is_standard

@@ -29,7 +29,7 @@ from nnadapter.records import dataclass, field, replace
 from partition.graph import Graph, Node, Value
 
 _WHOLE_ROUNDS = 2
-"""Rounds that only infer over the entire graph; later ones also infer node by node, as does the first with rules."""
+"""Rounds that only infer over the entire graph. Later ones also infer node by node; with rules, so does the first."""
 _MOST_ROUNDS = 6
 """Maximum number of rounds, so that time stays linear."""
 
@@ -97,7 +97,7 @@ class Specialized:
 
 @paused_collection
 def prepare(model: onnx.ModelProto, operators: Operators) -> Prepared:
-    """Do all shape-independent work on `model`; `operators` holds facts beyond onnx's.
+    """Do all shape-independent work on `model`; `operators` adds facts from converters and kernels.
 
     An `If` with a constant condition becomes its branch, so the model may be rewritten.
 
@@ -142,7 +142,7 @@ def inline_constant_branches(prepared: Prepared) -> Prepared:
 
 
 def inline_decided_branches(prepared: Prepared, conditions: Mapping[int, bool]) -> Prepared:
-    """Replace the `If` nodes in `conditions` by branches, whose nodes get them as origins. Raises InvalidModelError."""
+    """Replace `If` nodes in `conditions` by branches; their nodes get the `If`'s origin. Raises InvalidModelError."""
     inlined, stands_for = inline_branches(prepared.model, conditions)
     origin = {name: prepared.graph.nodes[position].origins[0] for name, position in stands_for}
     expanded, names = expand_functions(inlined, prepared.operators)
