@@ -25,7 +25,7 @@ MESSAGES = 1 << 22
 EXPANDED_NODES = 1 << 13
 """Nodes after function expansion, allowed for any model. Expansion takes quadratic time."""
 EXPANSION = 64
-"""Factor by which expansion may multiply nodes beyond `EXPANDED_NODES`. Exporters' functions have about ten."""
+"""Factor by which expansion may multiply nodes beyond `EXPANDED_NODES`. Exporters' functions have about ten nodes."""
 ELEMENTS = (1 << 31) - 1
 """Elements of a node's result; weights may have more."""
 COUNTED_ELEMENTS = 1 << 26

@@ -99,7 +99,7 @@ _MOST_SHOWN = 6
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Contents:
-    """Lazily read contents of a constant."""
+    """Contents of a constant, read lazily."""
 
     read: Callable[[], Any]
     """Returns a flat array of bytes."""
