@@ -465,11 +465,11 @@ def _search(plan: Plan, halvings: Sequence[str] = ()) -> str:
     devices = [step.device for step in plan.steps]
     few = len(set(devices)) < _SEARCHED
     if plan.exact:
-        return "optimal for two devices" if few else "an exact search"
+        return "the search is exact for two devices" if few else "the search was exact"
     if any(map(eq, devices, devices[1:])):  # an optimal cut never has two consecutive segments of one device
         reason = f": {halvings[0]}" if halvings else ", because its device refuses it as a whole"
         return f"a segment was cut in two{reason}"
-    return "a bounded beam search"
+    return "the beam search was bounded"
 
 
 def _plan_file(partitioning: Partitioning) -> facts.PlanFileFacts | None:

@@ -131,25 +131,28 @@ class TuneReport:
 
     def _summary(self) -> Iterator[str]:
         yield (
-            f"{duration(self.time)} on {', '.join(self.devices)}: {self.cpu_time / self.time:.2f} times as fast as "
-            f"float32 on the CPU, {self.float_time / self.time:.2f} as float32 on the devices"
+            f"time      {duration(self.time)} on {', '.join(self.devices)}: {self.cpu_time / self.time:.2f} times as "
+            f"fast as float32 on the CPU, {self.float_time / self.time:.2f} times as fast as float32 on the devices"
         )
         held_out, has_held_out = _number(self.held_out), self.held_out is not None
         if math.isinf(self.baseline):
-            held = f"; {held_out} dB on held-out samples" if has_held_out else ""
-            yield f"SQNR {_number(self.achieved)} dB{held}; budget: {self.budget}"
+            held = f", {held_out} dB on held-out samples" if has_held_out else ""
+            yield f"accuracy  SQNR against float32 {_number(self.achieved)} dB{held}; budget: {self.budget}"
         else:
-            held = f"; on held-out samples {_number(self.held_out_baseline)} -> {held_out}" if has_held_out else ""
-            yield f"metric {_number(self.baseline)} -> {_number(self.achieved)}{held}; budget: {self.budget}"
-        yield f"{sum(unit.is_quantized for unit in self.units)} of {count(len(self.units), 'unit')} quantized"
+            held = f", {_number(self.held_out_baseline)} -> {held_out} on held-out samples" if has_held_out else ""
+            yield f"accuracy  metric {_number(self.baseline)} -> {_number(self.achieved)}{held}; budget: {self.budget}"
+        yield f"units     {sum(unit.is_quantized for unit in self.units)} of {len(self.units)} are quantized"
         yield (
-            f"lower bound of the additive model {duration(self.bound)}, gap {self.gap:.1%}; "
-            f"{count(self.evaluations, 'evaluation')}, {count(self.trials, 'compiled configuration')}, "
+            f"bound     {duration(self.bound)} (gap {self.gap:.1%}): least time within the budget if times and noise "
+            "of units add up"
+        )
+        yield (
+            f"search    {count(self.evaluations, 'evaluation')} and {count(self.trials, 'compilation')} in "
             f"{duration(self.seconds)}"
         )
         if self.stopped:
             yield f"the search ended early: {self.stopped}"
-        yield from (f"not possible: {failure}" for failure in self.failures)
+        yield from (f"failed    {failure}" for failure in self.failures)
         if self.output:
             yield f"written: {self.output}"
             if self.output.endswith(".plan.json"):
@@ -172,7 +175,7 @@ def _number(value: float | None) -> str:
     return "" if value is None else "inf" if math.isinf(value) else f"{value:.4g}"
 
 
-_HEADS = ("unit", "device", "precision", "alone, dB", "in place, dB", "saved", "raised because")
+_HEADS = ("unit", "device", "precision", "SQNR alone", "in place", "time saved", "why not quantized")
 
 
 def _cells(unit: TunedUnit) -> tuple[str, ...]:

@@ -269,11 +269,11 @@ class _Final:
             elif not facts.products:
                 reason = "nothing to quantize"
             elif alone is None or not found.gains(unit, floating):
-                reason = "quantized, it is no faster"
+                reason = "it would be no faster"
             elif not math.isfinite(alone):
-                reason = "quantized, the outputs are not finite or the device fails"
+                reason = "the outputs would not be finite, or the device fails"
             else:
-                reason = f"alone it lowers the SQNR to {signal_to_noise(alone):.1f} dB"
+                reason = f"it alone lowers the SQNR to {signal_to_noise(alone):.1f} dB"
             yield TunedUnit(
                 name=facts.name, nodes=facts.nodes, reason=reason,
                 device=workshop.lanes[alternative.lane].name, precision=workshop.text(alternative),

@@ -85,9 +85,9 @@ def found(devices, exact):
 @pytest.mark.parametrize(
     ("devices", "exact", "words"),
     [
-        ("aba", True, "optimal for two devices"),
-        ("abca", True, "an exact search"),
-        ("abca", False, "a bounded beam search"),
+        ("aba", True, "the search is exact for two devices"),
+        ("abca", True, "the search was exact"),
+        ("abca", False, "the beam search was bounded"),
         ("abba", False, "a segment was cut in two, because its device refuses it as a whole"),
     ],
 )
