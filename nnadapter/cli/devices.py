@@ -369,7 +369,7 @@ def calibrate(device: str, options: parameters.DeviceOptions, output: str | None
     if output is not None:
         text = json.dumps(contents_of(measured), indent=2, allow_nan=False)
         parameters.write_output(output, lambda opened: opened.write(f"{text}\n".encode()))
-    click.echo(parameters.to_json(contents_of(measured)) if as_json else f"{measured}\nkept in    {file}")
+    click.echo(parameters.to_json(contents_of(measured)) if as_json else f"{measured}\nstored in  {file}")
 
 
 def _measure_and_store(device: str, options: Mapping[str, str] | None) -> tuple[Calibration, Path]:

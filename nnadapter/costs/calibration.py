@@ -112,17 +112,17 @@ class Calibration(
         for name, value in self.options.items():
             yield f"option     {name} = {value}"
         if self.crowded:
-            yield "crowded    other programs used the processors meanwhile; measure again on an idle machine"
+            yield "note       other programs used the processors meanwhile; measure again on an idle machine"
         if self.processors is not None:
-            yield f"processors {self.processors:.2g} of the host's are in use"
+            yield f"processors {self.processors:.2g} of the host are used by the device"
         per_segment, alone = 1e6 * self.launch_seconds, 1e6 * self.sole_launch_seconds
-        yield f"launch     {per_segment:.1f} us per segment, {alone:.1f} us as sole segment"
+        yield f"launch     {per_segment:.1f} us per segment, {alone:.1f} us if the model is one segment"
         rate = _rate(", ", self.transfer_seconds_per_byte, "GB/s")
         yield f"transfer   {1e6 * self.transfer_seconds:.1f} us per tensor{rate}"
         if self.lines and all(line.per_operation(_EVERYDAY) < _NOTHING for line in self.lines.values()):
             yield "work       takes no time: this device computes nothing"
             return
-        yield f"networks   off by {100 * self.off_by:.0f} %"
+        yield f"error      {100 * self.off_by:.0f} % in the predicted times of test networks"
         for operation_class in OperationClass:
             if operation_class in self.lines:
                 yield _line_text(operation_class.value, self.lines[operation_class])
@@ -141,7 +141,7 @@ def spread(logarithms: Iterable[float]) -> float:
 
 def _line_text(name: str, line: Line) -> str:
     rates = _rate(" + ", line.seconds_per_flop, "GFLOP/s") + _rate(" + ", line.seconds_per_byte, "GB/s")
-    return f"{name:<14} {1e6 * line.seconds:.1f} us{rates}, off by {100 * line.error:.0f} %"
+    return f"{name:<14} {1e6 * line.seconds:.1f} us{rates}, error {100 * line.error:.0f} %"
 
 
 _EVERYDAY, _NOTHING = 1e6, 1e-6

@@ -153,7 +153,7 @@ def test_processors_in_use_are_counted(shares):
         "metered", stopwatch=Stopwatch(clock=clock, busy=clock if shares else busy, sleep=lambda _: None)
     )
     assert result.processors == pytest.approx(1.0 if shares else 0.0)
-    assert "of the host's are in use" in str(result)
+    assert "of the host are used" in str(result)
     costs = calibrated(result)
     assert costs.processors == result.processors
     assert costs.needs_processors is (shares and usable() <= 2)
