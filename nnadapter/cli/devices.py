@@ -84,7 +84,9 @@ def check_health(device: DeviceInfo) -> Health:
     if not np.allclose(first, expected, rtol=1e-2):
         limits = _limits_of_sums(device)
         if limits:
-            return Health(state="limited", detail=f"its sum of two vectors is wrong, as the device declares: {limits}")
+            return Health(
+                state="limited", detail=f"the sum of two vectors is wrong; the device declares this limit: {limits}"
+            )
         return Health(state="wrong", detail=f"got {first.tolist()}, expected {expected.tolist()}; ask its vendor")
     return Health(state="works", first_seconds=between - started, run_seconds=ended - between)
 

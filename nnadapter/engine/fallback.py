@@ -213,7 +213,7 @@ def _verdict(plan: Plan, device: str, node: int) -> Verdict:
 def _why_left(plan: Plan, device: str, node: int) -> str:
     verdict = _verdict(plan, device, node)
     if isinstance(verdict, Unsupported):
-        return f"{device!r} refused the first because of {verdict}"
+        return f"{device!r} refuses the first: {verdict.detail} ({verdict.reason.value})"
     return f"{device!r} supports the first, but its segment or a plan placed it elsewhere"
 
 

@@ -164,7 +164,9 @@ def _groups(report: ReportFacts) -> Iterator[str]:
         groups = Counter([(node.segment, node.runs_as) for node in described_nodes if node.runs_as != NO_OPERATION])
         if groups:
             (((_, largest), members),) = groups.most_common(1)
-            fused = f"fused into {count(len(groups), 'group')}, the largest ({count(members, 'node')}): {largest}"
+            fused = (
+                f"fused into {count(len(groups), 'operation')}; {largest} computes the most, {count(members, 'node')}"
+            )
             text = fused if members > 1 else "none fused"
             yield from wrapped(f"{device}: {count(len(described_nodes), 'node')}, {text}", " " * 11)
         by_kernel = [f"{node.runs_as} ({node.name})" for node in described_nodes if node.runs_as.startswith(KERNEL)]
@@ -191,7 +193,7 @@ def _segment(segment: SegmentFacts, priced: bool, guessed: bool, width: int) -> 
     if segment.program_of is not None:
         facts_shown.append(f"uses the program of segment {segment.program_of}")
     if facts_shown:
-        facts = ", ".join(fact.replace(" ", _NO_BREAK_SPACE) for fact in facts_shown)
+        facts = "reported by the device: " + ", ".join(fact.replace(" ", _NO_BREAK_SPACE) for fact in facts_shown)
         yield from (line.replace(_NO_BREAK_SPACE, " ") for line in wrapped(facts, " " * 8))
     if segment.cache is not None:
         yield from wrapped("cache: hit" if segment.cache.hit else f"cache: miss, {segment.cache.miss_reason}", " " * 8)

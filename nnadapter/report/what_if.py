@@ -361,10 +361,9 @@ def _notes(
         )
     if left_out:
         yield f"{left_out} less frequent features were not tried"
-    yield (
-        f"nodes that {device} would newly support are priced as fused if devices commonly fuse them, "
-        "otherwise alone; a refusal hidden by another one does not count"
-    )
+    if not assumed:
+        yield f"times assume that {device} fuses newly supported nodes as devices commonly do"
+    yield f"{device} gives one reason for each refused node; others may appear once that feature is supported"
 
 
 ProgressCallback = Callable[[str, NNAdapterError | None], None]

@@ -223,7 +223,7 @@ def _summary(facts: WhatIfFacts) -> Iterator[str]:
     yield f"models     {len(facts.models)}" + (f", and {len(facts.failed)} that failed" if facts.failed else "")
     yield f"now        {coverage(facts.current_totals)}"
     times = predicted(facts, facts.current_totals) or "no times, because costs are not known"
-    yield from wrapped(f"{times}; costs: {sources}", " " * 11)
+    yield from wrapped(f"{times} (costs: {sources})", " " * 11)
     yield from wrapped(cpu_words(facts), " " * 11)
 
 

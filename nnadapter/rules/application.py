@@ -483,8 +483,9 @@ class _Limiter:
         costs_known = all(self.candidates[at].benefit is not None for at in away)
         score = attrgetter("benefit" if costs_known else "flops")
         free.sort(key=lambda at: (score(self.candidates[at]) or 0, self.candidates[at].nodes, -at))
-        by = "by benefit" if costs_known else "by FLOPs, since costs are not known"
-        return self._given_up("max_segments", f"max_segments = {most}", free[: (excess + 1) // 2], f"is exceeded; {by}")
+        least = "least benefit" if costs_known else "fewest FLOPs, since costs are not known"
+        reason = f"is exceeded, so segments are dropped with the {least}"
+        return self._given_up("max_segments", f"max_segments = {most}", free[: (excess + 1) // 2], reason)
 
     def _below(self) -> Iterator[tuple[str, str, list[int]]]:
         for name, measure, units in _MINIMA:
@@ -540,7 +541,7 @@ class _Limiter:
             nodes=sum(self.candidates[at].nodes for at in drop),
             note=f"{_counted(len(drop))} dropped: the limit {reason}",
         )
-        refusal = Unsupported(Reason.RULE, f"the limit {place} is not met: {rule} {reason}")
+        refusal = Unsupported(Reason.RULE, f"the limit {place}: {rule} {reason}")
         return SegmentsDroppedByLimits(segments=dict.fromkeys(drop, refusal), effects=(effect,))
 
 

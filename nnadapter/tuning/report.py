@@ -143,8 +143,8 @@ class TuneReport:
             yield f"accuracy  metric {_number(self.baseline)} -> {_number(self.achieved)}{held}; budget: {self.budget}"
         yield f"units     {sum(unit.is_quantized for unit in self.units)} of {len(self.units)} are quantized"
         yield (
-            f"bound     {duration(self.bound)} (gap {self.gap:.1%}): least time within the budget if times and noise "
-            "of units add up"
+            f"bound     the budget needs at least {duration(self.bound)} if times and noise of units add up; the "
+            f"result is within {self.gap:.1%} of it"
         )
         yield (
             f"search    {count(self.evaluations, 'evaluation')} and {count(self.trials, 'compilation')} in "
@@ -169,6 +169,7 @@ class TuneReport:
             yield "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
         if len(self.units) > _LISTED:
             yield f"and {len(self.units) - _LISTED} more; JSON has all"
+        yield "SQNR alone, in dB: only this unit is quantized; in place: the noise that it adds to the other units"
 
 
 def _number(value: float | None) -> str:

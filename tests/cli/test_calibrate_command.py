@@ -100,8 +100,7 @@ def test_cpu_is_measured_once_per_version(call, cache, with_the_cpu, damage):
 @pytest.mark.usefixtures("with_the_cpu")
 def test_device_that_computes_nothing_is_reported(call):
     assert (
-        "this device computes nothing" in call("calibrate null").stdout
-        and "error" not in call("calibrate null").stdout
+        "this device computes nothing" in call("calibrate null").stdout and "error" not in call("calibrate null").stdout
     )
 
 

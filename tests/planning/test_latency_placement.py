@@ -412,7 +412,7 @@ def test_report_lists_plan_entries_dropped_by_limits(policy, tmp_path):
     (lost,) = report.plan_file.unmatched_entries
     assert report.plan_file.matched_nodes == 2 and lost.device == "fake_npu"
     assert {node.name: node.device for node in report.nodes}[lost.name] == "cpu"
-    assert lost.reason.startswith("it is on 'cpu', because 'fake_npu' does not get it: rule: max_segments in Rules")
+    assert lost.reason.startswith("it is on 'cpu', because 'fake_npu' does not get it: rule: the limit max_segments")
 
 
 def test_global_lower_bound_is_labelled():

@@ -53,7 +53,9 @@ class ProgramNeeds(NamedTuple):
         elif off:
             mismatch = f"uses {', '.join(off)}, got a context with it in the option switched_off"
         if mismatch:
-            raise IncompatibleProgramError(f"the program {mismatch}; compile the model again, or change the option")
+            raise IncompatibleProgramError(
+                f"the program {mismatch}; compile the model again, or use the options of that compilation"
+            )
 
 
 def packed_bytes(graph: NpuGraph, model: Model) -> Mapping[Hashable, int]:

@@ -607,7 +607,7 @@ def attempt(maker: Maker, type_: str, accept: Accept) -> bool:
         if not recipe.sound(input_arrays, model.operations[-1].attributes):
             raise InvalidModelError("the values make the result undefined")
         if not accept(model):
-            raise InvalidModelError("the filter rejects the operation, such as one that the device refuses")
+            raise InvalidModelError("the caller's filter rejects the operation")
         results = _results(recipe, model, input_arrays)
         expect_tame(results)
     except InvalidModelError as error:
