@@ -18,9 +18,9 @@ from nnadapter.process.resources import memoize
 
 
 def named_call(device: str, call: str, segment: int | None = None, nodes: Sequence[str] = ()) -> Callable[..., Any]:
-    """Return a function that calls its first argument with the others.
+    """Return a function that is called as `function(method, *arguments)`, and returns `method(*arguments)`.
 
-    Its name, which crash traces show, contains the arguments of `named_call`; `call` is the driver's method.
+    Crash traces show the function's name, which contains the arguments of `named_call`.
     """
     return _named(
         f"device {device!r}, call {call!r}{'' if segment is None else f', segment {segment}'}{_listed(nodes)}"

@@ -1,8 +1,7 @@
 """Provider programs: device memory, executions, and serialized EPContext models.
 
-Serialized programs are untrusted and must name no files. Most pass a strict scan, which accepts only listed fields in
-canonical encoding, since all parsers read these in the same way. Programs that fail the scan are parsed. The envelope's
-header is JSON with everything that determines the compiled form.
+Serialized programs are untrusted and must name no files. A strict scan accepts only listed fields in canonical
+encoding. Programs that fail the scan are parsed with `onnx`. The header is JSON with provider, versions and options.
 """
 
 from __future__ import annotations
@@ -99,7 +98,7 @@ class EpMemory(Memory):
 
 
 def import_dlpack(tensor: Any, provider: str) -> DeviceTensor | None:
-    """Return a copy of a DLPack tensor; None if unsupported."""
+    """Return a copy of a DLPack tensor; None to copy it through host memory."""
     try:
         value = onnxruntime.OrtValue.from_dlpack(tensor)
     except Exception:  # noqa: BLE001  unsupported tensor: the host copies it instead
@@ -186,7 +185,7 @@ _HARMLESS: Mapping[str, int | None] = {
     "embed_mode": 1,
     "is_multi_soc_ep_context": 0,
 }
-"""Allowed attribute -> its only allowed number; None for any value. Attributes not listed may name files."""
+"""Allowed attribute -> required number; None allows any value. Other attributes may name files."""
 _DEPENDENCIES = "external_dependencies"
 _LONGEST = 1 << 31
 
@@ -195,14 +194,14 @@ Field = tuple[int, int, int]
 
 
 class Message(NamedTuple):
-    """Allowed fields of a protobuf message, and a further check."""
+    """Allowed fields of a protobuf message, and a check of its contents."""
 
     inner: Mapping[int, Message | None]
     check: Callable[[bytes, list[Field]], bool] | None
 
 
 def external_data_text(contents: bytes) -> str:
-    """Describe the data that a model stores in other files; empty if there is none.
+    """Name the kind of data that a model stores in other files; return an empty text if no data is external.
 
     Raises:
         Exception: invalid model.
@@ -291,7 +290,7 @@ _ATTRIBUTE = _message((3, 20), (1, 4, 13), check=_is_harmless)
 _NODE = _message((), (1, 2, 3, 4, 6, 7, 8), {5: _ATTRIBUTE, 9: _PROPERTY}, check=_is_compiled)
 _GRAPH = _message((), (2, 10), {1: _NODE, 11: _VALUE, 12: _VALUE, 13: _VALUE, 16: _PROPERTY})
 MODEL = _message((1, 5), (2, 3, 4, 6), {7: _GRAPH, 8: _OPERATOR_SET, 14: _PROPERTY})
-"""ModelProto without tensors, subgraphs and functions."""
+"""Rules for a ModelProto, which allow no tensors, subgraphs or functions."""
 
 
 def _external_content(contents: bytes) -> str:
@@ -343,7 +342,7 @@ class EpProgram(Program):
 
     @property
     def memory_bytes(self) -> int:
-        """Estimate: the stored model, and as much again for compiled data."""
+        """Estimate: the model's size, plus the same size for its compiled form."""
         return self._model_bytes + len(self._contents)
 
     def create_execution(self) -> Execution:
@@ -364,7 +363,7 @@ class EpProgram(Program):
 
 
 class DeserializedProgram(EpProgram):
-    """Program loaded from bytes, which is not serialized again."""
+    """Program loaded from bytes. It cannot be serialized again."""
 
     def serialize(self) -> bytes | None:
         return None

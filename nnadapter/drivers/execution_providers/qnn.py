@@ -184,7 +184,7 @@ class QnnDevice(Device):
 
         Raises:
             DeviceUnavailableError: QNN does not load, or has no device here.
-            InvalidOptionError: QNN supports nothing with these options.
+            InvalidOptionError: QNN cannot run even an addition with these options.
         """
         base_backing = find_backing(PROVIDER, {**options, "library": ""})
         emulated = all(device.device.type.name != "NPU" for device in base_backing.devices)

@@ -65,7 +65,7 @@ def _seconds(graph: NpuGraph, instruction: Instruction, profile: Profile, intege
 
 
 def _traffic(instruction: Instruction, inputs: Types, outputs: Types) -> int:
-    """Return bytes read and written. Gather-like kernels read no more than they write."""
+    """Return bytes read and written."""
     written = sum(type_.nbytes for type_ in outputs)
     first = inputs[0].nbytes if inputs else 0
     read = min(first, written) if instruction.kernel in _PICKS else first
@@ -76,9 +76,9 @@ _PICKS = frozenset({"gather", "gather_elements", "gather_nd", "slice", "reverse_
 
 
 def instruction_flops(instruction: Instruction, inputs: Types, outputs: Types) -> float:
-    """Return the FLOPs of one instruction; a multiply-add counts two.
+    """Return the FLOPs of one instruction: two per multiply-add.
 
-    Kernels other than products count one per element of their largest tensor.
+    A kernel without multiply-adds has one FLOP per element of its largest tensor.
     """
     if instruction.kernel == "einsum":
         return 2.0 * _by_labels(instruction.parameters["equation"], inputs)
@@ -89,7 +89,7 @@ def instruction_flops(instruction: Instruction, inputs: Types, outputs: Types) -
 
 
 def _by_filter(inputs: Types, outputs: Types) -> float:
-    """Return a product's multiply-adds; its output channels are on the last axis."""
+    """Return the multiply-adds of a convolution or matrix product; channels are last."""
     return outputs[0].size * inputs[1].size / outputs[0].dimensions[-1]
 
 

@@ -1,4 +1,4 @@
-"""Admission and compilation of models in one context."""
+"""Memory checks and compilation of models in one context."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Compiler:
         self._lock = new_lock()
 
     def admit(self, model: Model) -> Admission:
-        """Return verdict, fusion and statistics of a segment. With dynamic shapes, only weights count as memory."""
+        """Return verdict, operation names and statistics. With dynamic shapes, only the weights' memory is checked."""
         lowered = self._prepare(model)
         with self._lock:
             if len(self._admitted) < _ADMITTED:

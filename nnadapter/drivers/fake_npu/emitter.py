@@ -20,8 +20,8 @@ _LARGEST_HALF = float(np.finfo(np.float16).max)
 class Emitter:
     """Builder of the device graph of one model.
 
-    An IR operand maps to at most one tensor with its dimensions and layout. Half-precision values are stored as
-    float32.
+    An operand of the adapter IR has at most one tensor with the operand's dimensions and layout. Half-precision values
+    are stored as float32.
     """
 
     def __init__(self, model: Model, arithmetic: Arithmetic) -> None:
@@ -170,10 +170,7 @@ def _reshaped(value: Array, *, dimensions: tuple[int, ...]) -> Array:
 
 
 def _to_half(value: Array) -> Array:
-    """Round to half precision; finite values saturate.
-
-    Masks hide elements by the lowest float32, and infinity times 0 would be NaN.
-    """
+    """Round to half precision; finite values saturate, because masks may contain the lowest float32."""
     if value.max(initial=0) > _LARGEST_HALF or value.min(initial=0) < -_LARGEST_HALF:
         value = np.where(np.isinf(value), value, np.clip(value, -_LARGEST_HALF, _LARGEST_HALF))
     return value.astype(np.float16).astype(np.float32)

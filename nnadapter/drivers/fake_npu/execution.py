@@ -1,8 +1,7 @@
 """Execution: instructions bound to arrays, run in an arena acquired per run.
 
 The option `threads` limits BLAS threads, a setting of the process. The lowest limit of running computations applies,
-and the last computation restores the setting. Interrupts may come between any two steps, so `settle` repeats until the
-setting matches.
+and the last computation restores the setting. After an interrupt, `settle` sets the limit again.
 """
 
 from __future__ import annotations
@@ -96,7 +95,7 @@ def run_limited(steps: Iterable[Callable[[], object]], limit: int) -> None:
 
 @memoize(1)
 def _pools() -> list[Any]:
-    """Return OpenBLAS's thread pools. OpenMP has one pool per thread, which other threads cannot set."""
+    """Return OpenBLAS's thread pools, except with OpenMP: there, a thread can set only its own pool."""
     from threadpoolctl import ThreadpoolController  # lazy: the search for libraries is slow
 
     libraries = ThreadpoolController().select(internal_api="openblas").lib_controllers
@@ -164,7 +163,7 @@ class Binding:
         return other
 
     def runs(self, resident: Bound, inputs: Sequence[Array], results: Sequence[Array]) -> list[Run]:
-        """Return all instructions, bound to the caller's arrays where needed."""
+        """Return all instructions. Instructions on model inputs or outputs are bound to the caller's arrays."""
         arrays, runs = resident[0].copy(), resident[1].copy()
         for tensor, home, position in self._foreign:
             array = (inputs if home is Home.INPUT else results)[position]

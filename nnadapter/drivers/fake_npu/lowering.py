@@ -72,7 +72,7 @@ def evaluate(model: Model, inputs: Sequence[Array], arithmetic: Arithmetic = USU
 
 @memoize(256)
 def evaluator(arithmetic: Arithmetic) -> Evaluator:
-    """Return `evaluate` for one arithmetic; always the same object, because it is in cache keys of folded constants."""
+    """Return `evaluate` for one arithmetic: always the same object, because it is part of cache keys."""
     return partial(evaluate, arithmetic=arithmetic)
 
 
@@ -83,7 +83,7 @@ def _driver_passes(arithmetic: Arithmetic) -> Mapping[str, Pass]:
 
 @dataclass(frozen=True, slots=True)
 class Lowered:
-    """Device graph of a model, its memory plan, and the device operations that implement its operations."""
+    """Device graph of a model, its memory plan, and the device operations that implement the model's operations."""
 
     graph: NpuGraph
     memory: MemoryPlan | None

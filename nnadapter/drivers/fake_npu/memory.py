@@ -38,14 +38,14 @@ class MemoryPlan(NamedTuple):
 def plan_memory(
     graph: NpuGraph, kinds: Mapping[int, int] = MappingProxyType({}), room: Mapping[int, int] = MappingProxyType({})
 ) -> MemoryPlan:
-    """Assign memory to every tensor of a device graph. All of these rules apply.
+    """Assign memory to every tensor of a device graph by these rules.
 
     1. A view shares its owner's memory.
     2. Inputs and outputs use the caller's arrays.
     3. A result overwrites an input read for the last time, if the kernel works in place and types are equal.
     4. Any other tensor gets an arena offset from its first write to its last read.
 
-    With dynamic shapes, tensors of one kind (`kinds`) always have equal types. `room` has bytes to reserve per tensor.
+    With dynamic shapes, tensors of one kind (`kinds`) always have equal types. `room` maps tensors to bytes to reserve.
     """
     return _Planner(graph, kinds, room).plan()
 

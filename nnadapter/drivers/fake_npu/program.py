@@ -59,7 +59,7 @@ class ProgramNeeds(NamedTuple):
 
 
 def packed_bytes(graph: NpuGraph, model: Model) -> Mapping[Hashable, int]:
-    """Return the size in bytes of each packed array by its `id`, without the model's own arrays."""
+    """Return the size in bytes of each packed array, keyed by `id(array)`, without the model's own arrays."""
     unpacked = {id(_base(operand.value)) for operand in model.operands if operand.value is not None}
     bases = [_base(tensor.value) for tensor in graph.tensors if tensor.value is not None]
     return {id(base): base.nbytes for base in bases if id(base) not in unpacked}
@@ -78,7 +78,7 @@ def _base(array: Array) -> Array:
 
 
 def _place(value: Array) -> tuple[int, int]:
-    """Return a key for a constant's memory: address and bytes, or a unique key if the array is not computed yet."""
+    """Return a key for a constant's memory: address and size, or a unique key if the array is not computed yet."""
     if isinstance(value, DeferredArray):
         return -id(value), value.nbytes
     return value.__array_interface__["data"][0], value.nbytes

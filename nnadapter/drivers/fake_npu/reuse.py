@@ -1,7 +1,8 @@
 """Reuse of a lowered model for models that differ from it only in sizes or constants.
 
-A `LoweringTemplate` is a model lowered with traced constants (`ir.derived`) and symbolic numbers. It serves another
-model if all guards hold and its numbers fit the `Groups`. Otherwise a new template is traced.
+A `LoweringTemplate` is a lowered model with symbolic numbers. It records how its constants are computed (`ir.derived`).
+It serves another model if all guards hold and that model's numbers fit the `Groups`. Otherwise a new template is
+created.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ Sizes = tuple[int, int, int, int, int]
 def _attention(out: Array, *shown: Array, query: Array, key: Array, value: Array, **parameters: Any) -> None:
     """Compute attention of query [B, H, S, D], key [B, G, T, D] and value [B, G, T, E].
 
-    `shown`, an optional output, receives the scores after the stage in the parameter `scores`.
+    `shown`, an optional output, receives the scores at one stage; the parameter `scores` names the stage.
     """
     (batch, heads, queries, _), (groups, keys) = query.shape, key.shape[1:3]
     sizes = batch, groups, heads // groups, queries, keys

@@ -66,7 +66,7 @@ def _unpack_weight(out: Array, weight: Array, scale: Array, zero_point: Array | 
 
 _BLOCK_BYTES = 1 << 20
 _BLOCK_ROWS = 192
-"""Fewer rows are slow: BLAS packs the other factor for every block."""
+"""Minimum rows per block, because BLAS packs the filter for every block."""
 _RUN_ELEMENTS = 1536
 
 
@@ -136,7 +136,7 @@ def depthwise_convolution(
 def transposed_convolution(
     out: Array, x: Array, weight: Array, bias: Array | None = None, *, finish: Finish | None = None, **geometry: Any
 ) -> None:
-    """Multiply pixels of [N, spatial…, C] by a packed filter, and add products to their windows."""
+    """Multiply each pixel of [N, spatial…, C] by a packed filter, and add the product to the pixel's window."""
     window = Window(**geometry)
     groups, channels, columns = weight.shape
     outputs, height = out.shape[-1] // groups, x.shape[1]
@@ -168,7 +168,7 @@ def _channels_last(x: Array) -> Array:
 
 
 def columns_to_image(out: Array, x: Array, **geometry: Any) -> None:
-    """Add columns [N, C * taps, positions] to their windows in images [N, C, …]."""
+    """Add the windows in columns [N, C * taps, positions] to images [N, C, …]."""
     window, image = Window(**geometry), out.shape[2:]
     full_sizes = [size + window.pads[axis] + window.pads[axis + window.rank] for axis, size in enumerate(image)]
     sizes = zip(full_sizes, window.kernel_shape, window.strides, window.dilations, strict=True)

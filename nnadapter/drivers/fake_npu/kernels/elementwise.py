@@ -24,7 +24,7 @@ def _divide(x: Array, y: Array, out: Array) -> None:
 
 
 def _power(x: Array, exponent: Array, out: Array) -> None:
-    """Compute powers of integers in float64, as ONNX Runtime does, but of int64 exactly."""
+    """Compute powers: exactly for int64, in float64 for other integers, as in ONNX Runtime."""
     if out.dtype.kind == "f" or (out.dtype == x.dtype == exponent.dtype == np.int64 and exponent.min() >= 0):
         np.power(x, exponent.astype(x.dtype, copy=False), out)
     else:
@@ -70,7 +70,7 @@ def _along(values: Array, x: Array, axis: int) -> Array:
 def to_integers(
     out: Array, x: Array, scale: Array, zero_point: Array, *, combine: np.ufunc, axis: int, minimum: int, maximum: int
 ) -> None:
-    """Quantize: combine with the scale, round half to even, add the zero point, saturate.
+    """Quantize: apply `combine` to x and the scale, round half to even, add the zero point, saturate.
 
     `fmax` turns NaN into the minimum, as processors do.
     """
@@ -80,7 +80,7 @@ def to_integers(
 
 
 def center(out: Array, x: Array, zero_point: Array, *, axis: int) -> None:
-    """Subtract the zero point, exactly in float32 and float64."""
+    """Subtract the zero point."""
     np.subtract(x, _along(zero_point, x, axis), out, casting="same_kind")
 
 

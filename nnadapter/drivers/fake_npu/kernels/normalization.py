@@ -34,8 +34,8 @@ def _extreme(
 ) -> None:
     """Write the index of the first extreme, or the last.
 
-    As in ONNX Runtime, NaN is skipped, except at the first position. `find` is `np.argmax` or `np.argmin`; `best` skips
-    NaN.
+    As in ONNX Runtime, NaN is skipped, unless the first element is NaN. `find` is `np.argmax` or `np.argmin`; `best`
+    skips NaN.
     """
     source, size = np.flip(x, axis) if select_last_index else x, x.shape[axis]
     result = find(source, axis=axis)

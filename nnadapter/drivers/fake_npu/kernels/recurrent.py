@@ -38,7 +38,7 @@ def _recurrent(
     functions: tuple[str, ...],
     **parameters: Any,
 ) -> None:
-    """Compute each direction. After its end, a sequence keeps its states and outputs zeros."""
+    """Compute each direction. After the end of a sequence, its states stay constant and its outputs are 0."""
     directions, hidden = len(weights), recurrent_weights.shape[-1]
     arguments = [tuple(parameters.pop(f"arguments_{index}")) for index in range(len(functions))]
     per_direction = len(functions) // directions
@@ -80,7 +80,7 @@ def _gate(function: str, arguments: tuple[float, ...], x: Array, *, clip: float)
 
 
 _GATES: Mapping[str, Function] = {"thresholded_relu": lambda x, alpha: np.where(x < alpha, x.dtype.type(0), x)}
-"""Gate functions that differ from the operation of the same name."""
+"""Gate functions that differ from the adapter IR operation of the same name."""
 
 
 def _lstm_cell(gates: list[Gate], weights: Array, *, bias: Array, peepholes: Array | None, input_forget: bool) -> Step:

@@ -1,6 +1,6 @@
 """Kernels that sample between pixels: resize, grid sampling, deformable convolution, region pooling.
 
-A place is a coordinate in pixels along one axis; weights of neighbors are products over axes.
+A place is a coordinate in pixels along one axis. A neighbor has a weight per axis; its total weight is their product.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ _NEIGHBORS: Mapping[str, Callable[[Array], Neighbors]] = {
     "linear": _linear,
     "nearest": lambda place: [(place, np.ones_like(place))],
 }
-"""Mode -> function from coordinates to neighbors, possibly outside. "nearest" expects integral coordinates."""
+"""Mode -> function from coordinates to neighbors, maybe outside the image. "nearest" expects integral coordinates."""
 
 
 def _zero_outside(neighbors: Neighbors, size: int) -> Neighbors:
@@ -273,7 +273,7 @@ def _samples(start: np.float32, length: np.float32, bins: int, size: int, sampli
 
 
 def _pool_samples(out: Array, image: Array, sides: Sequence[_Samples], *, is_mean: bool) -> None:
-    """Write the mean of each bin's samples, or the largest of their weighted neighbors."""
+    """Write the mean of each bin's samples, or the maximum of all neighbors times their weights."""
     (rows, down), (columns, across) = sides
     if not down * across:
         out[...] = 0

@@ -71,7 +71,7 @@ class Window(NamedTuple):
         return as_strided(padded, shape, (batch, *positions, *taps, channel), writeable=False)
 
     def shares(self, image: Sequence[int], result: Sequence[int], *, include_pad: bool) -> Array:
-        """Return 1 / (number of counted elements) per window."""
+        """Return 1 / (number of elements) per window. Padding counts only with `include_pad`."""
         counts = np.ones((1,) * len(result), np.int64)
         for axis, (size, count) in enumerate(zip(image, result, strict=True)):
             begin, end = self.pads[axis], self.pads[axis + len(result)]
@@ -121,7 +121,7 @@ def max_pool(out: Array, x: Array, *, first: int, **geometry: Any) -> None:
 
 
 def average_pool(out: Array, x: Array, *, first: int, count_include_pad: bool, **geometry: Any) -> None:
-    """Write the mean of each window over counted elements."""
+    """Write the mean of each window. Padding counts only with `count_include_pad`."""
     window, spatial = Window(**geometry), slice(first, first + x.ndim - 2)
     share = window.shares(x.shape[spatial], out.shape[spatial], include_pad=bool(count_include_pad))
     total = _combined(x, window, first, out.shape[spatial], np.add)
@@ -137,7 +137,7 @@ def p_norm_pool(out: Array, x: Array, *, p: int, **geometry: Any) -> None:
 
 
 def max_pool_with_indices(out: Array, indices: Array, x: Array, *, storage_order: str, **geometry: Any) -> None:
-    """Write maximums and their flat indices: the first of equals, never padding."""
+    """Write maximums and their flat indices. Of equal elements, the first is selected; padding is never selected."""
     window, result, image = Window(**geometry), out.shape[2:], x.shape[2:]
     padded = window.pad(x, _AXES, result, _lowest(x.dtype))
     order = np.arange(prod(image)).reshape(image, order="C" if storage_order == "row_major" else "F")

@@ -110,7 +110,7 @@ def lower_expand(emitter: Emitter, operation: Operation) -> None:
 
 
 def by_role(kernel: str, *parameters: str) -> Lower:
-    """Return a lowering to one instruction with these attributes; parameter `roles` has the inputs' schema names."""
+    """Return a lowering to one instruction with these attributes; its parameter `roles` names the inputs."""
 
     def lower(emitter: Emitter, operation: Operation) -> None:
         _emit_by_role(emitter, operation, kernel, {name: operation.attributes[name] for name in parameters})

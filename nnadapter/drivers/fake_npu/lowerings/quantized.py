@@ -1,7 +1,7 @@
-"""Lowerings of quantized operations: on integers, or by tables of the results for all 256 inputs.
+"""Lowerings of quantized operations: on integers, or by tables of the results for all 256 values of an 8-bit input.
 
-Products of 8- and 16-bit integers use float kernels, and are exact. Depending on the largest possible sum, sums are
-float32 (exact to 2^24) or float64 (to 2^53).
+Products of 8- and 16-bit integers use float kernels without rounding errors: sums are float32 (exact to 2^24) or
+float64 (to 2^53), depending on the largest possible sum.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def _as_floats(bias: Array, *, dtype: str) -> Array:
 
 class _Product:
     def __init__(self, emitter: Emitter, operation: Operation, depth: int, output_axis: int | None) -> None:
-        """Choose the data type of sums by a constant weight, otherwise by `depth`, the number of products per sum."""
+        """Choose the data type of sums from a constant weight, otherwise from `depth`, the products per sum."""
         operands, inputs = emitter.model.operands, operation.inputs
         self.emitter, self.operation = emitter, operation
         self.types = [operands[index].type for index in inputs if index != ABSENT]
