@@ -1,6 +1,6 @@
 """Geometry of windows, resizes, slices and pads, for lowerings.
 
-The functions depend only on types and attributes, so a lowering calls them once.
+The functions depend only on types and attributes, so lowerings call them at compile time.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def window_padding(operation: NamedOperation) -> tuple[tuple[int, int], ...]:
 def window_divisors(operation: NamedOperation) -> Array:
     """Return the divisor of each window of AVERAGE_POOL_2D or AVERAGE_POOL_3D, with one axis per spatial axis.
 
-    Padding counts with `count_include_pad`; the additional padding of `ceil_mode` never does.
+    Padding counts if `count_include_pad` is set; additional padding of `ceil_mode` never counts.
     """
     inside = bool(operation.count_include_pad)
     counts = [

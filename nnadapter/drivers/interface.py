@@ -13,11 +13,11 @@ segment; only an admitted segment obliges the driver to compile. `Capability.for
 
 Dynamic shapes: with `Capability.dynamic_shapes`, dimensions and attributes of an adapter IR model may be symbolic
 numbers (`Model.has_dynamic_shapes`), and `Execution.specialize` passes their values. A comparison such as `size > 16`
-in `supported`, `admit` or `compile` becomes a guard of the program; other shapes get another compilation.
+in `supported`, `admit` or `compile` becomes a guard of the program. Shapes that violate the guard are compiled again.
 
-Streams: a device with streams works while the host continues, in order within a stream. Streams overlap unless one
-waits for an event of another. A session enqueues consecutive steps (`Execution.enqueue`) and waits once, before another
-device needs the results. Failures surface at the wait; later results of that stream are ignored.
+Streams: a device with streams works while the host continues. Work of one stream runs in order. Streams overlap unless
+one waits for an event of another. A session enqueues consecutive steps (`Execution.enqueue`) and waits once, before
+another device needs the results. Failures surface at the wait; later results of that stream are ignored.
 
 Sources: NNAdapter's driver interface (`open_device`, `create_context`, `validate_program`, `create_program`,
 `execute_program`), with verdicts instead of booleans; streams of PaddleCustomDevice; NNAPI's fenced compute.
@@ -124,8 +124,8 @@ class Event(ABC):
         """Block the host until the event has happened; return at once if it was never recorded.
 
         Raises:
-            ExecutionError: work before the event failed, and no `Stream.synchronize` had raised this failure before the
-                event was recorded. Every call raises it. It may be another NNAdapterError.
+            ExecutionError: work before the event failed. Every call raises the failure, unless `Stream.synchronize`
+                raised it before the event was recorded. May be another NNAdapterError.
         """
 
     @abstractmethod
@@ -182,11 +182,11 @@ class Admission:
     verdict: Verdict = SUPPORTED
     """SUPPORTED obliges the driver to compile the segment."""
     runs_as: tuple[str, ...] = ()
-    """Name of the device operation that computes each operation (node, for ONNX); empty if unknown. Operations with the
-    same name are fused; `NO_OPERATION` costs nothing.
+    """Name of the device operation that computes each operation (each node, for ONNX); empty if unknown. Operations
+    with the same name are fused; `NO_OPERATION` marks an operation without cost.
     """
     facts: Mapping[str, int | float | str] = field(default_factory=dict)
-    """Facts for the report, with units in the names, as in `arena_bytes`."""
+    """Statistics of the segment for the report, with units in the names, as in `arena_bytes`."""
 
 
 class Compatibility(StrEnum):
@@ -259,8 +259,8 @@ class Execution(ABC):
             control: see `compute_within`.
 
         Returns:
-            One tensor per output, each in its own memory, which the host frees; None, after doing nothing, if the
-            driver does not support it.
+            One tensor per output, each in its own memory, which the host frees. None, without any effect, if the driver
+            does not support the run.
         """
         return None
 
@@ -269,9 +269,9 @@ class Execution(ABC):
     ) -> Sequence[DeviceTensor] | None:
         """Start `compute_on_device` as work of a stream of the device; failures surface when the host waits.
 
-        Called only if the device has streams and memory. Pending work of this or an awaited stream may still produce
-        the inputs. Until the work is done, `control` is valid, and the host neither frees the tensors nor closes or
-        reuses the execution.
+        Called only if the device has streams and memory. Pending work of this stream, or of a stream that it waits for,
+        may still compute the inputs. Until the work is done, `control` is valid, and the host neither frees the tensors
+        nor closes or reuses the execution.
         """
         return None
 
@@ -331,13 +331,13 @@ class ProgramReader:
         return self.deserialize(bytes(blob))
 
     def check_blob(self, blob: memoryview) -> Compatibility | None:
-        """Return the compatibility of the bytes with the context, judging by their header.
+        """Return the compatibility of a serialized program with the context, judging by the program's header.
 
         Args:
-            blob: read-only view of a mapped file; read only the beginning.
+            blob: read-only view of a mapped file; read only its beginning.
 
         Returns:
-            None to let the host compare the stored driver version and device name.
+            None to let the host compare the stored driver version and device name with the current ones.
         """
         return None
 
@@ -349,8 +349,8 @@ class Context(ProgramReader, ABC):
     def supported(self, model: SegmentModel) -> Sequence[Verdict]:
         """Return one verdict per operation (per node, for ONNX), in the model's order.
 
-        The model is an entire graph, possibly without some operations, or a part of one. Judge operations separately,
-        with the code that lowers them; `admit` judges their total size. An exception refuses all operations.
+        The model is an entire graph or a part of one; some operations may be missing. Judge operations separately, with
+        the code that lowers them; `admit` judges the size of a segment. An exception refuses all operations.
         """
 
     def admit(self, model: SegmentModel) -> Admission:
@@ -362,7 +362,7 @@ class Context(ProgramReader, ABC):
         return None
 
     def kernels(self) -> Sequence[Kernel]:
-        """Return host functions for ONNX ops that the device does not support, see docs/extending.md. Called once."""
+        """Return host functions for unsupported ONNX ops, see docs/extending.md. Called once."""
         return ()
 
     @abstractmethod
@@ -370,7 +370,7 @@ class Context(ProgramReader, ABC):
         """Compile a segment that `admit` accepted.
 
         Raises:
-            CompilationError: with `refused`, if only some operations are at fault.
+            CompilationError: set `refused` if only some operations are at fault.
         """
 
     def with_session_options(self, options: Any) -> Context:
@@ -378,7 +378,7 @@ class Context(ProgramReader, ABC):
         return self
 
     def with_trace(self, trace: Trace, lane: str) -> Context:
-        """Return the context for a traced session. Override it to add events to the host's.
+        """Return the context for a traced session. Override it to add the driver's own events to the trace.
 
         `lane` is the device's name in the session.
         """
@@ -440,7 +440,7 @@ class Device(ABC):
     def has_raw_inputs(self) -> bool:
         """True if native code gets the addresses of inputs and could write to them despite numpy's read-only flag.
 
-        Such devices get copies. An engine that promises not to write to inputs may return False.
+        Such devices get copies. The property may be False if the native code promises not to write to inputs.
         """
         return False
 
@@ -479,8 +479,9 @@ class Driver(ABC):
         """
 
     def devices(self) -> Sequence[DeviceInfo]:
-        """Return the devices on this machine, without opening any; empty for one device with the driver's name.
+        """Return the devices on this machine, without opening any.
 
-        List unusable devices with `available=False` and a reason.
+        An empty result means one device with the driver's name. List unusable devices with `available=False` and a
+        reason.
         """
         return ()

@@ -24,7 +24,7 @@ class Target(StrEnum):
     ANY = "any"
     HOST = "host"
     DEVICE = "device"
-    """Device memory. No driver passes it, so such a kernel is never chosen, and refusals say so."""
+    """Device memory. No driver supports such kernels, so they are never chosen, and refusals give this reason."""
 
 
 class KernelOrigin(StrEnum):

@@ -51,7 +51,7 @@ class FaultyExecution(drivers.Execution):
         self._inner, self._run, self._close = inner, run, close
         self._retained_outputs = RetainedOutputs() if retained_outputs is None else retained_outputs
         self._carried_over: deque[list[TriggeredFault]] = deque()
-        """Remaining faults of runs that `inner` declined; they apply to the host's next attempt."""
+        """Faults of runs that `inner` does not support; they apply when the host repeats such a run in another way."""
 
     def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:
         return self._computed(inputs, self._inner.compute)
@@ -119,7 +119,7 @@ class FaultyExecution(drivers.Execution):
         return results
 
     def _due(self) -> tuple[list[TriggeredFault], bool]:
-        """Return due faults, and True if they remain from a declined run that applied faults before the computation."""
+        """Return due faults, and True if an unsupported run has applied some of them already."""
         self._retained_outputs.write()
         if self._carried_over:
             return self._carried_over.popleft(), True

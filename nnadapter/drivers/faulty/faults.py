@@ -473,7 +473,7 @@ class RetainedOutputs:
 
 _ENVELOPE = Envelope(magic=b"NNAFAULT", version=1)
 _ALIGNMENT = 64
-"""Alignment in bytes, since devices may read the contents in place."""
+"""Alignment in bytes of the serialized program, which devices may read in place."""
 
 
 def wrapped(blob: bytes, subject: Subject) -> bytes:

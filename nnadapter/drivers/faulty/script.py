@@ -124,7 +124,7 @@ _OF_KINDS = ("error", "message", "signal", "code", "seconds", "output", "bits")
 class Fault(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename={"from_": "from"}):
     """Fault to inject if all conditions on the driver call hold.
 
-    Matching calls are counted from 1: runs, creations and closings per program, others per context.
+    Matching calls are counted from 1. Runs, creations and closings are counted per program, other calls per context.
 
     Raises:
         FaultScriptError: a value is invalid, or does not apply to the kind.
@@ -147,7 +147,7 @@ class Fault(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, renam
     times: Number | None = None
     """Maximum number of occurrences."""
     probability: Annotated[float, Meta(ge=0, le=1)] = 1.0
-    """Fraction of calls with the fault. Seed and call number decide, regardless of threads."""
+    """Fraction of calls with the fault. The choice depends only on the seed and the call number."""
     error: Text | None = None
     """Exception class of `fail` and `raise`."""
     message: Text | None = None

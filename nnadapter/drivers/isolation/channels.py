@@ -247,7 +247,7 @@ def _operand(name: str, type_: Any, lifetime: Any, value: Any) -> Operand:
 
 
 HEADER_BYTES = ALIGNMENT
-"""Offset of the first tensor. The first byte is the cancellation flag."""
+"""Offset of the first tensor in shared memory. The first byte of the memory is the cancellation flag."""
 LANE_BLOCK = 0
 GRACE_S = 0.04
 """Seconds that a driver has to stop after cancellation."""
@@ -258,7 +258,7 @@ Form = tuple[tuple[int, ...], np.dtype[Any]]
 Spec = Any
 """Description of a tensor (data type name, dimensions, block number, offset), or an array of strings itself."""
 StreamResults = tuple[list[list[Array]], list[str]]
-"""Results of each task, and violations of the interface as text."""
+"""Results of each task, and violations of the driver interface as text."""
 
 
 class AbandonedComputationError(TimeoutError):

@@ -1,10 +1,10 @@
 """Host side of an isolated device's process.
 
-The child is a new process, never a fork, and inherits only the module path. It ends with this process, because it
-watches a socket (`lifeline`).
+The child is a new process, never a fork, and inherits only the module path. It watches a socket (`lifeline`), so it
+ends with the host process.
 
-Each request uses its own channel, and the caller itself waits. A timed-out or interrupted request looks like a hang, so
-the process is killed. Requests are never repeated.
+Each request uses its own channel, and the caller itself waits. If a request times out or is interrupted, the child is
+killed. Requests are never repeated.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ class Child:
         """Reason for the loss of the process; empty while it lives."""
         self.is_ended = False
         self.has_delivered = False
-        """True after a computation."""
+        """True after the first successful computation."""
         self.users: WeakSet[object] = WeakSet()
         self.is_counted = False
         self.closing: queue.SimpleQueue[int | None] = queue.SimpleQueue()
@@ -211,9 +211,9 @@ class Child:
         return result
 
     def converse(self, command: str, limit_s: float, talk: Callable[[channels.Lane, float], tuple[bytes, Any]]) -> Any:
-        """Call `talk(lane, deadline)` with an idle lane, and return the result of the request that it sends.
+        """Call `talk(lane, deadline)` with an idle lane, and return the result of the request that `talk` sends.
 
-        `talk` returns (raw answer, None) or (b"", result).
+        `talk` returns (serialized answer, None) or (b"", result).
         """
         if self.lost:
             raise self._lost_error(errors.DeviceLostError, command)
@@ -237,7 +237,10 @@ class Child:
         return self._read(command, answer) if answer else value
 
     def end(self, reason: str, *, on_purpose: bool = False) -> None:
-        """Kill the process, at most once; later errors include `reason`. Thread-safe."""
+        """Kill the process, at most once; later errors include `reason`. Thread-safe.
+
+        An end `on_purpose` does not count as a loss.
+        """
         with self._ending:
             if self.lost:
                 return

@@ -44,7 +44,7 @@ class RemoteHandle(NamedTuple):
 class RemoteObject:
     """Object in a device process, recreated if that process is lost. Thread-safe.
 
-    `make` is held weakly: a cycle would keep the object alive until garbage collection.
+    The reference to `make` is weak, so that no cycle delays the object's end.
     """
 
     def __init__(self, make: Callable[[], RemoteHandle], location: RemoteHandle | None = None) -> None:
@@ -192,7 +192,7 @@ class Recipe:
     """Inputs for recreating a program in a new process."""
 
     request: str
-    """Name of the request that created the program. `deserialize_view` implies verified bytes."""
+    """Name of the request that created the program. The bytes for `deserialize_view` are already verified."""
     model: SegmentModel | None = None
     blob: Any = None
 
@@ -328,7 +328,7 @@ class IsolatedContext(Context):
         return compatibility
 
     def compute_at(self, model: SegmentModel, jobs: Sequence[tuple[int, Sequence[int], Sequence[Array]]]) -> Any:
-        """Run jobs (execution number, sizes, inputs) of a model, except jobs for which its guards do not hold.
+        """Run jobs (execution number, sizes, inputs) of a model. Jobs that violate the model's guards are skipped.
 
         Returns:
             Results, positions of inputs that the driver changed, and positions of the jobs that ran.

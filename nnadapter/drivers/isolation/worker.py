@@ -39,7 +39,7 @@ from nnadapter.records import replace
 
 Job = tuple[int, Sequence[Array]]
 SizedJob = tuple[int, Sequence[int], Sequence[Array]]
-"""Number of an execution, values of symbolic sizes in trace order, and inputs."""
+"""Number of an execution, values of symbolic sizes in the order of their creation, and inputs."""
 Results = tuple[list[list[Array]], list[tuple[int, ...]]]
 """Per job: results, and positions of inputs that the driver overwrote."""
 
@@ -242,7 +242,7 @@ Task = tuple[Any, Sequence[Array]]
 def compute_on_streams(
     device: Device, first_tasks: Sequence[Task], second_tasks: Sequence[Task]
 ) -> channels.StreamResults | None:
-    """Run tasks on one stream, then others on a second stream that waits for it; return None if unsupported."""
+    """Run tasks on one stream, then others on a stream that waits for the first stream; return None if unsupported."""
     if not (device.has_memory and device.has_streams):
         return None
     broken: list[str] = []
@@ -267,7 +267,7 @@ def compute_on_streams(
 
 
 def compute_on_device(device: Device, tasks: Sequence[Task]) -> channels.StreamResults | None:
-    """Run tasks on device memory; return None if unsupported."""
+    """Run tasks on device memory; return None if the device does not support this."""
     if not device.has_memory:
         return None
     broken: list[str] = []
