@@ -2,8 +2,8 @@
 
 The ratio of two devices' times varies over the small networks of a calibration. Its spread gives the probability that
 the cheaper device is faster. Just over one half (4/7) suffices, because a wrong CPU choice is as bad as a wrong device
-choice. A mixed placement must save more than the errors of CPU and devices together: its CPU segments lose ONNX
-Runtime's fusion across cuts, and its threads go to sleep while other segments run.
+choice. A mixed placement must save more than the sum of the errors of CPU and devices, because ONNX Runtime fuses no
+nodes across cuts, and its threads sleep while devices run.
 """
 
 from __future__ import annotations
@@ -159,9 +159,9 @@ FOUR_OF_SEVEN = 0.18
 def beyond_doubt(
     placed: CheapestPlacement, prices: Prices, costs: Mapping[str, DeviceCosts]
 ) -> tuple[CheapestPlacement, str]:
-    """Return the cheapest placement with a saving over simpler ones that exceeds the error of the costs.
+    """Return the cheapest placement, or a simpler one if the saving is within the error of the costs.
 
-    CPU only is simplest, then other single devices, then mixed placements. The note explains any other result than
+    CPU only is simplest, then other single devices, then mixed placements. The note explains any result other than
     `placed`.
     """
     host = prices.host

@@ -50,7 +50,7 @@ NO_DEVICES: DeviceByAtom = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Constraints:
-    """Constraints of a session for all of its models."""
+    """Session options that affect placement or fallback."""
 
     policy: Policy = POLICIES["priority"]
     fallback: Fallback = "warn"
@@ -179,7 +179,7 @@ class SessionDevice:
 
     @property
     def lower_default(self) -> Precision | None:
-        """Default precision of the device's own engine, if lower than the float32 in use.
+        """Default precision of the device's own engine, if it is lower and the session computes in float32.
 
         None for a lane, because its name has the precision.
         """
@@ -279,14 +279,15 @@ def open_setting(
 ) -> Setting:
     """Open every requested device with a context, and read the constraints.
 
-    A device that fails to open is omitted if the fallback policy of stage `load` allows it.
+    A device that fails to open is omitted if `options.fallback` allows it for stage `load`.
 
     Raises:
-        DeviceOpeningError, DriverError, OutOfMemoryError: a device failed, and the policy forbids it.
+        DeviceOpeningError, DriverError, OutOfMemoryError: a device failed, and `options.fallback` forbids it.
         DeviceNotFoundError, DeviceUnavailableError: a device does not exist or cannot be used.
-        InvalidOptionError: an option does not fit, a policy lacks calibrated costs, or a trace cannot be written.
+        InvalidOptionError: an option does not fit, a placement policy lacks calibrated costs, or a trace cannot be
+            written.
         RulesError, PlanFileError: a file cannot be read, or rules contradict themselves.
-        MissingExtraError: the policy needs scipy.
+        MissingExtraError: the placement policy needs scipy.
     """
     opened: list[SessionDevice] = []
     absents = Absents(options.fallback_at("load"))
@@ -376,7 +377,7 @@ def left_to_last_resort(
 ) -> dict[int, Unsupported] | InvalidModelError:
     """Return the nodes that ONNX Runtime refuses, with reasons, or the error to raise if the last resort refuses one.
 
-    The error names a package with the op, if any. The CPU must be the first device.
+    The error names the package that provides the op, if it is known. The CPU must be the first device.
 
     Raises:
         InvalidOptionError: ONNX Runtime loads no model with the session options.

@@ -286,7 +286,7 @@ class Drafts:
         self._last = None
 
     def of(self, judgment: Judgment, placement: Placement, setting: Setting) -> Draft:
-        """Return a draft: the cached one if no verdict changed, unless costs or demands decide."""
+        """Return the cached draft if only verdicts decide the placement and none changed, otherwise a new draft."""
         if setting.constraints.policy.weighs or judgment.demands.device_by_atom:
             return draft(judgment, placement, setting)
         last = self._last

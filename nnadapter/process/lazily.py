@@ -17,7 +17,7 @@ def lazily(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
     """Return the `__getattr__` of a package that imports its names on first use.
 
     `modules` maps a module (relative with a leading dot) to its names, separated by spaces. `name:attribute` renames
-    `attribute`. The names of an empty key are modules of the package. Every other name must differ from the package's
+    `attribute`. The empty key lists modules of the package. Names under other keys must differ from the package's
     modules.
     """
     homes = {}

@@ -57,7 +57,7 @@ def installed_builds(distribution: str) -> str:
 
 
 def _scan_distributions() -> Iterator[tuple[str, str]]:
-    """Yield the normalized name of every distribution, and its version if the folder's name states it reliably."""
+    """Yield the normalized name and version of every distribution; the version is empty for older metadata formats."""
     for folder in (path for path in sys.path if isinstance(path, str)):
         with suppress(OSError, ValueError), os.scandir(folder or ".") as entries:
             for entry in entries:

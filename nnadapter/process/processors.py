@@ -90,8 +90,6 @@ def seconds_of_process(process_id: int) -> float | None:
 
 
 class _Workers:
-    """Worker processes of this process, without the workers of its forked children."""
-
     def __init__(self) -> None:
         self._running: dict[int, float] = {}
         self._ended = 0.0

@@ -24,7 +24,7 @@ class ForkAware(Protocol):
     """Object with state that belongs to one process."""
 
     def after_fork(self) -> None:
-        """Drop the state in a forked process. It has no other threads, and locks of `new_lock` are free."""
+        """Drop the state in a forked process. The process has one thread, and its locks from `new_lock` are free."""
 
 
 _registered: WeakSet[ForkAware] = WeakSet()
@@ -219,7 +219,7 @@ _FROZEN_AT_START = 1_000
 def paused_collection(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
     """Decorator that pauses the garbage collector while a function runs.
 
-    If calls in several threads overlap, the first one to pause it resumes it, so no lock is needed.
+    If calls in several threads overlap, only the first call pauses and resumes the collector, so no lock is needed.
     """
 
     @wraps(function)
@@ -279,10 +279,11 @@ Item = TypeVar("Item")
 
 
 class ObjectPool(Generic[Item]):
-    """Pool of reusable objects, each for one user at a time. Thread-safe. Pools are small: plans may have thousands.
+    """Pool of reusable objects, each for one user at a time. Thread-safe.
 
-    A user is a new `object()`. Callers put `acquire` and the use into `try`, and start `finally` with `users.pop(user,
-    None)`: a single C call that no interrupt can split, without a lock.
+    Pools use little memory, because a plan may have thousands of pools. A user is a new `object()`. Callers put
+    `acquire` and the use into `try`, and start `finally` with `users.pop(user, None)`: a single C call that no
+    interrupt can split, without a lock.
     """
 
     __slots__ = ("_arguments", "_lock", "_make", "all", "users")

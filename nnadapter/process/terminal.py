@@ -134,9 +134,10 @@ def report(stop: KeyboardInterrupt) -> int:
 
 @contextmanager
 def collected_signals() -> Iterator[Callable[[], int]]:
-    """Collect stop signals during the block; yield a function that returns the next one, or 0.
+    """Collect stop signals during the block. Yield a function that returns the next signal, or 0 if there is none.
 
-    Each call of the function installs the handlers again, since libraries replace them. For the main thread only.
+    Each call of the function installs the collecting handlers again, since libraries replace them. For the main thread
+    only.
     """
     hangup = getattr(signal, "SIGHUP", None)
     numbers = [
@@ -167,10 +168,10 @@ def collected_signals() -> Iterator[Callable[[], int]]:
 
 @contextmanager
 def deferred_termination() -> Iterator[None]:
-    """Intercept SIGTERM while code in the block installs a handler that would abort. For the main thread only.
+    """Intercept SIGTERM during the block, because its code installs a handler that may abort. For the main thread only.
 
-    The first SIGTERM raises SystemExit in the block, and reaches the previous handler at its end. A second one
-    ends the process. Threads started in the block never receive it.
+    The first SIGTERM raises SystemExit in the block, and is raised again after the block. A second SIGTERM ends the
+    process. Threads started in the block never receive SIGTERM.
     """
     if not hasattr(signal, "sigtimedwait"):
         yield

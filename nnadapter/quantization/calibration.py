@@ -128,7 +128,7 @@ class _Collected:
 
 
 def with_outputs(model: onnx.ModelProto, names: Iterable[str]) -> onnx.ModelProto:
-    """Return the model with these values as further outputs, except its inputs."""
+    """Return a copy of the model with these values as further outputs; names of inputs are ignored."""
     more = copied(model)
     present = {value.name for value in (*more.graph.output, *more.graph.input)}
     more.graph.output.extend(untyped(name for name in names if name not in present))
@@ -141,9 +141,10 @@ def distributions(
     feeds: Sequence[Mapping[str, Array]],
     advance: Callable[[], None] = lambda: None,
 ) -> dict[str, Distribution]:
-    """Run a model on the CPU and return the distributions of values that are always finite. Raises NNAdapterError.
+    """Run a model on the CPU, and return the distributions of the values in `axes`. Raises NNAdapterError.
 
-    `axes` has the axis of each value's channels; `advance` is called after each feed.
+    Values with elements that are not below `LARGEST` are omitted. `axes` has the channel axis of each value; `advance`
+    is called after each feed.
     """
     collected = {name: _Collected() for name in axes}
     defaults = {tensor.name: array_of(tensor) for tensor in model.model.graph.initializer if tensor.name in axes}

@@ -73,7 +73,7 @@ def _fits(model: FloatModel, first: Product, second: Product) -> bool:
 
 
 def _inputs_of(weight: Array) -> Array:
-    """Return a filter as [input channels, others], and a depthwise one as [channels, others]."""
+    """Return a filter as a matrix with one row per input channel of the convolution."""
     return flattened(weight, 0 if weight.shape[1] == 1 else 1)
 
 

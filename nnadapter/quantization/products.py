@@ -189,11 +189,11 @@ class FloatModel:
 def read_float_model(source: ModelSource) -> FloatModel:
     """Return a model with folded constants and batch normalizations, at least of opset 13.
 
-    ONNX Runtime's basic optimizations are left out if they fail or add operators of other domains.
+    ONNX Runtime's basic optimizations are skipped if they fail or add operators of other domains.
 
     Raises:
-        InvalidOptionError: it is compiled.
-        InvalidModelError, ModelFileError: it cannot be read or converted, or is quantized already.
+        InvalidOptionError: the model is compiled.
+        InvalidModelError, ModelFileError: the model cannot be read or converted, or is quantized already.
     """
     kind = kind_of(source)
     if kind is SourceKind.COMPILED:

@@ -43,7 +43,8 @@ class Way:
     results: bool = True
     """Results of convolutions, or of the activation function that follows, are quantized as well.
 
-    Most engines compute on integers only then. Results of matrix products are quantized only with `every_operator`.
+    Most engines compute on integers only if results are quantized. Results of matrix products also require
+    `every_operator`.
     """
     smooth: float = 0.0
     """SmoothQuant's alpha for matrix products, 0 to 1; 0 for none. Source: Xiao et al., SmoothQuant, 2023."""
@@ -100,7 +101,7 @@ class Scaled(NamedTuple):
 def activation_scale(way: Way, values: Distribution, *, signed: bool = False) -> Scaled:
     """Return the integer type, scale and zero point of an activation.
 
-    `signed`, for second operands, selects signed integers with a symmetric range.
+    `signed` selects signed integers with a symmetric range, for the second operand of a product.
     """
     low, high = values.range(way.ranges, 1 << way.bits)
     return _scaled(low, high, way.bits, signed=signed, symmetric=way.symmetric)
@@ -122,7 +123,7 @@ def _positive(scales: Array) -> Array:
 
 
 _ONE_OPERAND = ("Clip", "Dropout", "Pad", "Resize", "RoiAlign", "Upsample")
-"""Ops with limits, sizes or scales as operands after the first."""
+"""Ops with one operand to quantize; the further operands are limits, sizes or scales."""
 
 
 class QdqWriter:
@@ -225,7 +226,7 @@ class QdqWriter:
             self._node("ReduceMean", [name, self._constant(f"{name}_axes", np.array(axes))], result, keepdims=0)
 
     def requantize(self, position: int, name: str, scaled: Scaled) -> None:
-        """Quantize and dequantize a result of the last node, keeping its name."""
+        """Quantize and dequantize output `position` of the last node. The result gets the output's `name`."""
         real = self._name(f"{name}_float")
         self.nodes[-1] = copied(self.nodes[-1])  # it may belong to the float model
         self.nodes[-1].output[position] = real

@@ -61,10 +61,10 @@ def quantize(
         reduced: weights use 7 of 8 bits, for x86 processors without VNNI, where sums of 8-bit products saturate.
         smooth: SmoothQuant's alpha for matrix products, 0 to 1; 0 for none.
         equalize: first equalize the weights of consecutive convolutions.
-        correct_bias: shift biases so that the mean of each channel stays.
+        correct_bias: shift biases so that quantization preserves the mean of each channel.
         results: results of convolutions are quantized as well, which most engines need to compute on integers. OpenVINO
             does not, and is more accurate without.
-        every_operator: quantize all operators on floats, for devices that compute only on integers.
+        every_operator: quantize every operator with float values, for devices that compute only on integers.
         exclude: nodes to leave in float32: names, patterns with `*`, or op types.
         max_samples: maximum number of samples to use.
         advance: called after each sample.
