@@ -2,7 +2,7 @@
 
 The standard library compiles up to six functions per class. Here only `__init__` is compiled, at the first instance;
 the other methods are closures. `fields`, `asdict`, `replace` and `is_dataclass` of the standard library accept these
-classes. Classes of both decorators may inherit from each other.
+classes. These and standard data classes may inherit from each other.
 """
 
 from __future__ import annotations
@@ -54,7 +54,6 @@ def _define(
     kw_only: bool = False,
     weakref_slot: bool = False,
 ) -> type:
-    """Add the methods of a data class to the class, or to a copy of it with `__slots__`, and return it."""
     added = {
         name: _field_of(cls, name, annotation, kw_only)
         for name, annotation in vars(cls).get("__annotations__", {}).items()
@@ -128,7 +127,6 @@ def _methods(cls: type, fields: _Fields, *, frozen: bool, slots: bool, eq: bool)
 
 
 def _comparison(names: tuple[str, ...], frozen: bool) -> dict[str, object]:
-    """Return `__eq__`, which compares the fields, and `__hash__`, which is None if fields can change."""
     values: Callable[[Any], object]
     if len(names) > 1:
         values = attrgetter(*names)

@@ -79,7 +79,7 @@ def kind_of(request: Request) -> tuple[job.Kind, str]:
 
 
 def local_file(contents: Any, kind: job.Kind, request: Request) -> str:
-    """Return the path of a compiled file, which the first caller on a machine writes. Raises CompiledModelError."""
+    """Write a compiled file unless this machine has it; return its path. Raises CompiledModelError."""
     name = request.digest[:_SHOWN] if request.is_compiled else job.file_name(kind, request)
     try:
         return str(job.written(np.asarray(contents), name, job.session_folder()))

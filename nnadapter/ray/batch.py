@@ -85,8 +85,8 @@ def map_batches(
     Raises:
         MissingExtraError: Ray is not installed.
         InvalidModelError, ModelFileError: the model cannot be read.
-        InvalidInputError, InputTypeError, MissingInputError: columns do not fit the model. Errors that only
-            rows show, and errors of compiling or running, are raised on consuming the result.
+        InvalidInputError, InputTypeError, MissingInputError: columns do not fit the model. Errors found in rows, in
+            compiling or in running are raised on consuming the result.
         InvalidOptionError: an option is invalid.
         DeviceUnavailableError: machines declare their devices, and none has the requested one.
     """

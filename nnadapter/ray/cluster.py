@@ -40,7 +40,7 @@ def require_ray(feature: str, part: str) -> None:
 def start_if_needed(**settings: Any) -> bool:
     """Start Ray on this machine without a dashboard, unless it is initialized; return True if started.
 
-    Other arguments are passed to `ray.init`.
+    `settings` are passed to `ray.init`.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     import ray
@@ -238,7 +238,7 @@ def request_of(
 
 
 def _lacking(fallback: Any) -> Any:
-    """Return the fallback policy, changed so that compiled files run on the CPU without their devices."""
+    """Return the fallback policy, changed so that machines without a compiled file's devices run it on the CPU."""
     if isinstance(fallback, str):
         return fallback if fallback == "allow" else {"load": "allow", "compile": fallback, "run": fallback}
     return {**fallback, "load": "allow"}
@@ -253,7 +253,7 @@ def read_devices(devices: Any, *, is_compiled: bool) -> dict[str, Mapping[str, A
 
 
 def read_options(options: Any) -> Options:
-    """Return session options. Raises InvalidOptionError, also for options that need one local session."""
+    """Return session options. Raises InvalidOptionError, also for `trace` and `shadow`."""
     chosen = options_from(options)
     for name in ("trace", "shadow"):
         if getattr(chosen, name) is not None:
@@ -277,7 +277,7 @@ def is_count(value: object) -> bool:
 
 
 def check_counts(**counts: object) -> None:
-    """Raise InvalidOptionError unless all are integers of at least 1."""
+    """Raise InvalidOptionError unless every argument is an integer of at least 1."""
     for name, value in counts.items():
         if not is_count(value):
             raise errors.InvalidOptionError(f"{name} must be an integer of at least 1, got {value!r}")

@@ -44,10 +44,10 @@ class Kind:
 
 
 def local_kind(requested_devices: Mapping[str, Mapping[str, Any]], *, allows_cpu: bool, threads: int) -> Kind:
-    """Return the kind of this machine. `threads` becomes an option of the devices that have it.
+    """Return the kind of this machine. Devices with an option `threads` get `threads`, unless it is 0.
 
     Raises:
-        DeviceUnavailableError: a device is missing, and not `allows_cpu`.
+        DeviceUnavailableError: a device is missing, and `allows_cpu` is False.
     """
     missing = missing_devices(requested_devices)
     for name, reason in () if allows_cpu else missing.items():
@@ -160,7 +160,7 @@ class Totals:
     incidents: Counter[str] = field(default_factory=Counter)
     shapes: dict[str, list[float]] = field(default_factory=dict)
     counted_batches: dict[str, int] = field(default_factory=dict)
-    """Task -> number of counted batches. They come in order, and restart from 0 in repeated tasks."""
+    """Task -> number of counted batches. Batches of a task come in order; a repeated task starts again from 0."""
 
     def add(self, record: BatchRecord) -> None:
         """Add a batch to the sums; a repeated one only counts as repeated."""

@@ -76,7 +76,7 @@ class JobFacts:
     rows: int
     """Rows, counted once even if Ray repeats a batch."""
     batches: int
-    """Calls of actors; each may be several runs."""
+    """Calls of actors. A call may run the model several times."""
     runs: int
     seconds: float
     rows_by_device: Mapping[str, int]
@@ -84,7 +84,7 @@ class JobFacts:
     fallback_rows: int
     incidents: Mapping[str, int]
     repeated_batches: int
-    """Batches repeated after the loss of an actor; their first run counts."""
+    """Batches repeated after the loss of an actor; `rows` and `batches` exclude the repetitions."""
     repeated_rows: int
     executions: int
     """Times that the dataset was consumed; the facts are of the last time."""

@@ -1,10 +1,10 @@
 """Conversion of dataset rows to feeds, and of outputs to rows.
 
-1. Rows of one shape are stacked along the inputs' first axis, up to the model's limit.
-2. If that axis is static, the last feed is padded, and its results are truncated.
+1. Rows of one shape are stacked along the inputs' first axis, up to the maximum rows of a run.
+2. If that axis is static, the last feed is padded, and the results of the padding are dropped.
 3. If a row is an entire input, or an output has no axis of rows, the model runs row by row.
 
-An actor call has a fixed cost, so it gets thousands of small rows.
+An actor call has a fixed cost, so each call gets thousands of small rows.
 """
 
 from __future__ import annotations

@@ -201,10 +201,10 @@ _Group = tuple[str, str, str]
 
 
 def refusal_costs(plan: Plan, price: PlanPrice | None) -> tuple[RefusalCost, ...]:
-    """Estimate the device switches and seconds that acceptance would save, for the most frequent refusals.
+    """Estimate the device switches and seconds that each of the most frequent refusals costs.
 
-    Only refusals by devices that precede the node's device in the order count. For each device, op type and reason, the
-    nodes move to the refusing device, and the graph is cut and priced again.
+    Only devices preferred to a node's present device are considered. For each device, op type and reason, the nodes
+    move to the refusing device, and the graph is cut and priced again.
     """
     groups = _groups(plan)
     if not groups:

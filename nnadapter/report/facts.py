@@ -72,7 +72,7 @@ class CostFacts:
     seconds: float
     """Measured if the plan was chosen by timing, otherwise predicted."""
     bound_seconds: float | None = None
-    """Lower bound of the placements that `bound_of` describes."""
+    """Lower bound on the seconds of all placements that `bound_of` names."""
     bound_of: str = "any placement"
     """Bounded placements: any, or any that obeys the plan file and rules."""
     bound_kind: str = ""
@@ -158,7 +158,7 @@ class PlanFileFacts:
     path: str
     matched_nodes: int
     unmatched_entries: tuple[UnmatchedEntry, ...] = ()
-    """Entries without a node, or overridden by a device, rule or limit."""
+    """Unused entries: no node matches, or a refusal, rule or limit excluded the device."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -278,7 +278,7 @@ class TransferFacts:
     bytes_to_host: int
     seconds: float
     round_trips: int
-    """Tensors copied back to the device that produced them."""
+    """Tensors copied to the host and back to the same device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,7 +326,7 @@ class ReportFacts:
     lower_defaults: Mapping[str, str] = field(default_factory=dict)
     """Device -> default precision of its own engine, if lower than the precision used."""
     precision_choice: str = ""
-    """Choice of `Options(precision="auto")`, with the measured distance."""
+    """Precision that `Options(precision="auto")` chose, and the measured agreement of outputs with float32."""
     search: str = ""
     """Method that found the segments, in words."""
     refusal_costs: tuple[RefusalCost, ...] = ()

@@ -112,7 +112,7 @@ _TEXT = "#000000"
 
 
 def to_model_explorer(report: ReportFacts) -> str:
-    """Return JSON text with each node's device by name, which Model Explorer's ONNX adapter uses as id.
+    """Return JSON text that maps node names to devices. Model Explorer's ONNX adapter identifies nodes by name.
 
     Source: `GraphNodeData` of `model_explorer.node_data_builder`, `NodeDataProviderGraphData` of its user interface.
     """

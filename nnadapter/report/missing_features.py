@@ -1,7 +1,7 @@
 """Missing features of a device, and the plan that a model would have if the device had some of them.
 
-A trial places, cuts and prices the model again. Operations that become supported are priced without fusion, except
-complete, commonly fused groups.
+A trial places, cuts and prices the model again. Newly supported operations are priced without fusion, unless they
+complete a group that devices commonly fuse.
 """
 
 from __future__ import annotations
@@ -148,7 +148,6 @@ def _attribute(specialized: Specialized, index: int, refusal: Unsupported) -> st
 
 
 def _through(graph: Graph, index: int, describe: Callable[[Value], str]) -> str:
-    """Describe the distinct inputs of a node, and its outputs if they differ: `int64 -> float64`."""
     node = graph.nodes[index]
     inputs, outputs = _texts(graph, node.inputs, describe), _texts(graph, node.outputs, describe)
     input_text, output_text = ", ".join(inputs), ", ".join(outputs)
@@ -192,13 +191,13 @@ _LABELS: Mapping[Reason, str] = {
 def groups_if_supported(
     specialized: Specialized, missing: Missing, verdicts: Sequence[Verdict], fusion: Fusion
 ) -> Groups:
-    """Return groups of atoms that the device would run as one operation if it lacked nothing.
+    """Return groups of atoms that the device would run as one operation if it lacked no feature.
 
     There are two kinds:
 
     1. Atoms that would be one atom with full support.
-    2. If the device fuses operations: convolutions and matrix products with their activation functions, unless the
-       device supports these op types without fusing them.
+    2. Convolutions and matrix products with their activation functions, if the device fuses operations. Op types that
+       the device already supports unfused are excluded.
     """
     if not missing.examples:
         return ()
@@ -310,7 +309,7 @@ class Situation:
         return Source.ASSUMED not in self.sources.values()
 
     def regions(self, features: frozenset[Feature]) -> list[frozenset[Feature]]:
-        """Return the features that each connected region of unsupported atoms lacks if `features` are added."""
+        """Return the features that each connected region of unsupported atoms requires in addition to `features`."""
         lacking = [needs - features if needs else needs for needs in self.missing.needs]
         region = list(range(len(lacking)))
 
@@ -330,7 +329,7 @@ class Situation:
         return list(region_needs.values())
 
     def with_features(self, features: Iterable[Feature] = ()) -> PlanOutcome:
-        """Return the outcome if the device had these features. Placement by costs never gets worse with more."""
+        """Return the outcome if the device had these features. More features never make placement by costs slower."""
         relevant_features = self.features.keys() & features
         key = frozenset(relevant_features)
         if key not in self._outcomes:

@@ -1,4 +1,4 @@
-"""Report of an engine, built on request or from a stored plan."""
+"""Report of an engine, built from its plan or read from a stored plan."""
 
 from __future__ import annotations
 

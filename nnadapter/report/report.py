@@ -145,7 +145,7 @@ _KEYS_OF_VERSION_1: Mapping[str, Mapping[str, str]] = {
         "returned": "round_trips",
     },
 }
-"""Keys renamed in schema version 2, by the path of their object in version 1."""
+"""Path of an object in schema version 1 -> (old key -> key in version 2)."""
 _PATHS_OF_VERSION_1 = frozenset(path for key in _KEYS_OF_VERSION_1 for path in (key, key.partition(".")[0]))
 
 

@@ -86,14 +86,14 @@ class Gain:
     """Savings over all models from additional features."""
 
     seconds: float
-    """Seconds saved; minus infinity if a plan could not run."""
+    """Seconds saved; minus infinity if a plan could not run with the features."""
     segments: int
     flops: int
     features: int = 1
 
 
 Order = Callable[[Gain], tuple[float, ...]]
-"""Function that returns a gain's sort key; zeros or less mean no gain."""
+"""Function that returns a gain's sort key. A key of (0, 0, 0) or less means no gain."""
 
 
 def by_time(gain: Gain) -> tuple[float, ...]:
@@ -135,8 +135,8 @@ def rank(situations: Sequence[Situation], order: Order, *, regions: bool = False
     """Rank missing features by estimated gain.
 
     1. Try each of the `MOST_FEATURES` most frequent features alone.
-    2. Build the road map greedily until nothing helps. A step adds one feature, or several that one atom requires
-       together (with `regions`, one connected region of atoms). If none helps, feature pairs are tried.
+    2. Build the road map greedily until no step has a gain. A step adds one feature, or all features that one atom
+       requires (with `regions`, one connected region of atoms). If no such step has a gain, feature pairs are tried.
     """
     baseline = _total(situations, frozenset())
     frequency = Counter[Feature]()
@@ -378,14 +378,14 @@ def what_if(
     device: str | None = None,
     on_model: ProgressCallback | None = None,
 ) -> WhatIf:
-    """Estimate the features that a device lacks for some models, the gain of each, and the best order to add them.
+    """Return the features that a device lacks for some models, with estimated gains and the best order to add them.
 
     The models are placed, cut and priced with added features, without compiling. Failed models are listed in `failed`.
 
     Args:
         models: a path, a folder (every `*.onnx` below it), bytes, `onnx.ModelProto`, or a list of these.
         devices: as in `InferenceSession`.
-        input_shapes: input name -> shape; each model uses those of its own inputs.
+        input_shapes: input name -> shape; with several models, each ignores unknown names.
         options: `Options`, or a mapping of its fields. Policy `measured` uses predicted costs.
         device: device that would gain features; default: the first accelerator.
         on_model: called after each model with its name, and its error or None.

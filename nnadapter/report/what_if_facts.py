@@ -24,7 +24,7 @@ class PlanTotals:
     nodes: float
     """Share of nodes off the CPU, from 0 to 1."""
     flops: float
-    """Share of known FLOPs off the CPU; of nodes if none are known."""
+    """Share of known FLOPs off the CPU; equal to `nodes` if no FLOPs are known."""
     unknown_flops_nodes: int = 0
 
 
@@ -37,9 +37,9 @@ class FeatureFacts:
     op_type: str
     qualifier: str
     missing_in: str
-    """`device`, or `converter` if nnadapter cannot offer it to devices yet."""
+    """`device`, or `converter` if no converter translates the operation."""
     nodes: int
-    """Nodes refused for lack of this feature, perhaps among others."""
+    """Refused nodes that need this feature; some may need other features too."""
     models: int
     segments_saved: int
     seconds_saved: float | None
@@ -89,7 +89,7 @@ class WhatIfFacts:
     current_totals: PlanTotals
     features: tuple[FeatureFacts, ...]
     road_map: tuple[RoadStep, ...]
-    """Greedy order; gains in `features` do not add up."""
+    """Steps in greedy order. Gains of single features (`features`) do not add up."""
     models: tuple[ModelFacts, ...]
     failed: tuple[FailedModel, ...] = ()
     untried_features: int = 0

@@ -66,11 +66,11 @@ def deployment(
         name: name of the model in URLs; by default the stem of its file.
         max_batch_size: maximum rows of concurrent requests that run together. Their inputs must have an axis of rows,
             and the same sizes in all other axes.
-        batch_wait_s: time that a request waits for others. With 0, requests that arrive during a run are joined.
+        batch_wait_s: time that a request waits for others. With 0, requests that arrive during a run form the next run.
         replicas: number of sessions, each in an actor.
-        deadline_s: default time limit of a request; then the response is 504.
-        max_queued_requests: maximum queued requests of a replica; others get 503.
-        max_request_bytes: maximum bytes of a request; longer ones get 413.
+        deadline_s: default time limit of a request; after it, the response is 504.
+        max_queued_requests: maximum queued requests of a replica; further requests get 503.
+        max_request_bytes: maximum bytes of a request; larger requests get 413.
         input_shapes: see `map_batches`.
         without_device: see `map_batches`.
         device_share: see `map_batches`.
@@ -174,11 +174,11 @@ _OURS = re.compile(r"^nnadapter\.errors\.\w+: (.+)$", re.MULTILINE)
 
 
 def serve_until_stopped(model: Any, *, host: str, port: int, on_ready: Callable[[str], None], **settings: Any) -> int:
-    """Serve a model until a signal; return the number of the signal that interrupted the shutdown, or 0.
+    """Serve a model until a signal. Return 0 after a regular shutdown, otherwise the number of the last signal.
 
     The first signal closes the port and waits for pending requests, for `DRAIN_S` or `deadline_s`, whichever is longer.
-    A second signal, or one before the server is ready, ends it at once. All processes of Ray are killed, so this
-    process must exit. `on_ready` is called with the model's URL.
+    A second signal, or a signal before the server is ready, ends the server at once. All processes of Ray are killed,
+    so the caller must exit. `on_ready` is called with the model's URL.
 
     Raises:
         InvalidOptionError: the port is not available.
@@ -309,7 +309,7 @@ _servers: list[Any] = []
 
 
 def _prepare() -> None:
-    """Set environment variables of Ray, including a token: replicas execute messages from every address."""
+    """Set environment variables of Ray. Without a token, replicas would execute messages from any sender."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # local addresses only
     if os.environ.setdefault("RAY_AUTH_MODE", "token") == "token" and "RAY_AUTH_TOKEN_PATH" not in os.environ:

@@ -21,7 +21,7 @@ from partition.graph import Value
 
 BODY_BYTES = 64 << 20
 JSON_BYTES = 8 << 20
-"""Maximum bytes of JSON in a body, which takes many times as much when parsed."""
+"""Maximum bytes of JSON in a body. Parsed JSON takes many times more memory."""
 WAITING_BYTES = 1 << 30
 """Maximum bytes of all queued requests of a replica."""
 TENSORS = 256
