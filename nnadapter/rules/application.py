@@ -1,6 +1,6 @@
 """Application of rules: pins and bans restrict verdicts, limits drop segments.
 
-Rules never turn a refusal into a yes. After limits drop segments, the caller places again, until none is dropped.
+Rules never turn a refusal into support. The caller repeats the placement until limits drop no segment.
 """
 
 from __future__ import annotations
@@ -169,13 +169,13 @@ def apply_rules(
 ) -> AppliedRules:
     """Restrict verdicts by `rules`, and report the effect of each.
 
-    All of these hold:
+    Rules work as follows:
 
-    1. Rules select nodes of `model_graph`. A rule applies to an atom of `graph` if it selects any of its nodes.
+    1. Rules select nodes of `model_graph`. A rule applies to an atom of `graph` if it selects a node of the atom.
        `positions` maps nodes of `graph` to nodes of `model_graph`.
-    2. A ban turns the device's yes into a refusal with `Reason.RULE`; a pin does so for every other device.
-    3. A ban from a floating precision bans accelerators that have it in `precisions`. A pin to one bans all other
-       accelerators. Rules on quantized precisions have no effect.
+    2. A ban turns the device's support into a refusal with `Reason.RULE`; a pin does so for every other device.
+    3. A ban from a floating precision bans accelerators with this precision in `precisions`. A pin to a floating
+       precision bans all other accelerators. Rules on quantized precisions have no effect.
     4. Bans from devices outside the session, and rules without nodes that run, have no effect.
 
     Raises:
@@ -409,12 +409,12 @@ def segments_to_drop(
 
     The first step that drops any ends the round:
 
-    1. `whole_graph`: unless one segment has everything, drop all segments. If they are on several devices, keep the
-       segments of the first device that supports everything.
+    1. `whole_graph`: if there are several segments, drop all segments on accelerators. With several accelerators,
+       retain the segments of the first one that supports the entire graph.
     2. `min_nodes`, `min_flops`, `min_benefit_ms`: drop segments below the minimum. Unknown FLOPs pass.
     3. `max_segments`: drop half of the excess, smallest benefit (or FLOPs, if costs are unknown) first.
 
-    A segment with an atom that no other device supports is exempt, which is reported for minima.
+    A segment is exempt if no other device supports one of its atoms. Effects report exempt segments below a minimum.
 
     Raises:
         RulesError: `min_benefit_ms` without costs, or exempt segments prevent `whole_graph` or `max_segments`.

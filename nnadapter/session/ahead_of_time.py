@@ -71,7 +71,7 @@ def partition_report(
     With policy `measured`, the placement is one that was timed earlier, or a prediction with a note.
 
     Args:
-        model: path, bytes, or `onnx.ModelProto`; a compiled model has one stored report.
+        model: path, bytes, or `onnx.ModelProto`. For a compiled model, return its stored report.
         devices: as in `InferenceSession`.
         input_shapes: shapes of dynamic inputs; default: assumed shapes.
         options: `Options`, or a mapping of its fields.
@@ -81,7 +81,7 @@ def partition_report(
 
     Raises:
         InvalidModelError, ModelFileError: the model cannot be read or contradicts itself.
-        InvalidInputError: `input_shapes` do not fit, or no assumed shape does.
+        InvalidInputError: `input_shapes` do not fit, or no shape could be assumed.
         DeviceNotFoundError, DeviceUnavailableError, InvalidOptionError: as in `InferenceSession`.
     """
     if kind_of(model) is SourceKind.COMPILED:
@@ -194,7 +194,7 @@ def _name(source: object, model: onnx.ModelProto) -> str:
 def write_segments(folder: str | os.PathLike[str], partitioning: Partitioning) -> tuple[Path, ...]:
     """Write every segment to `folder`, as `segment_0_fake_npu.onnx`, and return the paths. Raises ModelFileError.
 
-    Segments are exported as devices receive them; as original nodes if ONNX lacks an operation.
+    A segment is exported as its device receives it, or with its original nodes if ONNX lacks one of its operations.
     """
     place = Path(folder)
     try:

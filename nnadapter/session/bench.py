@@ -128,7 +128,7 @@ class BenchReport:
     devices: tuple[str, ...]
     nodes: Mapping[str, int]
     failures: tuple[str, ...]
-    """Fallbacks from devices that had accepted the work."""
+    """Notes on fallbacks: work that a device accepted, but something else did."""
     session: EngineTiming
     baselines: tuple[EngineTiming, ...]
     report: PartitionReport

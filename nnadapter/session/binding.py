@@ -1,4 +1,4 @@
-"""IOBinding of a session, and ONNX Runtime's calls about providers and their options."""
+"""IOBinding of a session, and the session's methods about ONNX Runtime's providers."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def refuse_tuning(results: Sequence[Mapping[str, Any]], *, error_on_invalid: boo
 
 
 def set_dynamic_options(engine: Engine, options: Mapping[str, str]) -> None:
-    """Set dynamic options of ONNX Runtime's providers if it alone runs the model; otherwise warn."""
+    """Set dynamic options of ONNX Runtime's providers if ONNX Runtime alone runs the model; otherwise warn."""
     if not options:
         raise InvalidOptionError("dynamic options of providers are empty; name at least one")
     session = getattr(engine, "session", None)

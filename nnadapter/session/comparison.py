@@ -99,14 +99,14 @@ class RuledOut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerReport:
-    """Result of the search for nodes that compute values other than the CPU's."""
+    """Result of the search for nodes with results other than the CPU's."""
 
     atoms: int
     outputs_agree: bool
     local_errors: tuple[Finding, ...]
     """Nodes beyond tolerance with inputs computed on the CPU."""
     first_accumulated_error: Finding | None
-    """First nodes with results beyond tolerance if the device computes all nodes before them too."""
+    """First nodes with results beyond tolerance if the device also computes all nodes before them."""
     shortest_deviating_stretch: Finding | None
     """Nodes that are beyond tolerance together, although none is alone."""
     fused: bool
@@ -116,7 +116,7 @@ class LayerReport:
     unchecked: tuple[str, ...]
     """Nodes that the device could not run separately."""
     compilations: int
-    """Number of models compiled for devices, except for `saved` and `ruled_out`."""
+    """Number of compilations in the search; `saved` and `ruled_out` are not included."""
     saved: localization.SavedFindings | None = None
     ruled_out: RuledOut | None = None
     unwritten: str = ""
@@ -346,7 +346,6 @@ def _finding(cutting: localization.Cutting, atoms: Sequence[int], error: Deviati
 
 
 def _pins(cutting: localization.Cutting, atoms: Sequence[int]) -> Sequence[Sequence[str]]:
-    """Return the node names to pin per atom, if possible without nodes that it shares with other atoms."""
     return [cutting.model_node_names([atom], unshared=True) or cutting.model_node_names([atom]) for atom in atoms]
 
 
@@ -373,15 +372,15 @@ class OutputDifference:
     constant: str = ""
     """Reason why agreement proves little: a constant, or equal elements."""
     cpu_differs: bool = False
-    """True if the CPU with graph optimizations differs from the CPU without them, which then is the reference."""
+    """True if graph optimizations change the CPU's value beyond tolerance; the reference is the unoptimized value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompareReport:
     """Differences of every output of every feed, and the devices that ran the nodes.
 
-    If an output differs and the CPU's value is wrong, the reference is the CPU without graph optimizations, so the
-    device is not blamed.
+    If an output differs and graph optimizations change its value on the CPU, the unoptimized value is the reference, so
+    the device is not blamed.
     """
 
     devices: tuple[str, ...]
@@ -390,7 +389,7 @@ class CompareReport:
     differences: tuple[OutputDifference, ...]
     nodes: tuple[Mapping[str, int], ...]
     failures: tuple[str, ...] = ()
-    """Fallbacks from devices that had accepted the work."""
+    """Notes on fallbacks: work that a device accepted, but something else did."""
     layers: LayerReport | None = None
     layer_distances: tuple[LayerDistance, ...] | None = None
     """Distance of each layer, worst first, if requested."""
@@ -563,8 +562,6 @@ def _values(
 
 
 class _ReferenceValues:
-    """Reference outputs: the CPU's, or those without graph optimizations if the CPU's are wrong."""
-
     def __init__(self, names: Sequence[str], tolerances: Tolerances, expected: Sequence[Any]) -> None:
         self.names, self._tolerances = names, tolerances
         self.expected = list(expected)

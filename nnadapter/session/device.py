@@ -146,8 +146,8 @@ class Handle:
     """Open resource of a device. Closing is thread-safe and idempotent, and waits for calls in progress.
 
     Args:
-        parent: handle that closes this one before itself.
-        owned: driver object to close with it; an error of its `close` becomes a DriverWarning.
+        parent: handle that closes this handle before itself.
+        owned: driver object that `close` closes; an error becomes a DriverWarning.
     """
 
     def __init__(self, parent: Handle | None, owned: Closable | None = None) -> None:

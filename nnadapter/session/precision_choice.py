@@ -1,4 +1,4 @@
-"""Choice of precision for `Options(precision="auto")`: the devices' default if its first outputs match float32's."""
+"""Choice for `Options(precision="auto")`: the devices' default precision if the first outputs match float32 outputs."""
 
 from __future__ import annotations
 

@@ -215,11 +215,12 @@ class InferenceSession:
         sess_options: ONNX Runtime's SessionOptions, for steps on the CPU.
         providers: ONNX Runtime's way to choose devices; also accepts device names.
         provider_options: options for `providers`.
-        devices: `"fake_npu"`, `"fake_npu:0"`, `"fake_npu@float16"`, `("fake_npu", {option: value})`, or a list of
-            these in order of preference. `"cpu"` is always last, followed by `"reference"` for nodes that the CPU
-            refuses. For a compiled model: the subset of its devices to use.
+        devices: `"fake_npu"`, `"fake_npu:0"`, `"fake_npu@float16"`, `("fake_npu", {option: value})`, or a list of these
+            in order of preference. `"cpu"` is always last, followed by `"reference"` for nodes that the CPU refuses.
+            For a compiled model: the subset of its devices to use.
         options: `Options`, or a mapping of its fields.
-        **kwargs: other arguments of ONNX Runtime, used on the CPU alone. Names close to an option raise an error.
+        **kwargs: other arguments of ONNX Runtime, used if the CPU runs the entire model. Names close to an option raise
+            an error.
 
     Raises:
         InvalidModelError, ModelFileError: the model cannot be read or contradicts itself.
@@ -272,11 +273,11 @@ class InferenceSession:
             output_names: outputs to return, in this order; None or empty for all.
             input_feed: arrays by input name.
             run_options: ONNX Runtime's RunOptions. `terminate` stops before the next step, or within a step if the
-                device can stop. Active adapters replace inputs. The entry `nnadapter.deadline_s` replaces
+                device can stop. Active LoRA adapters replace inputs. The entry `nnadapter.deadline_s` replaces
                 `Options.deadline_s`.
 
         Raises:
-            InvalidInputError: a feed is missing, superfluous, or of the wrong type or shape.
+            InvalidInputError: an input is missing or unknown, or of the wrong type or shape.
             ExecutionError: a device failed and fallback is forbidden.
             CancelledError: `run_options.terminate` was set.
             DeadlineExceededError: the run missed its deadline.
@@ -295,7 +296,7 @@ class InferenceSession:
     ) -> None:
         """Run in the background, then call `callback(results, user_data, error)`; `error` is empty on success.
 
-        Do not change the feed before that call. Errors of the callback go to `threading.excepthook`.
+        Do not change the feed before the callback. Errors of the callback go to `threading.excepthook`.
         """
 
         def work() -> None:
@@ -316,9 +317,9 @@ class InferenceSession:
         input_feed: Mapping[str, Any],
         run_options: onnxruntime.RunOptions | None = None,
     ) -> RunFuture:
-        """Run in the background and return a future of the results. Do not change the feed before it is done.
+        """Run in the background and return a future of the results. Do not change the feed before the run ends.
 
-        When done, the future has the run's `provenance`. `cancel` also stops a run in progress.
+        After the run, the future has its `provenance`. `cancel` also stops a run in progress.
         """
         from nnadapter.engine.control import RunControl
         from nnadapter.session.streams import RunFuture
@@ -358,7 +359,7 @@ class InferenceSession:
     def report(self) -> PartitionReport:
         """Return the placement of every node and its reasons, for the shapes of the last run or for assumed shapes.
 
-        On `cpu` alone, ONNX Runtime runs the model unobserved: the report is for assumed shapes and has no times.
+        If `cpu` is the only device, runs are not recorded: the report is for assumed shapes and has no times.
         """
         from nnadapter.report.observed_report import build_report
 
@@ -542,7 +543,7 @@ class InferenceSession:
         self.close()
 
     def __getstate__(self) -> NoReturn:
-        """Refuse pickling: devices belong to this process. Subclasses may support it."""
+        """Refuse pickling: devices belong to this process."""
         raise TypeError(
             "a session cannot be pickled, because its devices belong to this process; open its model in "
             "the other process"

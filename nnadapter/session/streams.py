@@ -96,9 +96,10 @@ class _Item:
 class Stream(Iterator[list[Any]]):
     """Results of many feeds, in order. An error is raised in place of its result; later results follow.
 
-    At most `depth` runs are in progress, and as many more feeds or results wait. The stream ends with its feeds, by
-    `close`, at the end of a `with`, or when garbage-collected; runs then stop before their next step. Several threads
-    call `run`; the reader's thread reads `feeds` and passes the provenance of every result to `on_provenance`.
+    At most `depth` runs are in progress, and at most `depth` more feeds or results wait. The stream ends after its
+    feeds, or earlier by `close`, the end of a `with` or garbage collection; runs then stop before their next step.
+    Several threads call `run`; the reader's thread reads `feeds` and passes the provenance of every result to
+    `on_provenance`.
     """
 
     def __init__(

@@ -31,7 +31,7 @@ _DIGITS = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ban:
-    """Part of a model that a device does not get again, because it failed on it."""
+    """Part of a model that a device does not get again, because the device failed on this part."""
 
     device: str
     driver: str
@@ -58,7 +58,7 @@ class Ban:
 
 
 class DeviceBans:
-    """Bans of one device, for one session, from the cache folder if there is one. Thread-safe."""
+    """Bans of one device in a session, stored in the cache folder if there is one. Thread-safe."""
 
     def __init__(
         self, device: str, options: OptionValues, folder: Path | None, clock: Callable[[], float] = time.time

@@ -1,4 +1,4 @@
-"""Device contexts that cache programs and verdicts, and fingerprints of their models."""
+"""Device contexts that cache programs and verdicts by digests of models."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _MOST_KNOWN = 1 << 16
 
 _by_place: Cache[Hashable, bytes] = Cache("digests of weights", _MOST_KNOWN)
 _by_array: dict[int, tuple[weakref.ref[Array], bytes]] = {}
-"""`id` of an array -> weak reference and digest; removed when the array is freed (see `ir.derived` on `pop`)."""
+"""`id` of an array -> weak reference and digest; removed when the array is freed."""
 
 
 def digest_of(constants: Sequence[Contents], *, fresh: bool = False) -> str:
@@ -115,7 +115,7 @@ _TOKEN = re.compile(r"[^\s'\"(),;:]+")
 
 
 def _write_verdicts(verdicts: Sequence[Verdict], model: SegmentModel) -> bytes | None:
-    """Serialize verdicts; return None if a refusal mentions a name, since it is model-specific."""
+    """Serialize verdicts; return None if a refusal mentions a name, since another model has other names."""
     return None if _mention_names(verdicts, model) else json.dumps(list(map(_plain, verdicts))).encode()
 
 
