@@ -68,7 +68,7 @@ BY_KERNELS = frozenset(("CUDAExecutionProvider", "WebGpuExecutionProvider"))
 """Providers with kernels for dynamic shapes; other providers need static shapes or are untested."""
 
 PLACES: Mapping[str, str] = MappingProxyType({CPU_PROVIDER: "cpu", "CUDAExecutionProvider": "cuda"})
-"""Provider -> ONNX Runtime's name of its memory, if values may stay there. The entry of the CPU is for tests."""
+"""Provider with device-resident values -> ONNX Runtime's name of its memory. The CPU's entry is for tests."""
 
 OWN_OPTIONS: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {"CUDAExecutionProvider": MappingProxyType({"use_tf32": "0"})}
@@ -137,7 +137,8 @@ def devices_of_providers(
 ) -> list[DeviceRequest]:
     """Return the devices for a client's providers, in order.
 
-    Names of devices are unchanged, and installed providers become `ort:NAME`. Others are skipped with a warning.
+    Names of devices are unchanged, and installed providers become `ort:NAME`. Other providers are skipped with a
+    warning.
     """
     requests: list[DeviceRequest] = []
     for name, options in _pairs(providers, provider_options):

@@ -308,7 +308,7 @@ _ERROR_CLASSES: Mapping[Status, type[errors.NNAdapterError]] = {
 
 
 class _ErrorBuffer(threading.local):
-    """Buffer for the NNAdapterError of a thread. After nested calls, it has the last failure."""
+    """Buffer for the last NNAdapterError of a thread."""
 
     def __init__(self) -> None:
         self.message = ctypes.create_string_buffer(MESSAGE_BYTES)
@@ -351,15 +351,15 @@ class Functions:
         """Call a function that returns a status.
 
         Raises:
-            NNAdapterError: `failure` for FAILED and DEADLINE_EXCEEDED, `misuse` for INVALID_ARGUMENT, otherwise by
-                status.
+            NNAdapterError: `failure` for FAILED and DEADLINE_EXCEEDED, `misuse` for INVALID_ARGUMENT, otherwise the
+                class that belongs to the status.
         """
         status = self._functions[name](*arguments, _ROOM.cleared())
         if status != _OK:
             raise self._error(name, status, failure, misuse)
 
     def create_handle(self, name: str, *arguments: Any, **kinds: Any) -> int:
-        """Call a function that outputs a new handle; null is an error."""
+        """Call a function that outputs a new handle; raise DriverError if the handle is null."""
         handle = self.create_handle_or_none(name, *arguments, **kinds)
         if handle is None:
             raise errors.DriverError(f"{self.driver}: {name} returned OK with a null handle; report it to the vendor")

@@ -227,7 +227,6 @@ class NativeContext(Context):
         return built
 
     def _built(self, model: Model) -> _Built:
-        """Return a model as C structures. The last one is cached for compilation; specialized models cache theirs."""
         if isinstance(model, SpecializedModel):
             built_model: _Built = model.prepared(_build_specialized, _build_specialized)
             return built_model
@@ -482,7 +481,7 @@ class NativeDevice(Device):
 
     @property
     def has_streams(self) -> bool:
-        """True with streams and `synchronize_event`, which older drivers lack."""
+        """True if the driver has streams and `synchronize_event`, which older drivers lack."""
         return self._knows_streams and "synchronize_event" in self._functions
 
     @property

@@ -1,8 +1,8 @@
 """Adapter IR models as C structures.
 
-A model with dynamic shapes is built once, at its size hints, as a relocatable block of words (`StructTemplate`). A
-specialization copies the blocks of a plan's models, and writes size-dependent words and pointers to shape-derived
-values. The copy lives as long as a program of these models.
+A model with dynamic shapes is converted once, with example sizes, to a relocatable block of words (`StructTemplate`). A
+specialization copies the blocks of a plan's models, and overwrites the words that depend on sizes. The copy lives as
+long as a program of these models.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ def _written(holder: Holder, name: str, kind: AttributeCode, value: Any, places:
 
 
 def build(model: Model, holder: Holder, sizes: NumberedSizes | None = None) -> int:
-    """Return the address of a model's C structure. Of the constants, only packed and unaligned ones are copied."""
+    """Return the address of a model's C structure. Constants are copied only if they are packed or unaligned."""
     operands = [_operand(holder, operand, sizes) for operand in model.operands]
     operations = [_operation(holder, operation, sizes) for operation in model.operations]
     return holder.make(

@@ -74,7 +74,7 @@ class NativeStream(Stream):
 
 
 def wait_out(stream: NativeStream | None) -> None:
-    """Wait for a stream, despite interrupts and failures, because its buffers are freed next."""
+    """Wait for a stream, despite interrupts and failures, before buffers that it uses are freed."""
     while stream is not None:
         try:
             with suppress(*errors.FAILURES):
@@ -98,7 +98,7 @@ class DeviceMemory(Memory):
         self._copy("copy_in", array, offset, stream)
 
     def copy_out(self, array: Array, offset: int = 0, stream: NativeStream | None = None) -> None:
-        """Copy into a contiguous, writable array. With a stream, it is valid after `synchronize`."""
+        """Copy into a contiguous, writable array. With a stream, the array is valid after `synchronize`."""
         if not array.flags.writeable:
             raise errors.InvalidInputError("the array to copy to is read-only; pass a writable one")
         self._check("copied out", array, offset)
@@ -448,15 +448,15 @@ def _type_at(type_: _Type, numbers: Sequence[int]) -> OperandType:
 class NativeExecution(Execution):
     """Execution of a C driver. Reads the caller's arrays directly.
 
-    Executions of a context share `slots`, because each slot has a stream, and each stream may be a thread.
+    Executions of a context share `slots`, in order to limit the number of streams.
     """
 
     def __init__(self, program: NativeProgram, handle: int) -> None:
         self._program, self._handle = program, handle
         self._functions, self._signature, self._slots = program.functions, program.signature, program.slots
         self._calls: dict[object, tuple[CallSignature | None, NativeCall]] = {}
-        """Last request of each stream, because the driver may still read it. Runs with the same
-        signature reuse it; None prevents this.
+        """Last request of each stream, because the driver may still read the request. Runs with the same signature
+        reuse the request; a signature of None prevents reuse.
         """
         self._last: tuple[Sequence[int], NativeExecution] | None = None
 
@@ -606,7 +606,10 @@ class NativeProgram(Program):
         return NativeExecution(self, handle)
 
     def bound(self, request: int) -> int | None:
-        """Return the handle of a clone with the constants of `request` (an address); None if the driver declines."""
+        """Return a handle of the program with other constants; None if the driver cannot replace constants.
+
+        `request` is the address of an NNAdapterCompileRequest with these constants.
+        """
         with self._lock:
             handle = self.functions.create_handle_or_none(
                 "clone_with_constants",

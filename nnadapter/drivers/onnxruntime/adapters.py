@@ -1,7 +1,7 @@
 """Feeds for the parameters of LoRA adapters in run options.
 
-Run options hide their adapters, but ONNX Runtime feeds their parameters to a run, so a model that returns its inputs
-reveals them.
+ONNX Runtime does not list the parameters, but feeds them to runs. So a model that returns
+its inputs reveals the parameters.
 """
 
 from __future__ import annotations

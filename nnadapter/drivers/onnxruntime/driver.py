@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 class _Packed(NamedTuple):
-    """Input that packs several operands if it has this rank. Nodes with it load, but fail to run."""
+    """Input that packs several operands if it has this rank. A node with such an input loads, but fails to run."""
 
     position: int
     rank: int
@@ -303,7 +303,7 @@ def refuse_invalid_nodes(
 
 
 def _with_sizes(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a copy with size 1 for unknown dimensions, since devices may refuse these."""
+    """Return a copy with size 1 for unknown dimensions."""
     from nnadapter.onnx.construction import copied
 
     sized = copied(model)

@@ -1,8 +1,8 @@
 """Failures of ONNX Runtime: translated errors, retries with fewer optimizations, and defective optimizers.
 
-`ConstantFolding` may crash on an `If` with constant condition that contains another `If`. `FLAWS` lists optimizers that
-crash or compute wrong results, with checks of the graph; a search for op names keeps the checks cheap. All were
-observed with 1.32.
+`ConstantFolding` may crash on an `If` with constant condition that contains another `If`. `FLAWS` lists other
+optimizers that crash or compute wrong results, with graph checks that detect affected models. All were observed with
+1.32.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _translations() -> _Translations:
 
 @contextmanager
 def translated(problem: str, advice: str, default: type[errors.NNAdapterError] | None = None) -> Iterator[None]:
-    """Translate ONNX Runtime's exceptions of the block into `default`; without it, according to their class."""
+    """Translate ONNX Runtime's exceptions of the block into `default`; if it is None, according to their class."""
     try:
         yield
     except Exception as error:
@@ -97,7 +97,7 @@ _OF_INPUTS = re.compile(
     "|^(?:(?!while running).)*while running (AffineGrid|Col2Im|DFT|MaxRoiPool|Reshape|Resize|RoiAlign"
     "|Split|SplitToSequence|Squeeze|STFT|TensorScatter) "
 )
-"""Messages about input values. Names of operators match only outside If; inside, other causes are possible."""
+"""Messages about input values. Operator names inside If do not match, because other causes are possible there."""
 
 
 _POSITION = re.compile(r"\S*\.(?:cc|h):\d+ (?:[\w:*&<>~, ]+\([^()]*\)|\w+) ")
@@ -245,7 +245,7 @@ _INTEGERS = (UINT8, INT8, UINT16, INT16)
 _LONGEST_CHAIN = 100
 _MATRIX_RANK = 2
 _MOVED_BATCH = (b"permB", *(b"perm@" + bytes((first,)) for first in range(1, 6)))
-"""Encoded `perm` attributes that move the batch dimension."""
+"""Encoded `perm` attributes that move the first dimension."""
 
 
 class Flaw(NamedTuple):
@@ -260,7 +260,7 @@ class Flaw(NamedTuple):
 
 
 class _Norm(NamedTuple):
-    """Division by `Sqrt(Add(ReduceMean(Pow(base, exponent)), epsilon))`, or multiplication by its reciprocal."""
+    """Division by the root `Sqrt(Add(ReduceMean(Pow(base, exponent)), epsilon))`, or multiplication by 1 / root."""
 
     power: WireNode
     mean: WireNode
@@ -270,7 +270,7 @@ class _Norm(NamedTuple):
 
 
 def _layer_norm(graph: WireGraph) -> bool:
-    """Return whether the graph has a norm of a difference that is not exactly a layer norm."""
+    """Return whether the graph has a norm of a Sub that resembles a layer norm, but is none."""
     for norm in _norms(graph):
         base, exponent = (_producer(graph, name, "Sub") for name in norm.power.inputs)
         if base is None and exponent is None:
@@ -379,7 +379,7 @@ def _expand_to_nothing(graph: WireGraph) -> bool:
 
 
 def _quantized_relu(graph: WireGraph) -> bool:
-    """Return whether a quantizer reads a Relu and has a computed zero point or one of an unusual type."""
+    """Return whether a QuantizeLinear that reads a Relu has a computed or unusually typed zero point."""
     for node in graph.nodes:
         if node.op_type != "QuantizeLinear" or len(node.inputs) < 3:
             continue
@@ -418,7 +418,7 @@ def _layout(graph: WireGraph, node: WireNode) -> tuple[int, ...]:
 def _half_batch(graph: WireGraph) -> bool:
     """Return whether a float16 product of constants may be fused with a Transpose that moves the first dimension.
 
-    `FuseFp16InitializerToFp32NodeTransformer` crashes on it. Optimizers move nodes, so the two need not be adjacent.
+    `FuseFp16InitializerToFp32NodeTransformer` crashes on this fusion. The nodes need not be adjacent.
     """
     permutations = (graph.integers(node, "perm") for node in graph.nodes if node.op_type == "Transpose")
     return any(len(permutation) > _MATRIX_RANK and permutation[0] != 0 for permutation in permutations) and any(

@@ -1,7 +1,7 @@
 """CPU segments as programs: sessions, thread pool permits and memory estimates.
 
-Permits limit the thread pools of the process. Programs that exist only for timing do not count, so measured times apply
-to later runs. Memory estimates were fitted to malloc statistics of ONNX Runtime 1.31; runs use a shared arena.
+Permits limit the thread pools of the process. Programs that exist only for timing do not count. Memory estimates were
+fitted to malloc statistics of ONNX Runtime 1.31; runs use a shared arena.
 """
 
 from __future__ import annotations

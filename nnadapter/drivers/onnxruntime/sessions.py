@@ -391,9 +391,9 @@ def open_session(
         providers: empty for the providers in the options, without fallback.
         without: further optimizers to disable.
         profile: receives events, instead of the options' profile.
-        notes: receives a note about a lower optimization level; None forbids a lower level.
-        accept: raises an error if a session with fewer optimizations is unusable.
-        failed: error of a run with all optimizations; fewer are tried.
+        notes: receives a note if the optimization level is lowered; None forbids this.
+        accept: raises an error if a session is unusable.
+        failed: error of a run with all optimizations; the session gets fewer optimizations.
     """
     from nnadapter.process.real_onnxruntime import onnxruntime
 
@@ -490,7 +490,7 @@ def external_folder(options: onnxruntime.SessionOptions | None) -> str | None:
 
 
 def whole_model_entries(options: onnxruntime.SessionOptions) -> Mapping[str, str]:
-    """Return the entries that apply only to entire models. Sessions opened later with `options` ignore them."""
+    """Return the entries that apply only to entire models, and disable the entries in later sessions with `options`."""
     raw_entries = {key: session_entry(options, key) for key in _MODEL_ENTRIES}
     entries = {key: value for key, value in raw_entries.items() if value is not None and value not in ("", "0")}
     _ignored[options] = entries

@@ -94,7 +94,7 @@ def run_of(session: onnxruntime.InferenceSession) -> Run:
 
 
 def goes_by_memory(session: onnxruntime.InferenceSession) -> bool:
-    """Return whether runs must use OrtValues: all values are tensors, and some have a type that arrays lack."""
+    """Return whether runs must use OrtValues: all values are tensors, and Python lacks the data type of one."""
     types = {value.type for value in (*session.get_inputs(), *session.get_outputs())}
     return not types <= _PLAIN and all(type_.startswith("tensor(") for type_ in types)
 
@@ -147,8 +147,8 @@ def run_in_place_of(session: onnxruntime.InferenceSession, place: str) -> RunInP
 def declared(result: Any, type_: str) -> Any:
     """Return a result in its declared data type.
 
-    The Python interface returns float8e4m3fn as uint8. It returns float4e2m1 as packed bytes, followed by foreign
-    memory.
+    The Python interface returns float8e4m3fn as uint8. It returns float4e2m1 as packed bytes, and reads beyond their
+    end.
     """
     name = _RETURNED_AS_BYTES.get(type_)
     if name is None or not isinstance(result, np.ndarray) or result.dtype != np.uint8:
