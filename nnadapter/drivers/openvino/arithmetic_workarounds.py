@@ -49,10 +49,10 @@ _DTYPES: Mapping[str, Any] = {"f16": np.float16, "f32": np.float32}
 
 
 def reach_infinities(operator: Any) -> None:
-    """Correct maxima and minima of infinities, which the engine makes finite.
+    """Correct the maximum and minimum of infinities; the engine returns finite numbers.
 
-    Elements are halved before the reduction, and the result is doubled. A result beyond all halved finite numbers is
-    the engine's initial value, and becomes infinite. A reduction is unchanged if all readers bound its result.
+    Elements are halved before the reduction. Then a result beyond all halved finite numbers means infinity. A reduction
+    is unchanged if each of its readers limits the result to a finite bound.
     """
     name, side, bound = _EXTREMES[operator.get_type_name()]
     dtype = _DTYPES.get(element_type(operator.output(0)))
@@ -88,7 +88,7 @@ def exclude_threshold(suppression: Any) -> None:
 
 
 _LARGE = 1024.0
-"""Smallest constant that must stay separate from later ones. Smaller ones change small terms by at most 2^-14."""
+"""Smallest constant that must stay separate. Combining smaller constants changes small terms by at most 2^-14."""
 _REAL_DTYPES: Mapping[str, Any] = {**_DTYPES, "f64": np.float64}
 _ADDING = name_set("Add Subtract")
 _COMBINED = _ADDING | name_set("Multiply Divide")

@@ -69,11 +69,7 @@ _SHARED_TYPES = frozenset(
 
 
 def read(model: onnx.ModelProto) -> Any:
-    """Convert an ONNX model to the engine's model.
-
-    While the engine reads the model, large constants are inputs. Then they become constants that share the ONNX model's
-    memory.
-    """
+    """Convert an ONNX model to OpenVINO's model; large constants share the ONNX model's memory."""
     large = {tensor.name: tensor for tensor in model.graph.initializer if _is_shared(tensor)}
     light = with_inputs_for(model, large)
     engine_model = engine.core().read_model(inlined(with_axes_as_input(light)).SerializeToString())
@@ -107,10 +103,7 @@ def signature_of(compiled: Any, model: onnx.ModelProto) -> engine.Ports:
 
 
 def _inputs_of(compiled: Any, model: onnx.ModelProto) -> tuple[int | None, ...]:
-    """Return the engine's port number for every ONNX input; None for dropped inputs.
-
-    The engine renames an input that is also an output; the order stays.
-    """
+    """Return the engine's port number for every ONNX input; None for dropped inputs."""
     constants = {tensor.name for tensor in model.graph.initializer}
     names = [value.name for value in model.graph.input if value.name not in constants]
     ports = {name: number for number, port in enumerate(compiled.inputs) for name in port.get_names() if name in names}
@@ -164,7 +157,7 @@ _RECURRENT = name_set("LSTM GRU RNN")
 
 
 def is_read_as_written(model: onnx.ModelProto) -> bool:
-    """Check whether a program would compute the same after export and import. Other programs are not serialized."""
+    """Check whether a program computes the same after export and import. Only such programs are serialized."""
     recurrent = [node for node in model.graph.node if node.op_type in _RECURRENT and not node.domain]
     if not recurrent:
         return True
@@ -184,7 +177,7 @@ _MOST_NODES = 2000
 """Number of nodes above which the engine's compile time grows quadratically."""
 _MOST_KNOWN = 1 << 14
 _BY_RANKS = frozenset(("CPU",))
-"""Devices that choose kernels only by types, by ranks, and by which sizes are equal to 1 or to each other."""
+"""Devices that choose kernels by types and ranks. Sizes matter only if they are 1 or equal to other sizes."""
 
 
 class _Case(NamedTuple):
@@ -203,7 +196,7 @@ class Asker:
         self._known: dict[_Case, Unsupported | None] = {}
 
     def supported(self, model: onnx.ModelProto) -> Sequence[Verdict]:
-        """Return verdicts from the tables. Nodes that the tables accept are queried, equivalent ones by one query."""
+        """Return verdicts from the tables. Accepted nodes are also queried, with one query for equivalent nodes."""
         analysis = ModelAnalysis.of(model, _CONSTANT_BYTES)
         parts = analysis.parts
         is_open = has_open_inputs(model)
@@ -233,10 +226,10 @@ class Asker:
         return Admission(verdict=verdict)
 
     def compile(self, model: onnx.ModelProto, seal: Mapping[str, Any]) -> OpenvinoProgram:
-        """Compile a segment; the program stores the settings `seal`.
+        """Compile a segment; store the settings `seal` in the program.
 
         Raises:
-            CompilationError: the engine refuses the segment; it names the refused nodes if they are found.
+            CompilationError: the engine refuses the segment. The error lists the refused nodes if they are found.
             DeviceLostError: see `refuse_forked`.
         """
         engine.refuse_forked(self._device)
@@ -276,10 +269,7 @@ class Asker:
         return {position: refusal for refusal, positions in answers if refusal is not None for position in positions}
 
     def _takes_at_once(self, cases: Mapping[int, _Case], parts: Parts) -> bool:
-        """Check whether the engine accepts the nodes of all cases together.
-
-        Queries are slow, so only one of several roughly equal cases is queried.
-        """
+        """Check whether the engine accepts all nodes in `cases` together."""
         if self._device not in _BY_RANKS or not cases:
             return not cases
         first: dict[object, int] = {}

@@ -160,7 +160,7 @@ _HOW_TO_GET = {
 
 
 class OpenvinoDevice(Device):
-    """Device of the engine."""
+    """Device of OpenVINO."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -204,7 +204,7 @@ class OpenvinoDriver(Driver):
     """Driver of OpenVINO's devices."""
 
     def open(self, device_id: str) -> OpenvinoDevice:
-        """Open `CPU`, `GPU`, `NPU`, or one of several such as `GPU.1`; CPU if `device_id` is empty.
+        """Open `CPU`, `GPU`, `NPU`, or a numbered device such as `GPU.1`; CPU if `device_id` is empty.
 
         Raises:
             DeviceNotFoundError: the engine has no such kind of device.

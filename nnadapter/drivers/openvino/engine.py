@@ -112,7 +112,7 @@ def refuse_older(version: str) -> None:
 
 @memoize(1)
 def core() -> Any:
-    """Return the engine of this process. Thread-safe."""
+    """Return OpenVINO's `Core` of this process. Thread-safe."""
     with translated("OpenVINO did not start", "install the package openvino again", DeviceUnavailableError):
         return module().Core()
 
@@ -133,7 +133,7 @@ def _threads() -> Threads:
 
 
 def default_precision(device: str = "CPU") -> str | None:
-    """Return the precision in which a device computes without a hint; None if unknown."""
+    """Return the precision in which a device computes by default; None if unknown."""
     try:
         hint = core().get_property(device, "INFERENCE_PRECISION_HINT").get_type_name()
     except Exception:  # noqa: BLE001  devices without this property

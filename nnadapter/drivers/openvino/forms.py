@@ -30,7 +30,10 @@ def _raise_dynamic_size(*_: object) -> Any:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DynamicSize:
-    """Dynamic dimension. Any use of its value, except comparison with an equal name, raises DynamicSizeError."""
+    """Dynamic dimension.
+
+    Any use of its value raises DynamicSizeError, except comparison with a dimension of the same name.
+    """
 
     name: str
     """Equal names mean equal dimensions."""
@@ -143,7 +146,7 @@ def wide_strides(form: Form) -> bool:
 
 
 def overhanging(form: Form) -> bool:
-    """Check for an average pool that counts padding and has a last window beyond it."""
+    """Check for an average pool that counts padding, with a last window that extends beyond the padding."""
     if not (form.attribute("ceil_mode", 0) and form.attribute("count_include_pad", 0)):
         return False
     sizes = form.shape(0)[2:]
@@ -164,11 +167,7 @@ def pads_whole_windows(form: Form) -> bool:
 
 
 def padding_to_shape(form: Form) -> bool:
-    """Check whether the engine computes a ConvTranspose with this `output_shape` wrongly.
-
-    The shape without padding is right. With one group, smaller shapes are right, too, unless the difference is odd with
-    SAME_UPPER. Larger shapes are wrong.
-    """
+    """Check whether the engine computes a ConvTranspose with this `output_shape` wrongly."""
     output_shape = form.attribute("output_shape", [])
     if not output_shape:
         return False
@@ -239,7 +238,7 @@ def is_spread_over_weights(form: Form) -> bool:
 
 
 def is_crosswise(form: Form) -> bool:
-    """Check for an empty input, or for inputs with dynamic dimensions at different axes."""
+    """Check for an empty input, or for inputs with dynamic dimensions at different axes counted from the end."""
     shapes = [form.shape(position) for position in range(len(form.node.input)) if form.has(position)]
     axes = [{len(shape) - at for at, size in enumerate(shape) if isinstance(size, DynamicSize)} for shape in shapes]
     opened = [dynamic_axes for dynamic_axes in axes if dynamic_axes]
@@ -250,7 +249,7 @@ def is_crosswise(form: Form) -> bool:
 def is_filled(form: Form) -> bool:
     """Check for an input that ConstantOfShape or Expand computes.
 
-    The engine reads the value before expansion, so a dimension of 0 becomes 1.
+    The engine ignores the expansion, so a dimension of 0 becomes 1.
     """
     return any(_made_by(form, name) in {"ConstantOfShape", "Expand"} for name in form.node.input)
 
@@ -307,7 +306,7 @@ def is_beside_quantized(form: Form) -> bool:
 
 
 def has_scales_elsewhere(form: Form) -> bool:
-    """Check for a weight with scales per block, or with several scales along an axis that a reader does not support."""
+    """Check for a weight with scales per block, or with scales along an axis that one of its readers does not support."""
     if not _is_weight(form) or math.prod(form.shape(1)) == 1:
         return False
     if len(form.shape(1)) != 1 or form.attribute("block_size", 0):

@@ -1,6 +1,6 @@
 """Workarounds for wrong fusions of norms, activations and attention; `workarounds.py` describes each.
 
-Compositions that meet the engine's assumptions stay fused.
+Fusions that the engine computes correctly remain.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def _enlarges(constant: Any, shape: Any) -> bool:
 
 
 def separate_reduction(reduction: Any) -> None:
-    """Prevent the fusion of a reduction that drops dimensions with elementwise operators that read it."""
+    """Prevent the engine from fusing elementwise operators with a preceding reduction that drops dimensions."""
     if not reduction.get_attributes().get("keep_dims", True) and _reaches_elementwise(reduction.output(0)):
         insert(reduction.output(0))
 
@@ -115,9 +115,9 @@ def _reaches_elementwise(value: Any) -> bool:
 
 
 def separate_gates(product: Any) -> None:
-    """Prevent the fusion of attention with elementwise operators on its result that have another operand.
+    """Prevent the engine from fusing attention with elementwise operators on its result and another operand.
 
-    A Split is inserted after that operand or, if it has more dimensions, after the result.
+    A Split is inserted after the other operand or, if that has more dimensions, after the result.
     """
     if any(True for _ in _weights(product)):
         for port in list(_gates(product)):
@@ -194,7 +194,7 @@ def _is_rectified(node: Any) -> bool:
 
 
 def separate_rotation(concat: Any) -> None:
-    """Prevent the fusion of a rotary embedding unlike the engine's pattern. The rotation ends at `concat`."""
+    """Prevent the fusion of a rotary embedding that ends at `concat` and differs from the engine's pattern."""
     if concat.get_input_size() == 2 and _is_odd_rotation(concat):
         insert(concat.output(0))
 
@@ -294,7 +294,7 @@ def _is_read_by(value: Any, kind: str) -> bool:
 
 
 def divide_chains(operators: Operators) -> str | None:
-    """Divide long elementwise chains, which compile in cubic time; return a note, or None."""
+    """Divide long elementwise chains, which compile in cubic time; return a note about inserted operators, or None."""
     if len(operators) <= _LONGEST_CHAIN:
         return None
     lengths: dict[str, int] = {}

@@ -30,7 +30,7 @@ def readers_of(value: Any) -> list[Any]:
 
 
 def upstream(operator: Any, followed: Collection[str], limit: float = inf) -> Iterator[Any]:
-    """Yield an operator and its predecessors, traversing at most `limit` operators of the types `followed`."""
+    """Yield an operator and its predecessors, searching only through `limit` operators of the types `followed`."""
     pending, visited = [operator], set[str]()
     while pending:
         node = pending.pop()
@@ -94,6 +94,6 @@ def replace(value: Any, step: Any, readers: Any = None) -> None:
 
 
 def replace_operator(operator: Any, replacement: Any) -> None:
-    """Replace an operator with one output; the replacement gets its names."""
+    """Replace an operator with one output; the replacement gets the operator's names."""
     replacement.set_friendly_name(operator.get_friendly_name())
     replace(operator.output(0), replacement.output(0))

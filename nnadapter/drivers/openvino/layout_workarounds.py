@@ -183,7 +183,7 @@ _LAST = _RANK - 1
 def reduce_in_four_dimensions(reduction: Any) -> None:
     """Append a dimension of size 1 to the input of a reduction, and reduce over it as well.
 
-    If no constants follow, the reduction is unchanged, so that the engine can recognize a norm.
+    The reduction is unchanged unless a later operator reads a constant.
     """
     axis = _reduced_axis(reduction)
     if axis not in (0, _LAST) or not _meets_constants(reduction):

@@ -110,7 +110,7 @@ EMPTY_SIZES = name_set(
     "ScatterND Selu Shape Sigmoid Sign Sin Sinh Size Slice Softmax Softsign Split Sqrt Squeeze Sub Sum Tan Tanh Tile "
     "Transpose Unsqueeze Where Xor"
 )
-"""Ops with correct results for empty tensors, required for data-dependent shapes.
+"""Ops with correct results for empty tensors. Only these ops may have data-dependent shapes.
 
 Other ops return a wrong shape (Concat, Flatten, Expand) or end the process (AveragePool, MaxPool, ConvTranspose, Pad,
 Einsum).

@@ -25,7 +25,7 @@ from nnadapter.process.resources import new_lock, new_re_lock
 
 _BYTES_PER_NODE = 22 << 10
 _WORKING_MEMORY = 1.2
-"""Working memory in relation to live tensors; above 1, because channels are padded to 8 or 16."""
+"""Ratio of working memory to live tensors; above 1, because channels are padded to 8 or 16."""
 
 
 def _runtime_operations(compiled: Any) -> Sequence[Any]:
@@ -99,7 +99,7 @@ class RecoverableModel:
     """Compiled model, which is replaced after a failed run. Thread-safe.
 
     Args:
-        read_from: memory that the engine references.
+        read_from: memory that the engine references, so it must stay alive.
         read: imports an export; None if the imported model would compute other results.
         contents: the export from which the model was imported; exporting it again would be wrong.
         takes_turns: the engine runs one computation at a time.

@@ -54,7 +54,7 @@ REAL: Mapping[str, Callable[[Any], bool]] = {
 }
 """Operator that must compute in floating point -> condition.
 
-In integers, padding is 0, bounds are whole numbers, and zero points may be wrong.
+The integer operator would pad with 0, round bounds to whole numbers, or use wrong zero points.
 """
 
 
@@ -280,7 +280,7 @@ def _constant(output: Any) -> Array | None:
 
 
 def keep_bounds(quantizer: Any) -> None:
-    """Clip values to the bounds of their quantizer if it has more than 256 levels."""
+    """Clip the input of a quantizer to its bounds if the quantizer has more than 256 levels."""
     low, high = (quantizer.input_value(position) for position in (_LOW, _HIGH))
     if quantizer.get_attributes()["levels"] > _LEVELS and is_finite(low) and is_finite(high):
         operators, port = module().opset13, quantizer.input(0)

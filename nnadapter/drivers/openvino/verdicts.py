@@ -28,7 +28,7 @@ class Restriction:
 
 
 def restriction(node: onnx.NodeProto, parts: Parts, sizes: Collection[str] = ()) -> Verdict:
-    """Return the verdict of the restrictions; `sizes` has the names of values computed from dynamic shapes."""
+    """Return the verdict of `RESTRICTIONS` on a node; `sizes` has the names of values computed from dynamic shapes."""
     form = forms.Form.of(node, parts, sizes)
     return _first(form, _OPEN if form.has_dynamic_shapes else _FIXED)
 
@@ -353,7 +353,7 @@ MOVING = operators.name_set(
 
 
 def counted_names(model: onnx.ModelProto) -> Collection[str]:
-    """Return the names of values that are counts or positions, also after operators that move elements."""
+    """Return the names of values that are counts or positions. Values with moved elements are included."""
     names: set[str] = set()
     for node in model.graph.node:
         if plain_domain(node.domain):

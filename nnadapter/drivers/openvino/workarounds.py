@@ -31,7 +31,7 @@ class Workaround:
     defect: str
     action: str
     apply: Callable[..., str | None] | None = None
-    """Changes one operator of `kinds` or, if `kinds` is empty, the model's operators; may return a note."""
+    """Function that changes one operator of `kinds` or, if `kinds` is empty, all operators; may return a note about changes."""
     function: str = ""
     kinds: frozenset[str] = frozenset()
     ops: frozenset[str] = frozenset()
@@ -343,7 +343,7 @@ NOTES = ("nnadapter", "notes")
 
 
 def apply_workarounds(model: Any, ops: Collection[str]) -> None:
-    """Apply the workarounds that a model with these ONNX ops requires, in place, and store notes in it."""
+    """Apply the workarounds that a model with these ONNX ops requires, in place, and store their notes in the model."""
     for row in WORKAROUNDS:
         if not row.ops.isdisjoint(ops):
             row.run(_operators(model))
