@@ -1,7 +1,7 @@
 """Feeds for the parameters of LoRA adapters in run options.
 
-ONNX Runtime does not list the parameters, but feeds them to runs. So a model that returns
-its inputs reveals the parameters.
+ONNX Runtime does not list the parameters, but feeds them to runs. So a model that returns its
+inputs reveals the parameters.
 """
 
 from __future__ import annotations

@@ -306,7 +306,7 @@ def is_beside_quantized(form: Form) -> bool:
 
 
 def has_scales_elsewhere(form: Form) -> bool:
-    """Check for a weight with scales per block, or with scales along an axis that one of its readers does not support."""
+    """Check for a weight with scales per block, or with scales along an axis that one reader does not support."""
     if not _is_weight(form) or math.prod(form.shape(1)) == 1:
         return False
     if len(form.shape(1)) != 1 or form.attribute("block_size", 0):

@@ -31,7 +31,7 @@ class Workaround:
     defect: str
     action: str
     apply: Callable[..., str | None] | None = None
-    """Function that changes one operator of `kinds` or, if `kinds` is empty, all operators; may return a note about changes."""
+    """Function that changes one operator of `kinds` or, if `kinds` is empty, all operators. May return a note."""
     function: str = ""
     kinds: frozenset[str] = frozenset()
     ops: frozenset[str] = frozenset()
