@@ -1,6 +1,6 @@
 """Device `reference`: onnx's reference evaluator, slow, the last resort for nodes that ONNX Runtime does not support.
 
-Adaptations: one spelling of ONNX's domain, inferred types (functions that depend on them are expanded), corrected
+Adaptations: the empty domain in place of `ai.onnx`, inferred types for expanding functions, corrected
 operators (`reference_operators`), ONNX Runtime's result types, read-only inputs, and translated errors.
 """
 
@@ -90,7 +90,7 @@ class ReferenceProgram(Program):
 
 
 class ReferenceContext(Context):
-    """Context for the evaluator's operators."""
+    """Context of the reference evaluator."""
 
     def supported(self, model: onnx.ModelProto) -> Sequence[Verdict]:
         normalized_model = _normalized(model)
@@ -122,7 +122,7 @@ class ReferenceDevice(Device):
 
 
 class ReferenceDriver(Driver):
-    """Driver of the one evaluator."""
+    """Driver of the device `reference`."""
 
     def open(self, device_id: str) -> ReferenceDevice:
         if device_id not in ("", "0"):
@@ -176,7 +176,7 @@ def _node_verdict(node_model: onnx.ModelProto, functions: Container[tuple[str, s
 
 
 def _is_read_as_newer(node_model: onnx.ModelProto) -> bool:
-    """Return whether the evaluator ignores an old opset's broadcasting, or cannot read an attribute of that opset."""
+    """Return whether the evaluator would misread the broadcasting or an attribute of a node from an old opset."""
     (node,) = node_model.graph.node
     attributes = {attribute.name: attribute for attribute in node.attribute}
     if node.op_type == "Cast":

@@ -1,6 +1,6 @@
 """Search for the nodes of a model that an engine refuses to load.
 
-Used only after a refusal, or in advance if an engine judges entire models only.
+Used after a refusal of the model, and for engines that judge only entire models.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Driver registry: built-in drivers, entry points and libraries.
 
-Listing names imports nothing. A broken driver becomes a row with a reason, and an error only when it is opened.
+Listing names imports nothing. A broken driver is listed with a reason, and raises an error only when opened.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ LANE = "@"
 
 
 def devices_called(name: str) -> Sequence[str]:
-    """Return candidate devices for a common name, in any case, with or without suffix."""
+    """Return candidate devices for a common name, in any case, with or without `ExecutionProvider`."""
     return COMMON_NAMES.get(name.lower().removesuffix(_SUFFIX), ())
 
 
@@ -128,7 +128,7 @@ def libraries() -> Iterator[tuple[str, Path]]:
 
 
 def library_of(named: object) -> Path | None:
-    """Return the library of an entry point: a path, or a module's LIBRARY; None for a class."""
+    """Return the path of a driver library: `named`, or its LIBRARY if `named` is a module; None for a class."""
     library = getattr(named, "LIBRARY", None) if isinstance(named, ModuleType) else named
     return Path(library) if isinstance(library, (str, Path)) else None
 

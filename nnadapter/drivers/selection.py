@@ -20,7 +20,7 @@ DeviceRequest = str | tuple[str, Mapping[str, Any]]
 
 
 Limits = Mapping[str, float]
-"""Time limits of an isolated device in seconds, by phase."""
+"""Time limits of an isolated device in seconds, by phase, such as `run`."""
 Isolate = bool | Collection[str] | Mapping[str, Any]
 """Devices to isolate in processes: True for all, names, or names with `Limits`."""
 ISOLATE = "isolate"

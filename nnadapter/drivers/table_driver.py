@@ -48,7 +48,7 @@ class TableDriver(Driver):
     """
 
     info: ClassVar[DeviceInfo | None] = None
-    """Row of `nnadapter devices`, with the name of the entry point."""
+    """Row of `nnadapter devices`, named like the entry point."""
     types: ClassVar[Names] = DataType.FLOAT32
     """Data types of operands for lowerings without `types`."""
     threading: ClassVar[Threading] = Threading.REENTRANT
@@ -59,7 +59,7 @@ class TableDriver(Driver):
     precisions: ClassVar[tuple[ComputePrecision, ...]] = precisions_of("float32")
     default_precision: ClassVar[Precision] = Precision.FLOAT32
     dynamic_shapes: ClassVar[DynamicShapes] = DynamicShapes.NONE
-    """Support for dynamic shapes. New sizes cause a lowering, but no planning. Comparisons of sizes become guards."""
+    """Support for dynamic shapes. New sizes need new lowering, but no planning. Comparisons of sizes become guards."""
     dimension_bounds: ClassVar[DimensionBounds | None] = None
     """Supported sizes, for `DynamicShapes.BOUNDED`."""
     limits: ClassVar[str] = ""

@@ -54,8 +54,8 @@ def lowers(
 
     Args:
         operations: names of the schema table, such as `CONV_2D`.
-        types: data types of operands, by default the driver's. A role that accepts none of them, such as the condition
-            of WHERE, has the types of the schema table.
+        types: data types of operands, by default the driver's. If the schema allows none of these types for an input,
+            such as the condition of WHERE, the input has the schema's types.
         results: additional data types of results, such as `bool` for comparisons.
         ranks: smallest and largest rank of the first input, by default the schema's.
         fuse_codes: activations that the lowering can apply to its result. Only a driver's passes and hand-built models

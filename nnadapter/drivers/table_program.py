@@ -29,7 +29,7 @@ class TableRow:
 
     lowering: Lowering
     dtypes: tuple[frozenset[DataType], ...]
-    """Data types per role; the last entry covers all further inputs."""
+    """Data types by input position; the last entry covers all further positions."""
     results: frozenset[DataType]
     quantized: frozenset[DataType]
     ranks: tuple[int, int]

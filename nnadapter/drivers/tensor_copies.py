@@ -1,7 +1,7 @@
 """Copies of one tensor on the host and on devices, and device memory bound to an owner.
 
 A tensor never changes; a copy is made once, when a place first needs it. Memory of a dead owner is freed by the next
-caller, because a finalizer may run inside a driver call.
+`add` or `free_orphans`, because a finalizer may run inside a driver call.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class OwnerBoundMemory:
         return owner_ref.memory if owner_ref is not None and owner_ref() is owner else None
 
     def add(self, key: Hashable, owner: object, memory: Memory) -> Memory:
-        """Store memory for an owner and return it; if another thread was first, free it and return the stored one."""
+        """Store `memory`, or free it if another thread stored memory for `key` first; return the stored memory."""
         owner_ref = _Owner(owner, self._dead_owners.append)  # C callback: no lock, no interrupt
         owner_ref.memory, owner_ref.key = memory, key
         if self._dead_owners:
@@ -78,7 +78,7 @@ TENSORS = OwnerBoundMemory()
 
 
 def bind_to_owner(tensor: DeviceTensor) -> DeviceTensor:
-    """Return the tensor, with memory that is freed after its last reference."""
+    """Free the memory of a tensor after the last reference to the tensor; return the tensor."""
     TENSORS.add(id(tensor.memory), tensor, tensor.memory)
     return tensor
 

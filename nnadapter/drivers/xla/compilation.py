@@ -1,6 +1,6 @@
 """Compilation of a segment to one XLA function: packed constants, 4-bit tensors and donated inputs.
 
-JAX 0.10 refuses 4-bit arguments, so they use bytes. Source: `donate_argnums` of `jax.jit`.
+JAX 0.10 refuses 4-bit arguments, so 4-bit tensors become bytes. Source: `donate_argnums` of `jax.jit`.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ Pack = Callable[[Array], Array]
 
 
 class Packing:
-    """Compute function with packed constants. `packs` maps input positions to the functions that pack them."""
+    """Compute function with constants in its own layout. `packs` maps input positions to conversions."""
 
     def __init__(self, compute: Computes, packs: Mapping[int, Pack]) -> None:
         self._compute, self.packs = compute, packs
@@ -158,7 +158,7 @@ def prepared(model: Model) -> Model:
 def compiled(model: Model, closures: Sequence[Computes], device: Any, precision: str) -> Compiled:
     """Compile a prepared segment with static shapes; raise CompilationError if JAX or XLA fails.
 
-    `precision` is JAX's name. CPUs ignore it, so `default` explicitly rounds operands of products as TPUs do.
+    `precision` is a name of JAX. CPUs ignore it, so for `default` the function rounds operands of products as TPUs do.
     """
     jax, keys = module(), _keys(model, closures)
     arrays = [_packed(model, key) for key in keys]

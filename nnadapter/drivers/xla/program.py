@@ -1,6 +1,6 @@
 """Compiled segments of XLA: device memory, streams, executions and the serialized form.
 
-JAX is asynchronous. Readers wait on the device, so work is ordered across streams.
+JAX is asynchronous. A computation waits for the results that it reads, so work is ordered across streams.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from nnadapter.ir.operand import Array, array_type_of
 
 
 class XlaEvent(Event):
-    """Event that has happened once the results pending at its record are ready."""
+    """Event that is done when the results that were pending at `record` are ready."""
 
     def __init__(self) -> None:
         self.results: Sequence[Any] = ()
@@ -53,7 +53,7 @@ class XlaStream(Stream):
         event.results = tuple(self._open())
 
     def wait(self, event: Event) -> None:
-        """Do nothing: XLA orders work by the results that it reads."""
+        """Do nothing: computations wait for the results that they read."""
 
     def synchronize(self) -> None:
         results, self._results = self._open(), []
@@ -127,7 +127,7 @@ class XlaMemory(Memory):
         return None if array is None else tuple(map(int, array.__dlpack_device__()))  # type: ignore[return-value]
 
     def dlpack(self, dtype: np.dtype[Any], shape: tuple[int, ...], **options: Any) -> Any:
-        """Export a copy, because JAX cannot mark it read-only."""
+        """Export a copy, because JAX cannot export read-only arrays."""
         with translated("XLA is out of memory", "free some", errors.OutOfMemoryError), own_settings():
             return self.value(dtype, shape).__dlpack__(copy=True, **options)
 

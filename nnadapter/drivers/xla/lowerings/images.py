@@ -81,9 +81,9 @@ def rows_of(x: Any) -> Any:
 
 
 def weighed(rows: Any, pictures: Any, sizes: Sequence[int], neighbors: Sequence[Weighted]) -> Any:
-    """Return pixels [images, points, C] of `rows`, each multiplied by the product of its weights.
+    """Return one pixel of `rows` per point, times the product of its weights: [images, points, C].
 
-    `neighbors` has one index and weight per axis, and `pictures` the batch index of each image.
+    `neighbors` has the index and weight of each pixel per axis, and `pictures` the batch index of each image.
     """
     place, weight = jnp.zeros((), int), jnp.ones((), rows.dtype)
     for size, (index, share) in zip(sizes, neighbors, strict=True):
@@ -107,7 +107,7 @@ def _cubic(distance: Any) -> Any:
 
 
 def along(place: Any, size: int, mode: str, padding: str, low: float, high: float) -> list[Weighted]:
-    """Return the pixels from which `mode` interpolates the coordinates `place` along one axis, with their weights."""
+    """Return indices and weights of the pixels that `mode` interpolates at the coordinates `place` on one axis."""
     if padding == "reflection":
         place = _reflected(place, low, high)
     first = jnp.floor(place)

@@ -38,7 +38,7 @@ def from_the_front(indices: Any, size: int) -> Any:
 
 
 def within(indices: Any, size: int) -> Any:
-    """Return valid indices: negative ones count from the end, others are clamped."""
+    """Apply `from_the_front`, and clamp the result."""
     return jnp.clip(from_the_front(indices, size), 0, max(0, size - 1))  # JAX would count again
 
 
@@ -118,7 +118,7 @@ _OF_BOOLEANS = {"add": "max", "max": "max", "mul": "min", "min": "min"}
 
 
 def _written_at(indices: Any, size: int) -> Any:
-    """Return indices for a scatter: negative ones count from the end, and invalid ones become too large to write."""
+    """Return nonnegative indices for a scatter; invalid ones become too large to write."""
     places = from_the_front(indices, size)
     return jnp.where(places < 0, jnp.iinfo(places.dtype).max, places)  # JAX would count again
 

@@ -128,7 +128,7 @@ def _gate(name: str, alpha: float, beta: float, clip: float) -> _Gate:
 
 
 def _gates(count: int, direction: int, attributes: Mapping[str, Any]) -> list[_Gate]:
-    """Return the `count` activation functions of a direction. Their inputs are clipped, except the LSTM's last."""
+    """Return the `count` activation functions of a direction. All except the last of an LSTM clip their inputs."""
     names = attributes["activations"].split()
     alphas, betas = ((*attributes[f"activation_{name}"], *(0.0,) * len(names)) for name in ("alpha", "beta"))
     clips = [attributes["clip"]] * count if count < 3 else [attributes["clip"]] * 2 + [float("inf")]
