@@ -41,7 +41,7 @@ class Bindable(NamedTuple):
     incidents: Incidents
     make_substitute: Callable[[Mapping[str, int], Step, BaseException | None], bound_steps.Substitute]
     """Function that makes a program to run a step on another device. It gets the slot of every value, the step, and the
-    error of the first device (None to compare results).
+    error of the step (None to compare results only).
 
     Raises an error if no other device can run the step.
     """
@@ -65,7 +65,7 @@ class Binder:
         self.held_between = partial(held_between, arenas)
         self._outputs = {name: self._slots[name] for name in graph.outputs}
         self._checked = {name for checks in bindable.checks.values() for check in checks for name in check.sizes}
-        """Values with sizes that index checks read. They are released only at the end of the run."""
+        """Values that are released only at the end of the run, since index checks read their sizes."""
         self._fields: dict[int, Mapping[str, Any]] = {}
         constants, produced = bindable.constants, self._plan.produced_values
         self._constants = {

@@ -39,7 +39,7 @@ class PlannedBinding:
         self._inputs: dict[str, Any] = {}
         self._targets: dict[str, Target] = {}
         self._places: dict[str, str] = {}
-        """Bound device -> place to request for values: the device itself if it has memory, otherwise empty."""
+        """Bound device -> its entry for `OutDevices`: the device itself if it has memory, otherwise empty."""
         self.results: list[Any] = []
 
     def bind_input(self, name: str, value: Any) -> None:
@@ -106,7 +106,7 @@ class HostBinding:
         self._allocate = output_binder(self._binding)
         self._targets: dict[str, Target] = {}
         self._values: dict[str, tuple[DeviceValue, Copies | Array]] = {}
-        """Bound device values, and the contents that ONNX Runtime reads now. A value may change before the next run."""
+        """Bound device values, with contents bound in ONNX Runtime. A value may get other contents before a run."""
         self._used: set[str] = set()
         """Outputs to allocate again for each run, because the caller may still read the previous arrays."""
 
@@ -267,7 +267,7 @@ def _refuse_other(name: str, result: Any, dtype: str, shape: tuple[int, ...]) ->
 
 
 def array_at(name: str, device_type: str, element_type: Any, shape: Sequence[int], address: int) -> Array:
-    """Return host memory at an address as an array of this shape; raise for other devices and for address 0."""
+    """Return host memory at an address as an array of this shape; raise for device memory and for address 0."""
     import ctypes
 
     if device_type != CPU:

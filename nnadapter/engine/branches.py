@@ -286,7 +286,7 @@ def _arrays_without_memory(shapes: Shapes) -> dict[str, Array]:
 def select_branches(prepared: Prepared, shapes: Shapes, feed: Mapping[str, Array]) -> tuple[Prepared, bool]:
     """Return the model with only the branches that inputs select, and whether a condition was assumed.
 
-    Conditions on missing inputs are assumed true. Raises InvalidInputError if one cannot be computed.
+    Conditions on missing inputs are assumed true. Raises InvalidInputError if a condition cannot be computed.
     """
     is_assumed = False
     sizes = _arrays_without_memory(shapes)

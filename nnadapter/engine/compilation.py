@@ -388,8 +388,8 @@ def _nodes_at_fault(partitioning: Partitioning, step: Step, error: BaseException
 def _refusals_by_accelerators(partitioning: Partitioning, remaining: Step) -> dict[Atoms, Unsupported]:
     """Return a refusal of every accelerated segment, so that ONNX Runtime gets the entire model.
 
-    ONNX Runtime may load a contradictory model, but refuse its segment `remaining`, because types in the segment are
-    known.
+    ONNX Runtime may load a model with contradictory types, but refuse the segment `remaining`, which declares its
+    types.
     """
     detail = f"ONNX Runtime cannot load segment {remaining.segment}, which would remain for it"
     refusal = Unsupported(Reason.COMPILE_FAILED, detail)

@@ -4,11 +4,11 @@ A run has exclusive use of a `Flight` until all work is done. While an enqueued 
 wait), no value is released, so memory in use by a device is never freed. After an interrupt the flight keeps the
 values, and its next run waits first.
 
-If a wait raises, events show which step failed. It runs on its substitute, and later pending steps of the device run
+If a wait raises, events show the failed step, which runs on its substitute. Later pending steps of the device run
 again, since their inputs are missing.
 
-A run never ends before its threaded steps, since its end releases their memory. Locks and queues are implemented in C,
-so no interrupt breaks them.
+A run never ends before its threaded steps, since the end of a run releases the steps' memory. Locks and queues are
+implemented in C, so no interrupt breaks them.
 """
 
 from __future__ import annotations
@@ -338,7 +338,7 @@ class _Run:
         self._release_values()
 
     def _wait(self, last: Pending, point: Event | Stream) -> None:
-        """Wait for `point` (the event or stream of the step `last`), and complete the stream's earlier steps."""
+        """Wait for `point` (the event or stream of the step `last`), and record earlier steps of the stream as done."""
         started, wait_start, device = time.perf_counter(), self._trace.timestamp(), last.bound.step.device
         try:
             point.synchronize()

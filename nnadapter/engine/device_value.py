@@ -260,7 +260,7 @@ class DeviceValue:
 
 
 def exported(array: Array, stream: Any, max_version: tuple[int, int] | None, dl_device: tuple[int, int] | None) -> Any:
-    """Export an array by DLPack. Before 2.1, numpy supports neither versions nor the read-only flag."""
+    """Export an array by DLPack. numpy before 2.1 supports neither DLPack's versions nor its read-only flag."""
     try:
         return array.__dlpack__(stream=stream, max_version=max_version, dl_device=dl_device)
     except TypeError:

@@ -46,7 +46,7 @@ class DynamicPlans(ABC, Generic[PlanT]):
     def __init__(self, plans: PlanCache[PlanT], limit: int, cache_name: str) -> None:
         self._plans = plans
         self._templates: PlanCache[PlanT] = PlanCache(limit, sys.maxsize)
-        """Templates, without a limit in bytes, since specialized plans account for the shared programs."""
+        """Templates, without a limit in bytes, since specialized plans count the bytes of shared programs."""
         self._entries: tuple[DynamicPlan, ...] = ()
         self._refused: Cache[object, bool] = Cache(cache_name, _MOST_REFUSED)
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 class _Serving:
-    """Plan source of an engine, with the state of its runs. Each source has its own object, so no run mixes sources."""
+    """Plan source of an engine, with the state of its runs. A new source gets new state."""
 
     __slots__ = ("last_shapes", "latest", "source")
 
@@ -360,7 +360,7 @@ def _shape_of(value: Any) -> tuple[int, ...] | None:
 
 
 class SingleStep:
-    """Fast path for a plan with one step; `CompiledPlan.run` serves abandoned plans and failures.
+    """Fast path for a plan with one step. `CompiledPlan.run` takes over after failures and for abandoned plans.
 
     `order` maps each of `outputs` to its index among the step's results.
     """
@@ -447,8 +447,8 @@ class Repeat:
         )
         self._expected = expected if len(expected) == len(feed) else ()
         self._direct: tuple[BoundStep, _Run] | None = None
-        """The plan's only step, and ONNX Runtime's run method; set by a run if the session has the model's input and
-        output names.
+        """The plan's only step, and ONNX Runtime's run method; set by a run if the step's session has the model's
+        input and output names.
         """
 
     @property

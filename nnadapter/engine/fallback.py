@@ -220,7 +220,7 @@ def _why_left(plan: Plan, device: str, node: int) -> str:
 def warn_of_idle(partitioning: Partitioning, warned: set[Cause]) -> None:
     """Warn of devices that the user named and that run no node, if the policy is `warn`.
 
-    A device causes a warning only if later devices run nodes that it refused. `warned` receives the causes.
+    A device causes a warning only if less preferred devices run nodes that it refused. `warned` receives the causes.
     """
     plan, setting = partitioning.plan, partitioning.setting
     used_devices = {step.device for step in plan.steps}

@@ -373,7 +373,7 @@ class _Loader:
                 return self._open_session(contents_of(lowered), self._session_options)
 
     def count_checks(self, session: onnxruntime.InferenceSession) -> tuple[CountCheck, ...]:
-        """Return the count checks of feeds (`feed_counts`), which only inputs of rank 0 or 1 need."""
+        """Return the model's count checks (`feed_counts`). Only inputs of rank 0 or 1 can have counts."""
         inputs = [value.name for value in session.get_inputs() if len(value.shape) < 2 and value.type in _OF_COUNTS]
         if not inputs:
             return ()

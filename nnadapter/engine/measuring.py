@@ -51,7 +51,7 @@ EARLIER = "measured in an earlier session"
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Recalled:
-    """Measured choice of an earlier session: a judgment restricted to its placement."""
+    """Stored choice of an earlier session: `judgment` demands the measured placement."""
 
     judgment: Judgment
     timed: tuple[TimedPlacement, ...]
@@ -64,7 +64,7 @@ class PastChoices:
         self._setting, self._session_options = setting, session_options
 
     def recall(self, judgment: Judgment) -> tuple[Recalled | None, str]:
-        """Return the stored choice for a judged model, and a note if a stored file is not used."""
+        """Return the stored choice for the model of `judgment`, and a note if a stored file is not used."""
         past, note = calibration.recall(self.key(judgment))
         if past is None:
             return None, note
@@ -140,7 +140,7 @@ class Outcome:
     winner: int
     seconds: tuple[float, ...]
     is_sure: bool
-    """True if no other candidate is faster by more than a margin and noise."""
+    """True if no other candidate may be faster than the winner by twice `MARGIN`."""
 
 
 def is_slower(turns: Sequence[float], other_turns: Sequence[float], by: float = 0.0) -> bool:
@@ -157,7 +157,7 @@ def is_slower(turns: Sequence[float], other_turns: Sequence[float], by: float = 
 
 
 def still_in_question(samples: Samples) -> list[int]:
-    """Return the candidates that are not slower than the fastest by `MARGIN`, beyond noise."""
+    """Return the candidates that `is_slower` does not find slower than the fastest by `MARGIN`."""
     fastest = samples[_fastest(samples)]
     return [number for number, turns in enumerate(samples) if not is_slower(turns, fastest, MARGIN)]
 
@@ -165,7 +165,7 @@ def still_in_question(samples: Samples) -> list[int]:
 def decided(samples: Samples, simplest: Sequence[int]) -> Outcome:
     """Return the winner: the first candidate of `simplest` that is within `MARGIN` of the fastest.
 
-    The result is sure if no other candidate is faster by twice the margin, beyond noise.
+    The outcome is sure unless another candidate may be faster than the winner by twice `MARGIN`; see `is_slower`.
     """
     seconds = tuple(typical(turns) for turns in samples)
     enough = (1 + MARGIN) * min(seconds)
@@ -199,9 +199,9 @@ def contest(
 def twice(
     turns: Sequence[Callable[[], float]], simplest: Sequence[int], clock: Callable[[], float]
 ) -> tuple[Outcome, str]:
-    """Hold two contests; return the outcome, and the reason to doubt it, if any.
+    """Hold two contests; return the outcome, and a reason to doubt the outcome, if any.
 
-    The winner and the fastest other candidate hold the second contest. All turns count.
+    The winner and the fastest other candidate hold the second contest. Their turns in both contests count.
     """
     first, samples = contest(turns, simplest, clock)
     rivals = set(range(len(turns))) - {first.winner}
@@ -231,7 +231,7 @@ _TURNS_OPEN = 3
 _LOST = 1.1
 """Factor by which a dynamic plan must be slower than another placement to be rejected."""
 _FAR = 3.0
-"""Factor by which all others must be slower, so that a busy machine casts no doubt on the choice."""
+"""Factor by which all other candidates must be slower, so that a busy machine casts no doubt on the winner."""
 
 
 class Measurer:
@@ -266,10 +266,10 @@ class Measurer:
         return replace(compiled, timed=timed, chosen="; ".join(filter(None, (how, *broken, note, saved))), watch=watch)
 
     def check_dynamic(self, compiled: Compiled, fastest: Compiled, shapes: Shapes, feed: Mapping[str, Any]) -> Compiled:
-        """Return `compiled`, the dynamic plan of the measured plan `fastest`, with times of `fastest` for the report.
+        """Check the dynamic plan `compiled` for the placement of `fastest`; return it with the times of `fastest`.
 
-        Its runs are not checked, since their sizes were not measured. Raises FixedSizesError if it fails, or is slower
-        than the next best candidate.
+        Raises FixedSizesError if `compiled` fails, or is slower than the next best candidate. Later runs are not
+        compared with these times, since other sizes were not measured.
         """
         dynamic = compiled.dynamic
         if len(fastest.timed) > 1 and dynamic is not None and not dynamic.specializable:

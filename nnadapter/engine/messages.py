@@ -310,9 +310,9 @@ def _tensor(name: str, array: Array) -> SeparateTensor:
 
 
 def loadable_part(message: Message, segments: Segments, session_options: object) -> Loadable:
-    """Return a segment for ONNX Runtime, with separate weights unless the caller has session options.
+    """Return a segment for ONNX Runtime.
 
-    With session options, ONNX Runtime would retain the weights for other sessions.
+    Weights are separate unless the caller has session options, which would retain separate weights.
     """
     from nnadapter.drivers.onnxruntime.sessions import Loadable
     from nnadapter.onnx.canonical import joined_bytes

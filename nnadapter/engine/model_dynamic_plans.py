@@ -49,7 +49,7 @@ class ModelDynamicPlan(DynamicPlan):
         self._checked: Cache[object, bool] = Cache("shapes whose indices were checked", _MOST_CHECKED)
 
     def complete(self, compiled: Compiled) -> Compiled:
-        """Return `compiled` with the shapes that it serves; bounds that an evicted predecessor probed are reused."""
+        """Return `compiled` with the shapes that it serves. Bounds from probes before an eviction are reused."""
         dynamic = compiled.dynamic
         assert dynamic is not None, "the plan has dynamic shapes"
         if dynamic.is_looked_through and self.probed is None:
@@ -103,7 +103,7 @@ class ModelDynamicPlans(DynamicPlans[Compiled]):
         self._needs_elements = False in takes_ir
         """True if a device takes ONNX. Then empty tensors need their own plans, except an empty key/value cache."""
         self._is_made_with_elements = takes_ir == {False}
-        """True if all devices take ONNX. Then plans are made without empty tensors, since only IR guards cover them."""
+        """True if all devices take ONNX. Plans are made without empty tensors: only adapter IR has guards for them."""
         self._made_count = self._requested_count = 0
         self._unshared_count = 0
         self._reasons: list[str] = []
@@ -166,7 +166,7 @@ class ModelDynamicPlans(DynamicPlans[Compiled]):
     def shape_test(self, compiled: Compiled, declares: Callable[[Shapes], bool]) -> ShapeTest | None:
         """Return a test of the shapes that a plan serves.
 
-        None for a static or dropped plan, a template, and a plan without bounds that exclude empty tensors.
+        None for a static plan, a dropped plan or a template, and if bounds that exclude empty tensors are missing.
         """
         shapes, is_known = compiled.shapes, any(entry.dynamic is compiled.dynamic for entry in self._entries)
         if shapes is None or compiled.is_template or not is_known or (self._needs_elements and shapes.limits is None):

@@ -91,7 +91,7 @@ def _carry(previous: CompiledFile, message: Message, writer: LinkingWriter) -> N
 
 
 def _with_room(previous: Message, written: set[Truths]) -> list[Message]:
-    """Return the previous entry's forks that are not `written`, up to the limit, forks that lead to a plan first."""
+    """Return the forks of `previous` that are not `written`, up to the limit. Forks that lead to a plan come first."""
     led_to = [tuple(plan.truths) for plan in previous.plans]
 
     def leads_nowhere(fork: Message) -> bool:

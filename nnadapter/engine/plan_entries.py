@@ -74,7 +74,7 @@ class LinkedContainer(Container):
         return writer.link(part.kind, place, entry)
 
     def check_ahead(self, numbers: Iterable[int]) -> None:
-        """Do nothing: the caller reads the parts at once."""
+        """Do nothing: the caller reads the parts immediately."""
 
     def verify(self) -> None:
         self._own.verify()
@@ -109,7 +109,7 @@ class LinkedContainer(Container):
 
 
 FACTS = "facts"
-"""Kind of the part with device names and shapes that the original model serves; only in cache entries."""
+"""Kind of the part with the shapes that the original model serves, and device names; only in cache entries."""
 MOST_PLANS = 8
 """Maximum number of plans in an entry; the newest are stored."""
 

@@ -1,8 +1,8 @@
 """Repair after a failed compilation: find the nodes that a device cannot compile, and plan without them.
 
-Bisection within a budget finds atoms that fail alone, or two that fail only together. Otherwise the segment is cut in
-two. Failing nodes are banned on the device; its cache, if any, stores the bans. If the search finds nothing, the device
-loses the entire segment.
+Bisection within a budget finds atoms that fail alone, or two that fail only together. A segment that is only too large
+is cut in two. Failing nodes are banned on the device; its cache, if any, stores the bans. If the search finds nothing,
+the device loses the entire segment.
 """
 
 from __future__ import annotations
