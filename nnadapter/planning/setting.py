@@ -282,7 +282,7 @@ def open_setting(
     A device that fails to open is omitted if `options.fallback` allows it for stage `load`.
 
     Raises:
-        DeviceOpeningError, DriverError, OutOfMemoryError: a device failed, and `options.fallback` forbids it.
+        DeviceOpeningError, DriverError, OutOfMemoryError: a device failed, and `options.fallback` forbids omitting it.
         DeviceNotFoundError, DeviceUnavailableError: a device does not exist or cannot be used.
         InvalidOptionError: an option does not fit, a placement policy lacks calibrated costs, or a trace cannot be
             written.

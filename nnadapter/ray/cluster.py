@@ -253,7 +253,7 @@ def read_devices(devices: Any, *, is_compiled: bool) -> dict[str, Mapping[str, A
 
 
 def read_options(options: Any) -> Options:
-    """Return session options. Raises InvalidOptionError, also for `trace` and `shadow`."""
+    """Return session options. Raises InvalidOptionError, also for `trace` and `shadow`, which need a single session."""
     chosen = options_from(options)
     for name in ("trace", "shadow"):
         if getattr(chosen, name) is not None:
