@@ -147,7 +147,7 @@ class Fault(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, renam
     times: Number | None = None
     """Maximum number of occurrences."""
     probability: Annotated[float, Meta(ge=0, le=1)] = 1.0
-    """Fraction of calls with the fault. The choice depends only on the seed and the call number."""
+    """Fraction of calls with the fault. The seed and the call number determine these calls, regardless of threads."""
     error: Text | None = None
     """Exception class of `fail` and `raise`."""
     message: Text | None = None
