@@ -112,8 +112,8 @@ class Backend(base.Backend):
 
         Args:
             node: an ONNX node.
-            inputs: values by name, or in the order of present inputs. A value is a list of arrays, or converted to an
-                array.
+            inputs: values by name, or in the order of present inputs. Lists of arrays are sequences; other values are
+                converted to arrays.
             device: as in `prepare`.
             outputs_info: data type and shape of every output, if known.
             **kwargs: `opset_version` of the ONNX domain (default: the newest), and arguments of `prepare`.

@@ -49,8 +49,8 @@ _ALARM = log(BETWEEN_FALSE_ALARMS)
 class Drift:
     """CUSUM test on how often one step's results are beyond tolerance.
 
-    Each check adds its log-likelihood ratio of `WRONG` against `RIGHT` to a sum that stays at least 0. The alarm at
-    log(`BETWEEN_FALSE_ALARMS`) bounds false alarms (Lorden).
+    Each check adds its log-likelihood ratio of `WRONG` against `RIGHT` to a sum that stays at least 0. The alarm
+    threshold log(`BETWEEN_FALSE_ALARMS`) limits false alarms (Lorden).
 
     Source: E. S. Page, Continuous inspection schemes, Biometrika 41, 1954; G. Lorden, Procedures for reacting to a
     change in distribution, Annals of Mathematical Statistics 42, 1971.
@@ -367,9 +367,9 @@ class PlannedStep:
         return None
 
     def keep(self, located: ErrorLocation) -> ErrorLocation:
-        """Save a reproducer, and return `located` with its folder.
+        """Save a reproducer, and return `located` with the reproducer's folder.
 
-        Wrong nodes are banned. If there are none, or a ban fails, `located` is cached for later sessions.
+        Ban the wrong nodes. If there are none, or some cannot be banned, cache `located` for later sessions.
         """
         device, model = self.device, self.model
         if device.cache is None or model is None:
@@ -447,7 +447,7 @@ def _request(device: SessionDevice) -> DeviceRequest:
 
 
 def with_checks(make: Callable[..., ModelPlanSource], options: Options) -> Callable[..., ModelPlanSource]:
-    """Wrap `make` so that its sources have the accuracy checks of `options`."""
+    """Return `make` with the accuracy checks of `options` in each plan source."""
 
     def make_checked(*arguments: Any, **keyword_arguments: Any) -> ModelPlanSource:
         source = make(*arguments, **keyword_arguments)

@@ -97,7 +97,7 @@ class Cutting:
         return sum(self.graph.value(name).nbytes or 0 for name in self.visible(atom))
 
     def live(self, border: int) -> frozenset[str]:
-        """Return the names of model inputs and results before `border` that later atoms read or the model returns."""
+        """Return the names of the values before atom `border` that are live: read later or returned by the model."""
         later_nodes = self.nodes(range(border, len(self.devices)))
         needed = {*self.graph.outputs, *(name for node in later_nodes for name in node.reads)}
         return frozenset(needed & {*self.graph.inputs, *self._produced_values(range(border))})
@@ -185,7 +185,7 @@ class Cutting:
 def cut(
     model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]], homes: Mapping[str, str]
 ) -> tuple[Cutting, Values]:
-    """Return `model` prepared for excerpts, and its default inputs. `homes`: node -> device; others run on a host."""
+    """Return `model` prepared for excerpts, and its inputs' defaults. `homes`: node -> device; others run on a host."""
     prepared = prepare(model)
     specialized = with_own_sources(specialize(prepared, default_shapes(prepared, shapes)))
     specialized, _ = with_atoms(specialized, converted(specialized))
@@ -285,7 +285,7 @@ class Trials:
 
 
 class HostValues:
-    """The CPU's values at boundaries, computed from the nearest cached earlier boundary."""
+    """The CPU's values between atoms, computed from the closest earlier boundary in the cache."""
 
     def __init__(self, cutting: Cutting, trials: Trials, feed: Values) -> None:
         self._cutting, self._trials = cutting, trials
@@ -293,7 +293,7 @@ class HostValues:
         self._known: dict[int, Mapping[str, Any]] = {0: self._feed}
 
     def at(self, border: int) -> Values:
-        """Return the model inputs, and values from before `border` that later atoms use."""
+        """Return the values at the boundary before atom `border`: model inputs and live results."""
         if border not in self._known:
             start = max(cached_border for cached_border in self._known if cached_border < border)
             start_values, live = self._known[start], self._cutting.live(border)
@@ -433,7 +433,7 @@ class Search:
     def _side_by_side(self, atoms: Sequence[int], values: Values) -> Iterator[tuple[int, Values]]:
         """Run unconnected atoms in one model, and yield each with the outputs.
 
-        Atoms that ran on another device are retried in halves; a single such atom is omitted.
+        Atoms that ran on another device are run again in two models; an atom that ran alone is omitted.
         """
         excerpt = self.cutting.side_by_side(atoms, values)
         outcome = self.trials.run(excerpt, values)
@@ -450,9 +450,9 @@ class Search:
                     yield from self._side_by_side(part, values)
 
     def _run_halved(self, atoms: Sequence[int], values: Values) -> Mapping[int, Values]:
-        """Run wrong atoms again, in halves, because a wrong atom may change others' results.
+        """Run wrong atoms again in smaller models, because a wrong atom may change others' results.
 
-        The wrong atoms of a half are halved again, those of larger halves first.
+        Each group is halved. The wrong atoms of each half form a later group.
         """
         outputs: dict[int, Values] = {}
         groups = [atoms]

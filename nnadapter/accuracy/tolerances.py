@@ -40,7 +40,7 @@ class Deviation:
     """
     largest_absolute: float = 0.0
     largest_relative: float = 0.0
-    """Largest difference divided by the nonzero expected number."""
+    """Largest quotient of a difference and its nonzero expected number."""
     beyond: int = 0
 
 
@@ -217,7 +217,10 @@ class ByPrecision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tolerances:
-    """Tolerances that the user chose. In intermediate values, large numbers may cancel out, so `absolute` is scaled."""
+    """Tolerances that the user chose.
+
+    Intermediate values have `scaled` tolerances, because sums of large numbers may cancel.
+    """
 
     relative: float
     absolute: float

@@ -77,8 +77,8 @@ def with_atoms(
 ) -> tuple[Specialized, Conversion]:
     """Return the model with fused groups as atoms, and one operation for each.
 
-    Each operation is counted at the node of its name, not at the atom's other nodes. Groups that would make the graph
-    cyclic are omitted. `visible_values` must stay visible outside of groups.
+    `Conversion.operations` lists each operation at only one node of the atom. Groups that would make the graph cyclic
+    are omitted. `visible_values` must stay visible outside of groups.
     """
     visible_model = _with_visible_outputs(conversion, visible_values)
     fused = run_passes(visible_model, FUSIONS)
@@ -96,7 +96,7 @@ def with_atoms(
 
 
 def with_per_node_conversions(specialized: Specialized, conversion: Conversion) -> Conversion:
-    """Return `conversion` with lazy conversions of the single nodes of multi-node atoms."""
+    """Return `conversion` with `one_by_one`, which converts the nodes of multi-node atoms individually."""
     is_trivial = not conversion.groups and len(specialized.graph.atoms) == len(specialized.nodes)
     return (
         conversion
@@ -220,7 +220,7 @@ def atoms_to_split(graph: Graph, answers: Answers) -> Iterator[Offer]:
 
 
 def accepted_splits(offered: Sequence[Offer], graph: Graph, answers: Answers) -> list[Offer]:
-    """Return the offers to split: no device takes the atom, or a more preferred device takes one of its nodes."""
+    """Return the offers to split: no device takes the atom, or one node gets a more preferred device than the atom."""
     atom_of = {graph.nodes[node].name: atom for atom, nodes in enumerate(graph.atoms) for node in nodes}
     return [
         offer
@@ -258,14 +258,14 @@ AT_ALL_SHAPES = frozenset(
         Reason.SWITCHED_OFF,
     ]
 )
-"""Reasons that hold at all shapes, unlike refused attributes, which some sizes may make acceptable."""
+"""Reasons that hold at all shapes. UNSUPPORTED_ATTRIBUTE is missing: support of an attribute may depend on sizes."""
 ASSUMED_PERMANENT = AT_ALL_SHAPES | {
     Reason.RULE,
     Reason.DATA_DEPENDENT_SHAPE,
     Reason.DYNAMIC_SHAPE,
     Reason.UNSUPPORTED_RANK,
 }
-"""Reasons assumed to hold at all shapes. A size unknown at some shapes is assumed unknown at all shapes."""
+"""`AT_ALL_SHAPES`, and reasons that are assumed to hold at all shapes."""
 
 
 def bodies_to_try(
@@ -312,7 +312,7 @@ def trial_of(
     """Return the outcome of an expansion.
 
     `original_names` has the original node of each node of the expanded `graph`. `answers` are from accelerators,
-    `all_answers` from all devices. The latter decide about `unplaceable` nodes, which no device supports unexpanded.
+    `all_answers` from all devices. Only `unplaceable` nodes need `all_answers`: no device supports them unexpanded.
     """
     is_taken: dict[str, bool] = {}
     unexpandable, assumed_unexpandable = set[str](), set[str]()

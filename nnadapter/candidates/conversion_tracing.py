@@ -1,4 +1,4 @@
-"""Conversion with symbolic sizes, and the shape-derived values that its segments read."""
+"""Conversion with symbolic sizes, and the shape-derived values that segments read."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class DynamicConversion:
         return (name for name in self.sizes if self.conversion.operand_of.get(name) in input_operands)
 
     def table_operations(self, operands: Iterable[int]) -> Iterator[int]:
-        """Yield the operations that compute shape-derived tables among `operands`, directly or indirectly."""
+        """Yield the operations that compute the shape-derived values among `operands`, directly or indirectly."""
         model, tables = self.conversion.model, self.conversion.tables
         pending, visited = list(operands), set[int]()
         while pending:
@@ -187,7 +187,7 @@ def runs_graphs(node: OnnxNode) -> bool:
 
 
 def resizes(node: OnnxNode) -> bool:
-    """Return whether a node is a Resize since opset 11. The converter infers result sizes even of refused nodes."""
+    """Return whether the converter infers a node's result sizes even after a refusal: Resize since opset 11."""
     return (
         not node.domain and node.op_type == "Resize" and node.since_version > _OLDER_RESIZE and not node.contradiction
     )
@@ -437,10 +437,9 @@ class ConversionTracing:
         return replace(self._specialized.graph.value(name), shape=self._shapes[name])
 
     def _evaluated_producers(self, names: Iterable[str], other_positions: Set[int], *, sized: bool) -> set[int]:
-        """Return the nodes that compute `names`, directly or indirectly, except `other_positions`.
+        """Return the positions of nodes that compute `names`, directly or indirectly.
 
-        The search stops at Shape and Size or, if `sized`, continues with the values that determine their input's
-        dimensions.
+        Nodes at `other_positions` are excluded. Only if `sized`, the search follows the inputs of Shape and Size.
         """
         model_graph, constants = self._specialized.model_nodes, self._prepared.constants
         pending, positions = list(names), set[int]()

@@ -156,7 +156,7 @@ def converted(
 
 
 def convert_dynamic(model: ShapedModel) -> DynamicConversion | None:
-    """Return the conversion for all sizes; None with custom kernels, or if it holds only at these shapes."""
+    """Return the conversion for all sizes; None with custom kernels, or if it fits only the model's shapes."""
     if CUSTOM in model.conversion.model.operation_types:
         return None  # kernels are bound to types
     specialized = model.specialized

@@ -48,5 +48,5 @@ class SpecializablePart:
 
 
 def group_specializations(parts: Sequence[SpecializablePart]) -> None:
-    """Let the segments of one device compute types and symbolic numbers together, once per set of sizes."""
+    """Share types and symbolic numbers between one device's segments: each set of sizes is evaluated once."""
     structure.SpecializationGroup([part.model for part in parts])

@@ -47,7 +47,7 @@ def calls_among(kernels: KernelTable, nodes: Iterable[int], graph: Graph, conver
 
 
 def why_no_call(kernels: KernelTable, node: int, graph: Graph, conversion: Conversion) -> Unsupported | None:
-    """Return why a device's kernels for a node's op all refuse it; None if the op has no kernel or one accepts."""
+    """Return why all of a device's kernels for a node's op refuse the node; None if there are none, or one accepts."""
     op = graph.nodes[node].domain, graph.nodes[node].op_type
     if op not in kernels.by_op:
         return None
@@ -92,7 +92,7 @@ def _request(
 
 
 Placed = tuple[int, Node]
-"""Position in the model, shared by copies of a node, and the node of the graph."""
+"""Node's position in the model, and the graph's node. Copies of a node share a position."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,7 +111,7 @@ class OnnxParts:
         return Part(self._extract(nodes, self.graph, step.inputs, step.constants, step.outputs), step.inputs)
 
     def cpu_part(self, step: Step) -> Part:
-        """Return the part for ONNX Runtime: the original model if `step` is the only step.
+        """Return the segment for ONNX Runtime: the model before preparation if `step` has all nodes.
 
         ONNX Runtime may load a model with contradictory shapes, but fail on the shapes that preparation adds.
         """
@@ -123,7 +123,7 @@ class OnnxParts:
     def without_constants(self) -> onnx.ModelProto:
         """Return the specialized graph as an ONNX model without constants.
 
-        It declares the input types of non-ONNX operators; in models older than numpy-style broadcasting, of all
+        The model declares the input types of non-ONNX operators or, before numpy-style broadcasting (opset 7), of all
         operators.
         """
         graph = self.graph
@@ -265,7 +265,7 @@ class DynamicParts(OnnxParts):
         return tuple(name for name in self.graph.outputs if name in constants and name not in always)
 
     def part(self, step: Step) -> Part:
-        """Return `step` as a model, with constants and with folded nodes that compute sizes for it."""
+        """Return `step` as a model that includes constants and the computation of shape-derived values."""
         nodes, inputs, constants = self._needed(step)
         result_names = {name for _, node in nodes for name in node.outputs}
         part = self._extract(nodes, self.open_graph, inputs, constants, step.outputs)

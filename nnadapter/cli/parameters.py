@@ -173,7 +173,7 @@ def requests(devices: tuple[str, ...], options: DeviceOptions) -> list[DeviceReq
 
 
 def requests_for(model: Any, devices: tuple[str, ...], options: DeviceOptions) -> list[DeviceRequest] | None:
-    """Return the devices as `requests` does; None for a compiled model if none is named."""
+    """Return the devices as `requests` does; None for a compiled model without `devices` and `options`."""
     is_ready = kind_of(model) is SourceKind.COMPILED and not (devices or options)
     return None if is_ready else requests(devices, options)
 
@@ -388,7 +388,7 @@ def _loaded(input_names: Sequence[str], shapes: Shapes, sources: Mapping[str, st
 
 
 def _completed(shapes: Shapes, values: Mapping[str, Value], first: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return all input shapes: `shapes` or, for other inputs, `first` with named dimensions sized by `shapes`."""
+    """Return `first` updated with `shapes`. Named dimensions of other inputs get their sizes from `shapes` too."""
     explicit_sizes = _sizes_by_name(shapes, values)
     sizes = {**_sizes_by_name(first, values), **explicit_sizes}
 

@@ -51,7 +51,7 @@ class OutputFacts:
     dtype: str
     shape: tuple[int, ...] | None
     minimum: float | None = None
-    """Minimum of the finite elements. `mean` and `maximum` are of these too."""
+    """Minimum of the finite elements. `mean` and `maximum` also ignore other elements."""
     mean: float | None = None
     maximum: float | None = None
     not_finite: int = 0
@@ -169,7 +169,7 @@ def run_costs(report: PartitionReport, best_seconds: float | None = None) -> Run
 
 
 def _chosen(weighed: Sequence[CandidateFacts], seconds: float) -> str:
-    """Return the chosen candidate's name; empty if devices refused parts of it."""
+    """Return the chosen placement's name; empty if devices refused parts of the placement."""
     first = weighed[0] if len(weighed) > 1 else None  # the chosen candidate is first
     return first.name if first is not None and isclose(_seconds(first), seconds) else ""
 
