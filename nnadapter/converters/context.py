@@ -85,7 +85,7 @@ _PLAIN = frozenset((int,))
 class GraphValues:
     """Types, constants and known contents of one ONNX graph's values.
 
-    `sizes` maps values that are computed from shapes to symbolic arrays; converters may add entries.
+    `sizes` has symbolic arrays of the values computed from shapes; converters may add entries.
     """
 
     def __init__(
@@ -376,8 +376,8 @@ class ConversionContext(GraphValues):
     def operands(self, node: OnnxNode, required: int, optional: int = 0) -> tuple[int, ...]:
         """Return the operands of a node's first inputs.
 
-        The first `required` inputs must be present. Of the next `optional`, absent ones are `ABSENT`, or omitted at the
-        end.
+        The first `required` inputs must be present. Absent ones of the next `optional` are `ABSENT`; trailing absent
+        ones are omitted.
         """
         further = [self.optional_operand(node.input(required + position)) for position in range(optional)]
         while further and further[-1] == ABSENT:
@@ -417,7 +417,7 @@ class ConversionContext(GraphValues):
             attributes: missing ones take their defaults.
             outputs: ONNX names; empty for intermediate results.
             quantized: types of quantized outputs.
-            makes_result: the operation computes the node's result, but later operations move its elements.
+            makes_result: quantize and activate the output like the node's result; later operations only move elements.
         """
         if (outputs or makes_result) and self._quantized.result is not None:
             quantized, attributes = (self._quantized.result,), {**(attributes or {}), **self._quantized.attributes}

@@ -34,7 +34,7 @@ class Conversion:
     """Model of the convertible nodes."""
     verdicts: tuple[Verdict, ...]
     operations: tuple[tuple[int, ...], ...]
-    """Positions in `model.operations` per node; none if refused or counted at another node of its atom."""
+    """Positions in `model.operations` per node; none if refused, or listed at another node of its atom."""
     operand_of: Mapping[str, int]
     groups: tuple[tuple[int, ...], ...] = ()
     """Positions of nodes that were converted as one operation."""
@@ -72,9 +72,9 @@ class PerNodeConversions:
     nodes: tuple[int, ...]
     conversion: Conversion
     like: tuple[int, ...] = ()
-    """For each of `nodes`, the position in `conversion` of the equal node that was converted for it."""
+    """For each of `nodes`, a position in `conversion`; nodes with the same conversion have the same position."""
     copies: tuple[int, ...] = ()
-    """Duplicates of shared nodes, each for one group."""
+    """Copies of nodes that several groups share."""
 
 
 def convert_graph(
@@ -92,8 +92,8 @@ def convert_graph(
        refused, is converted node by node.
     2. A node is refused if it violates its schema, has no converter, has a value other than a dense tensor of known
        shape, or yields other types than the graph's. Converters and the IR schema may also refuse it.
-    3. A refused node becomes a CUSTOM call if a device has a kernel, or declares its domain and there is no converter.
-       `calls` can force calls.
+    3. A refused node becomes a CUSTOM call if a device has a kernel or, without a converter, declares the node's
+       domain. `calls` can force calls.
     4. Unused outputs after the first count as absent.
     5. Model outputs are `outputs`, inputs of refused nodes, and `captured` values, which subgraphs read.
     """

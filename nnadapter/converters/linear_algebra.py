@@ -149,7 +149,7 @@ def export_mat_mul(write: NodeWriter) -> str:
 
 @exporter("EINSUM")
 def export_einsum(write: NodeWriter) -> str:
-    """Export EINSUM as Einsum; onnx 1.23 fails for an empty equation."""
+    """Export EINSUM as Einsum; onnx 1.23 requires `->` for an empty equation."""
     return write.node("Einsum", *write.inputs, equation=write.operation.equation or "->")
 
 

@@ -1,7 +1,7 @@
 """Converters of ONNX Runtime's own ops by their function bodies; MatMulNBits has its own converter.
 
 Bodies use the newest opset they support, so that ops such as Attention and Gelu stay one operation. Quantized groups in
-bodies are fused. Bodies treat symbolic sizes as dynamic, so no guards arise.
+bodies are fused. Symbolic sizes become dynamic dimensions in bodies, so conversion adds no guards.
 """
 
 from __future__ import annotations

@@ -93,8 +93,7 @@ def convert_global_lp_pool(context: ConversionContext, node: OnnxNode) -> None:
 def convert_max_unpool(context: ConversionContext, node: OnnxNode) -> None:
     """Convert MaxUnpool to MAX_UNPOOL_2D. Sequences and volumes become images, since indices are linear.
 
-    Refused: an `output_shape` other than the windows yield. ONNX indexes the smaller of the two shapes, ONNX Runtime
-    the larger.
+    Refused: an `output_shape` other than the windows yield, because ONNX and ONNX Runtime disagree on its indices.
     """
     sizes = convolution.spatial_sizes(context, node)
     kernel = convolution.stated_kernel(node, len(sizes))

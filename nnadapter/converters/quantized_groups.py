@@ -42,7 +42,7 @@ def convert_quantized_group(
     """Convert a group to one operation on quantized operands, or raise Refusal.
 
     1. The op's own converter must produce one operation, apart from operations that move elements.
-    2. Products are summed exactly and rounded once; results of other ops are bitwise those of separate nodes.
+    2. Products are summed exactly and rounded once; other ops have bitwise the results of separate nodes.
     3. Biases must be int32 with the scale of the sums.
 
     `sources` map value names to their DequantizeLinear. `activation` is a Relu or Clip before `target`, the

@@ -98,7 +98,7 @@ def _attributes(node: OnnxNode) -> dict[str, AttributeValue]:
 def _activations(node: OnnxNode, directions: int) -> tuple[str, tuple[float, ...], tuple[float, ...]]:
     """Return function names, alphas and betas.
 
-    ONNX's attributes have no entry for a function without that parameter.
+    ONNX lists an alpha or beta only for functions that have one.
     """
     count = FUNCTIONS_PER_DIRECTION[node.op_type] * directions
     activations = node.attributes.get("activations", _DEFAULTS[node.op_type] * directions)

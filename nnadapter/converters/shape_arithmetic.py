@@ -45,7 +45,7 @@ def evaluate(node: OnnxNode, inputs: Inputs, expected: Array) -> SymbolicArray |
     """Evaluate a node on arrays of sizes.
 
     Returns None without symbolic inputs or a rule, or if the rule contradicts `expected`, ONNX Runtime's result at the
-    size hints. Guards fix inputs such as indices, axes and exponents.
+    current shapes. Guards fix inputs such as indices, axes and exponents.
     """
     rule = _RULES.get(node.op_type) if not plain_domain(node.domain) else None
     if (

@@ -145,7 +145,7 @@ def _line_text(name: str, line: Line) -> str:
 
 
 _EVERYDAY, _NOTHING = 1e6, 1e-6
-"""FLOPs or bytes of a medium operation, and seconds that are too few for it on any device."""
+"""FLOPs or bytes of an operation, and its shortest possible seconds; a faster device computes nothing."""
 
 
 def _rate(prefix: str, seconds: float, unit: str) -> str:
@@ -257,7 +257,7 @@ def speed_options(table: Sequence[Option], options: OptionValues, *, isolated: b
 
 
 def driver_version(device: str) -> str:
-    """Return a device's driver version, otherwise its distribution's."""
+    """Return a device's driver version; if undeclared, the driver's Python distribution."""
     info = device_info(device)
     return info.version or info.distribution
 

@@ -57,7 +57,7 @@ from partition.graph import all_of
 _MOST_RUNS = 50
 _LOOK_SECONDS = 0.002
 _QUIET = 6
-"""Required idle checks in a row, because systems account processor time in ticks."""
+"""Consecutive checks that must find the process idle, since processor time is counted in ticks."""
 _LOOKS = 75
 """Maximum number of idle checks, since threads may never rest."""
 _RESTING = 0.25
@@ -489,7 +489,7 @@ def _least(programs: Sequence[ProgramTiming]) -> list[float]:
 
 
 _SLACK = 3.0
-"""Deviation of a factor from 1 that weighs as much as a prediction error of 100 %."""
+"""Deviation of a scaling factor from 1 that weighs as much as a prediction error of 100 %."""
 _MOST = 4.0
 _FEWEST = 6
 

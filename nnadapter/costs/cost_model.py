@@ -85,7 +85,7 @@ class DeviceCosts:
 
     @property
     def needs_processors(self) -> bool:
-        """True if it needs so many host processors that overlap with another such device gains nothing."""
+        """True if the device needs so many host processors that overlap with another such device is useless."""
         return self.profile.host_memory or self.processors >= _GOOD_PART * usable()
 
     @property
@@ -186,7 +186,7 @@ _IMAGE_RANK = 4
 
 @dataclass(frozen=True, eq=False)
 class Crossing:
-    """Facts that determine boundary costs, as arrays with an element per value."""
+    """Sizes and types that determine boundary costs, as arrays with an element per value."""
 
     nbytes: Numbers
     dtypes: tuple[str, ...]
@@ -209,7 +209,8 @@ class Crossing:
     def seconds(self, profile: Profile) -> Numbers:
         """Return the seconds for each value to cross in either direction, infinite if it cannot.
 
-        Host memory costs nothing. The host casts unaccepted data types, and a channels-last device reorders images.
+        Transfers within host memory are free. The host casts unaccepted data types, and a channels-last device reorders
+        images.
         """
         if profile.host_memory:
             return np.zeros_like(self.nbytes)
@@ -307,7 +308,7 @@ def fused_groups(
 
 
 def fusion_of(graph: Graph, conversion: Conversion, operations: Sequence[int], runs_as: Sequence[str]) -> Fusion:
-    """Return the fusion that `runs_as` describes by one text per operation; empty if their numbers differ.
+    """Return the fusion that `runs_as` describes by one text per operation; empty for a wrong number of texts.
 
     Operations with equal texts are a group. An atom is free if all its operations have the text NO_OPERATION.
     """

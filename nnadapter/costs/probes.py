@@ -56,7 +56,7 @@ class Probe:
 
 
 def probes() -> tuple[Probe, ...]:
-    """Return every probe, small ones first; a kind comes after the other kinds in its chains."""
+    """Return every probe. A kind follows the other kinds that its chains contain."""
     convolution, matrix, light = OperationClass.CONVOLUTION, OperationClass.MATRIX, OperationClass.ELEMENTWISE
     tables, images = ((16, 64), (256, 64), (1024, 256)), ((1, 16, 14, 14), (1, 32, 28, 28), (1, 64, 56, 56))
     products = ((16, 64), (256, 64), (1024, 128))

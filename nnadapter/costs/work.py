@@ -23,7 +23,7 @@ from partition import Graph, Value
 class OperationClass(StrEnum):
     """Class of an operation by its kind of work. Names are stable, since calibration files use them.
 
-    Fused operations count as the first of their classes.
+    Among the classes of a node's operations, the first one here counts.
     """
 
     CONVOLUTION = "convolution"
@@ -106,7 +106,7 @@ PRODUCER_CLASSES: Mapping[OperationClass, OperationClass] = MappingProxyType(
         OperationClass.PAIRED: OperationClass.MATRIX,
     }
 )
-"""Producer's class -> producer class of operations fused with it. After standalone fusible ones it is `ELEMENTWISE`."""
+"""Class of a producer -> producer class of fused consumers; `ELEMENTWISE` after a standalone fusible producer."""
 _FIRST = {OperationClass.CONVOLUTION: 0, OperationClass.MATRIX: 1, OperationClass.ELEMENTWISE: 2}
 
 
@@ -142,7 +142,7 @@ def producers_of(
 
     1. It is fusible, and reads a value of its own size.
     2. Only fusible operations read that value, and it is not external.
-    3. After a convolution, it broadcasts no other computed value. For a broadcast, engines would give up their layout.
+    3. After a convolution, it broadcasts no other computed value, since engines would then change the layout.
 
     An operation after a fused one has the same producer class.
     """
@@ -292,7 +292,7 @@ class UnitWork:
     nbytes: Numbers
     classes: Indices
     dtypes: Indices
-    """Positions in `GraphWork.dtypes`, of the main operation's first input."""
+    """Data types of the main nodes' first inputs: positions in `GraphWork.dtypes`."""
     producer_classes: Indices = field(default_factory=lambda: np.zeros(0, np.int64))
     """Positions in `CLASSES`, -1 if standalone; empty if not requested."""
     channels: Numbers | None = None
@@ -489,7 +489,7 @@ def _channels(conversion: Conversion) -> Numbers:
 
 
 def _mains(unit: Indices, units: int, flops: Numbers, classes: Indices) -> Indices:
-    """Return each unit's main node, with the most FLOPs or, if equal, of the first class."""
+    """Return each unit's main node: the node with the most FLOPs or, if equal, the lowest class."""
     order = np.lexsort((classes, -flops, unit))
     main = np.zeros(units, dtype=np.int64)
     main[unit[order[::-1]]] = order[::-1]

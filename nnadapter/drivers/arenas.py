@@ -3,10 +3,10 @@
 Buffers with overlapping lifetimes must not overlap in memory. Each is placed at the lowest offset free during its
 lifetime. The smallest arena of several orders wins:
 
-1. By breadth (bytes alive at once), then size times lifetime.
+1. By breadth (most bytes alive at once during the lifetime), then size times lifetime.
 2. By size.
 3. By first step.
-4. From the best order, repeatedly: buffers at the arena's top move to the front.
+4. From the best of these, repeatedly: buffers at the arena's top move to the front.
 
 The search stops at the lower bound. `place_by_time` handles very many overlapping lifetimes.
 

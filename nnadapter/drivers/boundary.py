@@ -91,7 +91,7 @@ def ask_supported(context: Context, model: SegmentModel, expected: int) -> Seque
 
 
 def ask_admission(context: Context, model: SegmentModel) -> Admission:
-    """Return the answer about a final segment; a refusal if the driver raises."""
+    """Return the result of `Context.admit`, or a refusal if the driver raises."""
     try:
         admission = context.admit(model)
         if isinstance(admission, Admission) and _is_verdict(admission.verdict):

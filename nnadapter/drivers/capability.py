@@ -308,8 +308,8 @@ class Capability:
             get no node with a computed index that may be out of range.
         supports_external_initializers: ONNX segments may refer to large weights, see `nnadapter.onnx.references`.
         domains: for `ModelForm.IR`: ONNX domains from which ops without a converter become operations CUSTOM.
-        memory_bytes: size of device memory; None for no limit. `Context.admit` judges segments one by one, so a device
-            that holds all programs of a plan at once must leave space for the others.
+        memory_bytes: size of device memory; None for no limit. `Context.admit` judges one segment: if all programs of a
+            plan stay in device memory, the device must reserve memory for other programs.
         precisions: supported precisions. If several are floating, the option `precision` chooses.
         default_precision: default precision of the device's own engine.
         options: options of a context.

@@ -175,7 +175,7 @@ class Assignment:
     cpu_nodes: frozenset[int]
     """Nodes that run at least partly on the CPU."""
     cpu_op_types_in_functions: tuple[str, ...]
-    """Op types of CPU nodes that come from function bodies; these nodes have no marks."""
+    """Op types of CPU nodes from function bodies, which have no positions in the model."""
 
     @property
     def cpu_work(self) -> str:
@@ -189,8 +189,8 @@ class Assignment:
     def verdict(self, position: int, provider: str) -> Verdict:
         """Return a node's verdict.
 
-        A node without assignment was folded, fused or expanded. It counts as supported unless nodes of expanded
-        functions run on the CPU, because these may be its own.
+        A node without assignment was folded, fused or expanded. It counts as supported unless nodes from function
+        bodies run on the CPU, because they may come from this node.
         """
         # kernel availability does not depend on sizes, acceptance by a compiler may
         reason = Reason.UNSUPPORTED_OPERATION if provider in providers.BY_KERNELS else Reason.DEVICE_REFUSED
@@ -217,7 +217,7 @@ def marked(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def read_assignment(session: onnxruntime.InferenceSession, provider: str) -> Assignment:
-    """Return the assignment of a model from `marked`."""
+    """Return a session's assignment of nodes; the model must come from `marked`."""
     assigned_nodes: set[int] = set()
     unassigned_nodes: set[int] = set()
     decomposed_ops: list[str] = []

@@ -176,7 +176,7 @@ def _has_unsupported_rank(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool
 
 
 def _is_broadcast_matrix(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
-    """Return whether matrices of several rows repeat along dimension -3, and a consumer may be computed wrongly."""
+    """Return whether matrices of several rows are broadcast along dimension -3 to a consumer that may be wrong."""
     shapes = [facts.shape(name) for name in node.input]
     depths, heights = ([1 if len(shape or ()) < back else (shape or ())[-back] for shape in shapes] for back in (3, 2))
     is_repeated = depths[0] != depths[1] and heights[0] == heights[1] != 1

@@ -155,7 +155,7 @@ class EpDevice(Device):
 
 
 def why_unusable(provider: str) -> str:
-    """Return why an installed provider is unusable, or an empty text. Plug-in libraries are tried."""
+    """Return why an installed provider is unusable, or an empty text. A test process loads plug-in libraries."""
     if provider in installed():
         return _try_in_process(provider, tuple(path_entry for path_entry in sys.path if isinstance(path_entry, str)))
     return "" if providers.has_hardware(provider) else providers.NO_HARDWARE
