@@ -12,7 +12,7 @@ shapes     every dimension
 constants  every byte
 
 Many processes read and write a folder at once. An entry is written under another name and renamed, and never changes.
-Each use sets the access time, for eviction of the least recently used. Failures are values with a reason.
+Each use sets the access time, for eviction of the least recently used. Failures are returned with a reason, not raised.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def text_part(words: Mapping[str, object]) -> KeyPart:
 
 
 def short_parts(name: str) -> tuple[str, ...] | None:
-    """Return the digest prefixes of a file name, as in `Key.short`; None for other files."""
+    """Return the digest prefixes in an entry's file name, as in `Key.short`; None for other names."""
     pieces = name.split(".")
     parts = tuple(pieces[1].split("-")) if len(pieces) == 3 else ()
     return parts if len(parts) == len(PARTS) else None
@@ -126,7 +126,7 @@ class Outcome:
 
 
 def warn_once(message: str) -> None:
-    """Warn about the cache once per process and message; suppress warnings that are raised as errors."""
+    """Warn about the cache once per process and message; do not raise if warnings are errors."""
     if message not in _warned_of:
         _warned_of.add(message)
         with suppress(CacheWarning):
@@ -199,8 +199,8 @@ def read_entry(path: Path) -> Entry:
     """Open an entry, and read its key.
 
     Raises:
-        OSError: there is none, or it cannot be read.
-        UnusableError: it is damaged, of another format version, or another user may have written it.
+        OSError: the file does not exist or cannot be read.
+        UnusableError: the file is damaged, has another format version, or may be from another user.
     """
     try:
         container = Container.open(path, _check_writers)
@@ -301,7 +301,7 @@ class Folder(NamedTuple):
         return Miss(f"entry {name[:40]!r} is gone") if entry is None else entry
 
     def keep(self, key: Key, contents: bytes | memoryview, seconds: float) -> str:
-        """Write an entry, and evict others if needed; return the reason if that fails.
+        """Write an entry, and evict others if needed; return the reason if it is not written.
 
         `seconds` is the time that computing the contents took.
         """

@@ -117,7 +117,7 @@ def _abilities() -> Iterator[str]:
 
 _PIECE_BYTES = 1 << 22
 _BEHIND_BYTES = 1 << 13
-"""Bytes read beyond a file's piece, for a name that crosses its end; paths are at most half as long."""
+"""Bytes read beyond a file's piece, for a path that crosses its end."""
 _MOST_THREADS = 8
 _LOCATION = b"location"
 _BEGINS = re.compile(rb"(?:\x0a|\x8a\x80{0,8}\x00)(?:\x08|\x88\x80{0,8}\x00)\Z")
@@ -127,7 +127,6 @@ _BEFORE_BYTES = 32
 _LENGTH = re.compile(rb"\x12([\x01-\x7f]|[\x80-\xff][\x01-\x3f])")
 """Bytes after `location`: tag and length of the value."""
 _ENTRY_BYTES = re.compile(rb"(?<![\x80-\xff])([\x01-\x7f]|[\x80-\xff][\x01-\x3f])\Z")
-"""Bytes before the entry: the end of its tag, and its length."""
 _USUAL = b"\x0a\x08"
 _seeking = new_lock()
 Named = Callable[[bytes, int], Iterator[str]]
@@ -152,7 +151,7 @@ def source_of(source: Any) -> Source:
     """Return the digest of a model: a path, contents, or an `onnx.ModelProto`.
 
     Raises:
-        UnkeyedError: it has none, such as a model in memory with external data.
+        UnkeyedError: the model has no digest, such as one in memory with external data.
         OSError: a file cannot be read.
     """
     if isinstance(source, (str, os.PathLike)):
@@ -165,7 +164,7 @@ def source_of(source: Any) -> Source:
 
 
 def begun_source(source: Any) -> Callable[[], Source]:
-    """Start to compute `source_of`, with large files in threads; return a function that waits for the result."""
+    """Start `source_of`, in a thread if the model is large; return a function that waits for the result."""
     if not _is_large(source):
         return partial(source_of, source)
     from concurrent.futures import ThreadPoolExecutor
@@ -269,8 +268,7 @@ def _no_names(data: bytes, overlap: int) -> Iterator[str]:
 def _named(data: bytes, overlap: int) -> Iterator[str]:
     """Yield the names of external data files in a piece of a model file.
 
-    A name belongs to the piece that contains the start of the word `location` before it. `find` skips most bytes,
-    unlike a regular expression.
+    The word `location` precedes a name. The name belongs to the piece with the start of this word.
     """
     at = data.find(_LOCATION, overlap)
     while 0 <= at < overlap + _PIECE_BYTES:

@@ -67,7 +67,7 @@ class DynamicCase:
 
 
 def opened(random: Random, case: RandomCase) -> Iterator[DynamicCase]:
-    """Yield the model with one of its input sizes made dynamic, for each size in random order."""
+    """Yield variants of the model: each input size in turn, in random order, becomes symbolic."""
     model = case.model
     sizes = sorted({size for operand in model.inputs for size in model.type_at(operand).dimensions if size})
     for size in random.sample(sizes, len(sizes)):

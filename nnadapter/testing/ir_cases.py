@@ -191,7 +191,7 @@ def _spoilt(random: Random, family: str, model: Model) -> Model | None:
 
 
 def refused(bench: Bench, model: object, defect: str) -> Outcome:
-    """Check that the device refuses a model: by verdict, admission or compile error."""
+    """Check that the device refuses a model: its operations, the segment or its compilation."""
     try:
         context = bench.context
         if not bench.takes(model) or not context.admit(model).verdict:

@@ -168,7 +168,7 @@ def _matches(name: str, pattern: str) -> bool:
 def run_cases(
     bench: Bench, cases: list[Case], callback: Callable[[Case, Outcome], None] = lambda case, outcome: None
 ) -> ScoreCard:
-    """Run cases, with `callback` after each; the device stays open."""
+    """Run cases, and call `callback` after each, without closing the device."""
     started = perf_counter()
     rows = []
     for case, outcome in _outcomes(bench, cases):
@@ -263,7 +263,7 @@ MOST_SHOWN = 40
 
 
 def score_to_text(card: ScoreCard) -> str:
-    """Return verdict, groups, failures and uncompiled cases as text."""
+    """Return headline, groups, failures, and cases supported but not compiled, as text."""
     return "\n".join(_lines(card))
 
 

@@ -27,7 +27,7 @@ from nnadapter.ir.schema import Attribute, OperationSchema
 from nnadapter.records import replace
 
 Mutated = tuple[Model, str] | None
-"""Invalid model and pattern of its error message; None if impossible."""
+"""Invalid model and pattern of its error message; None if the mutation is impossible."""
 Mutation = Callable[[Random, Model], Mutated]
 """Function that makes a model invalid; its name describes the defect."""
 
@@ -348,7 +348,7 @@ def _read_of_made(model: Model) -> Iterator[tuple[int, int]]:
 
 
 def operation_before_its_input(random: Random, model: Model) -> Mutated:
-    """Move an operation before its input."""
+    """Move an operation before its input's producer."""
     reads = list(_read_of_made(model))
     if not reads:
         return None
@@ -604,7 +604,7 @@ def axis_out_of_range(random: Random, model: Model) -> Mutated:
 
 
 def fuse_parameters_that_do_not_fit(random: Random, model: Model) -> Mutated:
-    """Add a fuse parameter that the fuse code does not have."""
+    """Add a surplus number to the attribute `fuse_parameters`."""
     position, name = _attribute(random, model, lambda attribute: attribute.name == "fuse_parameters")
     parameters: Any = model.operations[position].attributes[name]
     return _set(model, position, name, (*parameters, 1.0)), f"{at(model, position)}fuse_parameters has .*expected"

@@ -31,7 +31,7 @@ OPSET, _IR_VERSION = 17, 8
 _DYNAMIC_DIMENSION = "size"
 _DIMENSIONS = ((3, 4), (2, 3, 4), (1, 3, 5, 6), (2, 2, 4, 4), (7,))
 Node = tuple[str, Mapping[str, Any], int, tuple[Array, ...]]
-"""Op type, attributes, number of further inputs of the same shape, and constant inputs."""
+"""Op type, attributes, number of further inputs with the shape of the first, and constant inputs."""
 Make = Callable[[tuple[int, ...]], Node | None]
 """Input dimensions -> node; None if impossible."""
 
@@ -93,7 +93,7 @@ NODES: Mapping[str, Make] = MappingProxyType(
 
 
 def of_op(bench: Bench, random: Random, op_type: str, dimensions: tuple[int, ...]) -> Subject | None:
-    """Return a subject with a model of one node; None if its result is undefined."""
+    """Return a subject for one node; None if the node's result is undefined."""
     return _grown(bench.settings.precision, random, dimensions, [op_type])
 
 
@@ -351,7 +351,7 @@ _UNDECIDED = {
     "test_training_dropout_default_mask": "its results are random",
     "test_training_dropout_mask": "its results are random",
 }
-"""Test of onnx with undefined results -> reason."""
+"""Test of onnx -> reason for its undefined results."""
 
 _NO_TENSORS = "it uses sequences, maps or optional values, which devices need not support"
 

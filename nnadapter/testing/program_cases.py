@@ -38,7 +38,7 @@ _STEADY, _LARGE = (256, 256), (1 << 20, 1 << 20)
 
 
 def samples(bench: Bench) -> list[Subject]:
-    """Return up to three models that the device runs correctly; if possible, results of one depend on its constants."""
+    """Return up to three models that the device runs correctly; one model's results depend on constants if possible."""
     if "samples" not in bench.notes:
         bench.notes["samples"] = _chosen(bench)
     return list(bench.notes["samples"])

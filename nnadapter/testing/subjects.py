@@ -80,7 +80,7 @@ Outcome = PassedOutcome | SkippedOutcome | FailedOutcome
 
 
 class Precision(StrEnum):
-    """Data type in which the device computes float32; it sets the tolerance."""
+    """Data type in which the device computes float32 nodes; it sets the tolerance."""
 
     FLOAT32 = "float32"
     FLOAT16 = "float16"
@@ -122,9 +122,9 @@ class Subject:
     expected: tuple[Array, ...]
     differ: Differ
     refeed: Callable[[Sequence[Array]], Subject] | None = field(default=None, repr=False)
-    """Function that returns the subject with other inputs; None if their results cannot be computed."""
+    """Function that returns the subject with other inputs; None if their expected outputs cannot be computed."""
     rebind: Callable[[], Subject] | None = field(default=None, repr=False)
-    """Function that returns the subject with other names and constants; None if it has no such variant."""
+    """Function that returns the subject with other names and constants; None if these cannot change."""
 
     @property
     def evidence(self) -> Evidence:
@@ -333,7 +333,7 @@ class Bench:
         return self.not_admitted(subject)
 
     def not_admitted(self, subject: Subject) -> str:
-        """Return why the device does not admit the model, or "". An answer of the wrong type raises CaseFailure."""
+        """Return the reason if admission refuses the model, otherwise "". Raises CaseFailure for a wrong type."""
         admission = self.context.admit(subject.model)
         if not isinstance(admission, Admission):
             detail = f"got {type(admission).__name__} when asked to admit a model, expected an Admission"
@@ -360,7 +360,7 @@ class Bench:
             yield execution
 
     def run(self, *pairs: Any, at_once: bool = False) -> None:
-        """Run each subject on the execution that follows it in `pairs`, and compare results. Raises CaseFailure."""
+        """Run subjects, and compare results. `pairs` alternates subjects and their executions. Raises CaseFailure."""
         subjects, executions = pairs[::2], pairs[1::2]
         jobs = [(execution, subject.feeds) for subject, execution in zip(subjects, executions, strict=True)]
         with blamed(OutcomeKind.DOES_NOT_RUN, subjects[0], "compute raised"):

@@ -1,4 +1,4 @@
-"""Random operands and attributes from an operation's schema: by name (`axis`, `strides`) or by kind."""
+"""Random operands and attributes for an operation. Attributes are chosen by name (`axis`) or by kind."""
 
 from __future__ import annotations
 
@@ -239,7 +239,7 @@ def convolution(random: Random, types: Types) -> Chosen:
 
 
 def transposed_convolution(random: Random, types: Types) -> Chosen:
-    """Choose groups, strides, and output padding below the strides, as ONNX requires."""
+    """Choose groups, strides, and output padding smaller than the strides, as ONNX requires."""
     group = random.choice(divisors(input_type(types, 1).dimensions[0]))
     strides = tuple(random.choice((1, 2)) for _ in range(2))
     padding = tuple(random.choice((0, 0, stride - 1)) for stride in strides)
@@ -247,7 +247,7 @@ def transposed_convolution(random: Random, types: Types) -> Chosen:
 
 
 def cast(random: Random, types: Types) -> Chosen:
-    """Choose a common data type."""
+    """Choose a frequently used data type."""
     return {"to": random.choice(["float32", "float32", "float16", "int8", "uint8", "int32", "int64", "bool"])}
 
 
@@ -291,7 +291,7 @@ def response(random: Random, types: Types) -> Chosen:
 
 
 def late_axis(random: Random, types: Types) -> Chosen:
-    """Choose a normalization axis; the scale must broadcast to the axes from it on."""
+    """Choose a normalization axis; the scale must broadcast to this and later axes."""
     first, second = input_type(types), input_type(types, 1)
     least = max(second.rank, 1)
     if least > first.rank:

@@ -22,20 +22,20 @@ from nnadapter.ir.text import to_text
 from nnadapter.records import dataclass, field, replace
 
 Perturb = Callable[[Array, Array | None], Array]
-"""Function that adds noise to a value, in proportion to it, and to the magnitude in the second argument if present."""
+"""Function that adds noise to an array, in proportion to its values and to the magnitudes in the second argument."""
 
 _RUNS, _MORE_RUNS = 2, 64
 _ROOM = 4.0
 """Tolerance as a multiple of the deviations that noise causes."""
 _SMALLEST = 1.0
-"""Magnitude below which tolerances do not shrink, because of cancellation."""
+"""Magnitude added to results in tolerances, because of cancellation."""
 _MADE_TOGETHER: Mapping[str, Callable[[Attributes], tuple[Any, ...]]] = {
     "DFT": lambda attributes: (attributes["axis"], -1),
     "STFT": lambda attributes: (-2, -1),
 }
-"""Operation -> axes along which errors are relative to the largest result, because each FFT step contributes to all.
+"""Operation -> axes of its FFT: errors are relative to the largest result along them, as each step affects all.
 
-Source: N. Higham, Accuracy and stability of numerical algorithms, 2002, theorem 24.2; and Parseval.
+Source: N. Higham, Accuracy and stability of numerical algorithms, 2002, theorem 24.2; and Parseval's theorem.
 """
 
 
@@ -76,7 +76,7 @@ _OUTPUT = Lifetime.MODEL_OUTPUT
 
 
 def evaluate(model: Model, feeds: Sequence[Array], perturb: Perturb = lambda value, size: value) -> dict[int, Array]:
-    """Compute a model by its definition; return the value of every operand."""
+    """Compute a model by its operations' definitions, with noise from `perturb`; return every operand's value."""
     values = {index: operand.value for index, operand in enumerate(model.operands) if operand.value is not None}
     values.update(zip(model.inputs, feeds, strict=True))
     for position, operation in enumerate(model.operations):
@@ -314,7 +314,7 @@ class Maker:
     def like_first(
         self, schema: OperationSchema, rank: int, fits: Callable[[OperandType], bool] = lambda type_: True
     ) -> int:
-        """Choose an operand for an operation's first input, or add one of this rank."""
+        """Choose an operand for an operation's first input; if none fits, add one of rank `rank`."""
         allowed = schema.inputs[0].dtypes
         operand = self.at_hand(lambda type_: type_.dtype in allowed and fits(type_))
         return self.fresh_of(self.dtype(allowed), self.dimensions(rank), 0.1) if operand is None else operand

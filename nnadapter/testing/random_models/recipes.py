@@ -1,7 +1,7 @@
 """Table of recipes for random operations: inputs, attributes and values that the schema does not imply.
 
-If `test_coverage` reports an unreached operation, add a recipe: `attributes` and `operands` for values that fit each
-other, `sound` for values with a defined result. Otherwise add the reason to `UNREACHED`.
+If `test_coverage` reports that random models lack an operation, add a recipe: `attributes` and `operands` choose
+matching values, `sound` accepts values with a defined result. Otherwise add a reason to `UNREACHED`.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ def axes_behind(rank: int, attributes: AttributeValues) -> tuple[int, ...]:
 
 
 def written(input_arrays: InputArrays, attributes: AttributeValues) -> bool:
-    """Accept cache positions at which the update fits. In circular mode, all positions within the cache fit."""
+    """Accept start positions in a cache if the update fits after them. In circular mode, all positions fit."""
     cache, updates = _pair(input_arrays)
     axis, starts = _integer(attributes, "axis"), input_arrays[2] if len(input_arrays) > 2 else None
     if starts is None:
@@ -315,7 +315,7 @@ def scattered(maker: Maker, schema: OperationSchema) -> list[int]:
 
 
 def unpooled(maker: Maker, schema: OperationSchema) -> list[int]:
-    """Choose an image, and distinct positions in one of twice the height and width."""
+    """Choose an image, and distinct positions in an image of twice the height and width."""
     first = operands_of(maker, schema)[0]
     type_ = maker.type_of(first)
     places = maker.random.sample(range(4 * type_.size), type_.size)
@@ -392,7 +392,7 @@ def linear_attention(maker: Maker, schema: OperationSchema) -> list[int]:
 
 
 def linear_attention_attributes(random: Random, types: Types) -> Chosen:
-    """Choose two query heads that share keys, and the update rule that reads no further inputs."""
+    """Choose two query heads that share one key head, and the update rule without further inputs."""
     return {"query_heads": 2, "key_value_heads": 1, "scale": random.choice((0.5, 1.0)), "update_rule": "linear"}
 
 
@@ -520,7 +520,7 @@ class Recipe:
     results: Callable[[Random, Types], Sequence[QuantizedType]] = not_quantized
     sound: Sound = always
     knows_values: bool = True
-    """False if `sound` accepts some undefined results; an error of the operation's definition reveals them."""
+    """False if `sound` accepts some inputs with undefined results; then the operation's definition raises an error."""
 
 
 _RESIZED = Recipe(attributes=attributes.resized)
