@@ -1,7 +1,7 @@
-"""PyTorch models on any device: a back end of `torch.compile`, and modules as models. See docs/pytorch.md.
+"""PyTorch models on any device: a back end of `torch.compile`, and modules as models of sessions. See docs/pytorch.md.
 
-ATen operators that PyTorch's exporter can write as ONNX form regions, each the model of a session. PyTorch runs the
-others. Inside this package, `torch` is PyTorch.
+ATen operators that PyTorch's exporter can write as ONNX are grouped into regions; a session runs each region. PyTorch
+runs the other operators. In this package, `torch` means PyTorch.
 """
 
 from __future__ import annotations

@@ -144,9 +144,9 @@ def compile_graph(
 ) -> tuple[Graph, Boxed]:
     """Compile an ATen graph into sessions and PyTorch operators; modifies `graph_module`, which must be functional.
 
-    `kind` is `inference`, `forward` or `backward`; `is_weight` returns True for possible constants. User code sees the
-    first `visible_count` results (None: all); the others are saved for the backward graph. Each call overwrites
-    `overwritten_inputs` with the first results, in this order. `resident_results` stay on the device.
+    `kind` is `inference`, `forward` or `backward`; `is_weight` returns True for inputs that may be constants. User code
+    sees the first `visible_count` results (None: all); the others are saved for the backward graph. Each call writes
+    its first results into `overwritten_inputs`, in this order. Results at `resident_results` stay on the device.
     """
     replace_computed_sizes(graph_module)
     computed = computed_results(graph_module, kind, visible_count) if owns_memory(settings) else frozenset()
@@ -441,7 +441,7 @@ def _as_captured(
 
 
 def _run(capture: Capture, graph_module: fx.GraphModule, *inputs: Any) -> Any:
-    """Run the graph; the argument `capture` keeps the report alive."""
+    """Run the graph; the argument `capture` prevents its garbage collection."""
     return graph_module(*inputs)
 
 

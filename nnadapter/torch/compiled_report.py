@@ -98,7 +98,7 @@ class CompiledFacts:
         return _share(sum(count for count, _ in counts), sum(count for _, count in counts))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain data: fields by name, sessions as `PartitionReport.to_dict`."""
+        """Return the facts as plain data, with sessions as in `PartitionReport.to_dict`."""
         graphs = [
             {**plain_of(graph), "sessions": [report.to_dict() for report in graph.sessions]} for graph in self.graphs
         ]

@@ -59,7 +59,7 @@ def to_device(module: Any, device: str) -> Any:
 
 
 def report(compiled: Any) -> TorchReport:
-    """Report on a module or function that torch.compile compiled, so far.
+    """Report the present state of a module or function that torch.compile compiled.
 
     Args:
         compiled: the argument or the result of torch.compile.

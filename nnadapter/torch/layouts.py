@@ -1,4 +1,4 @@
-"""Memory layouts of tensors, and views that stay in PyTorch."""
+"""Memory layouts of tensors, and views that PyTorch computes."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def copy_into_layout_of(like: Any) -> Callable[[Any], Any] | None:
 
 
 def without_elements(like: Any) -> Callable[[Sequence[int]], Any]:
-    """Return a factory of empty tensors with strides ordered as in `like`."""
+    """Return a function that creates empty tensors of a shape, with strides ordered as in `like`."""
     order = order_of(like) or tuple(range(like.ndim))
     back = inverse(order)
     return lambda shape: torch.empty([shape[axis] for axis in order], dtype=like.dtype).permute(back)
@@ -90,9 +90,9 @@ def is_view(node: fx.Node) -> bool:
 def duplicate_views(
     graph_module: fx.GraphModule, computed: Collection[fx.Node] = (), outside_nodes: Collection[fx.Node] = ()
 ) -> None:
-    """Duplicate views for readers outside sessions, if sessions read them too.
+    """Duplicate views that both sessions and other code read, for the other code.
 
-    Readers outside are `outside_nodes` and the graph's results, except those in `computed`.
+    Other code is `outside_nodes` and the graph's results, except results in `computed`.
     """
     graph, views = graph_module.graph, last_views(graph_module, computed, outside_nodes)
     end = graph.output_node()
@@ -129,7 +129,7 @@ def _copied(node: fx.Node, copies: dict[fx.Node, fx.Node]) -> fx.Node:
 def last_views(
     graph_module: fx.GraphModule, computed: Collection[fx.Node] = (), outside_nodes: Collection[fx.Node] = ()
 ) -> set[fx.Node]:
-    """Return views that only code outside sessions reads, except views in `computed`."""
+    """Return views that only `outside_nodes` and graph results read, except views in `computed`."""
     views: set[fx.Node] = set()
     for node in reversed(graph_module.graph.nodes):
         if is_view(node) and node not in computed and _are_last(node.users, views, outside_nodes):

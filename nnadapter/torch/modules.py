@@ -24,14 +24,14 @@ _INSTEAD = "torch.compile(module, backend='nnadapter')"
 
 
 def model_of(module: Any, example_inputs: object = None) -> onnx.ModelProto:
-    """Export a module, or an exported program, which may have dynamic shapes, as an ONNX model.
+    """Export a module, or a program with static or dynamic shapes, as an ONNX model.
 
     `example_inputs` are the arguments of a module: a tuple, a dictionary of keywords, or one tensor.
 
     Raises:
         InvalidOptionError: the inputs are missing.
-        InvalidModelError: it cannot be exported, mutates inputs or buffers, or draws random numbers, as in training
-            mode.
+        InvalidModelError: the module cannot be exported, mutates inputs or buffers, or draws random numbers, as in
+            training mode.
     """
     require_torch("a PyTorch module as a model")
     import torch

@@ -1,8 +1,8 @@
-"""ONNX forms that replace the exporter's: numbers, LSTM and GRU, and functions that it gets wrong.
+"""ONNX forms that replace the exporter's: for arithmetic on numbers, LSTM, GRU, and functions that it gets wrong.
 
-The exporter writes real numbers as float32, so float64 results and sizes can be wrong: `int(30 * 0.7)` is 20 in
-Python, but 21 in float32. AOTAutograd unrolls LSTM and GRU for each length, so custom operators replace them before
-AOTAutograd runs, at inference only.
+The exporter writes real numbers as float32, so float64 results and sizes can be wrong: `int(30 * 0.7)` is 20 in Python,
+but 21 in float32. AOTAutograd unrolls LSTM and GRU for each length. So at inference, custom operators replace them
+before AOTAutograd runs.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def register_numbers(registry: Any) -> None:
 
 
 def _sequence(target: torch._ops.OpOverload, theirs: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a form that computes constant sequences in PyTorch, because rounding decides their length."""
+    """Return a form that computes constant sequences in PyTorch, because rounding can change their length."""
 
     def form(*numbers: Any, dtype: int = _NOT_SAID, **options: Any) -> Any:
         are_known = all(isinstance(number, (int, float)) for number in numbers)
@@ -145,7 +145,7 @@ def _in_its_place(graph: fx.Graph, node: fx.Node, number: fx.Node, dtype: torch.
 
 
 def without_types(model: onnx_ir.Model) -> None:
-    """Remove the type of float32 scalars, which the exporter gives to all real numbers."""
+    """Remove the type of float32 scalars, because the exporter declares all real numbers as float32."""
     for value in (value for node in model.graph for value in node.outputs):
         if value.dtype == _FLOAT and value.shape is not None and not len(value.shape) and not value.is_graph_output():
             value.type = None
@@ -179,7 +179,7 @@ def _diagonal(self: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
 
 
 def _determinant(A: Any) -> tuple[Any, Any, Any]:  # noqa: N803  as the operator's schema has it
-    """Return a determinant and two unused results; the exporter returns one. Source: `aten::_linalg_det`."""
+    """Return a determinant, and two unused results that the operator's schema requires. Source: `aten::_linalg_det`."""
     return op.Det(A), op.Identity(A), op.Cast(A, to=onnx_ir.DataType.INT32)
 
 
@@ -278,7 +278,7 @@ PRESERVED_OPERATORS: Mapping[Any, tuple[Any, Any]] = {
     torch.lstm: (torch.ops.nnadapter.lstm.default, aten.lstm.input),
     torch.gru: (torch.ops.nnadapter.gru.default, aten.gru.input),
 }
-"""Captured function -> our operator, and the ATen operator with its ONNX form."""
+"""Captured function -> our operator, and the ATen operator that provides its ONNX form."""
 
 
 def preserve_recurrence(graph_module: fx.GraphModule, registry: Any) -> None:
@@ -292,7 +292,7 @@ def preserve_recurrence(graph_module: fx.GraphModule, registry: Any) -> None:
 
 @contextmanager
 def without_onednn_lstm(graph_module: fx.GraphModule) -> Iterator[None]:
-    """Disable oneDNN for graphs with an LSTM: PyTorch 2.13 may choose an inference-only operator for gradients."""
+    """Disable oneDNN for graphs with an LSTM, because PyTorch 2.13 may choose an operator without gradients."""
     was = torch._C._get_mkldnn_enabled()
     is_there = bool(graph_module.graph.find_nodes(op="call_function", target=torch.lstm))
     torch._C._set_mkldnn_enabled(was and not is_there)

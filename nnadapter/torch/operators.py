@@ -29,7 +29,7 @@ _AVERAGES = frozenset((aten.avg_pool2d.default, aten.avg_pool3d.default))
 _SMOOTHED = (aten._upsample_bilinear2d_aa.default, aten._upsample_bicubic2d_aa.default)
 _STATISTICS = frozenset(getattr(aten, name) for name in ("mean", "var", "var_mean", "std", "std_mean"))
 _OF_AUTOGRAD = frozenset((aten.lift.default, aten.lift_fresh.default))
-"""Operators on constants; not decomposed, because AOTAutograd handles them and fails otherwise."""
+"""Operators on constants; not decomposed, because AOTAutograd needs and handles them."""
 _BY_STRIDES = frozenset((aten.as_strided_scatter.default,))
 """Not decomposed, because PyTorch's decomposition mutates a tensor."""
 _OF_SIGNS = frozenset((aten.copysign.Tensor, aten.copysign.Scalar))
@@ -45,7 +45,6 @@ _APPROXIMATE: Mapping[Any, str] = MappingProxyType({
 })  # fmt: skip
 """Operator with an inexact ONNX form in the exporter -> the error of that form."""
 _FUNCTIONALIZED = (torch.ops.higher_order.auto_functionalized, torch.ops.higher_order.auto_functionalized_v2)
-"""Operators that call a custom operator on copies of the inputs that it mutates."""
 _SCALING = frozenset(
     getattr(aten, name) for name in ("native_layer_norm", "layer_norm", "native_group_norm", "group_norm")
 )
@@ -64,7 +63,7 @@ def clear_registry() -> None:
 
 @cache
 def _registry(opset: int, *, has_quantization: bool) -> Any:
-    """Build the registry, which is slow; loading quantization operators requires another."""
+    """Build the registry, which is slow; it includes quantization if PyTorch has loaded it."""
     with quiet():
         onnx_registry = _registration.ONNXRegistry.from_torchlib(opset)
     onnx_forms.register_recurrence(onnx_registry)
@@ -90,7 +89,7 @@ def decomposition_table() -> Mapping[Any, Callable[..., Any]]:
 
 
 def _where_steady(operator: Any, decomposition: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the decomposition for calls that draw no random numbers, because it changes the numbers of a seed."""
+    """Limit the decomposition to calls without random numbers, because it draws other ones."""
     if not _is_seeded(operator):
         return decomposition
     return lambda *arguments, **named: (
@@ -323,7 +322,7 @@ _OTHERWISE = (
 
 
 def wrong_form(node: torch.fx.Node) -> Unsupported | None:
-    """Return the difference between the exporter's ONNX form of a node and PyTorch's operator, or None."""
+    """Return a refusal if the exporter's ONNX form of a node differs from PyTorch's operator, otherwise None."""
     return _first(_OTHERWISE, node)
 
 

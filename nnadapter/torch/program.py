@@ -1,13 +1,14 @@
 """Regions as callables: sessions with weights as constants, and PyTorch as fallback.
 
 At inference, weights are constants of a session, so devices pack them once. If a weight changes, a new session replaces
-the old one; after `_REPACKED` changes, the weight becomes an input. Other weights, as of another module of the class,
-get their own session. After `_SETS` sets of weights, all weights are inputs, as in training.
+the old one; after `_REPACKED` changes, the weight becomes an input. Another set of weights, as of another module of the
+class, gets its own session. After `_SETS` sets, all weights are inputs, as in training.
 
 PyTorch counts changes in place (`_version`), but not by fused optimizers, batch normalization, `parameter.data` and
 `parameter.numpy()`. So a hook counts optimizer steps, and memory is compared, but only some words of large tensors.
 
-If a region has no session, it is bisected. PyTorch runs the operators that remain, and repeats runs that failed.
+If a session cannot be created, its region is bisected. PyTorch runs operators without a session, and repeats failed
+runs.
 """
 
 from __future__ import annotations
@@ -128,7 +129,7 @@ _data_pointer = torch.Tensor.data_ptr
 
 
 class Steps:
-    """Count of optimizer steps over a tensor."""
+    """Count of optimizer steps that updated a tensor."""
 
     __slots__ = ("count",)
 
@@ -257,7 +258,7 @@ class BoundSession:
 class Program:
     """Callable that runs a region. Thread-safe.
 
-    Parts of a divided region share `failures`.
+    The programs of a divided region's parts share `failures`.
     """
 
     def __init__(
@@ -297,7 +298,7 @@ class Program:
         return [leaf for part in self._parts for leaf in part.leaves] or [self]
 
     def sessions(self, tensors: frozenset[int] = frozenset()) -> list[InferenceSession]:
-        """Return the latest session with one of these tensors (ids) as a weight, otherwise all sessions."""
+        """Return the latest session with one of these tensors (ids) as a weight; if there is none, all sessions."""
         if self.failure is not None:
             return []
         sets = list(self._sets.items())
@@ -310,7 +311,7 @@ class Program:
 
     @property
     def transferred_bytes(self) -> TransferredBytes:
-        """Bytes of the last call; without device-resident values, computed from sizes in the graph."""
+        """Bytes transferred in the last call. Without device-resident values, they follow from sizes in the graph."""
         bound = self._latest
         if bound is None:
             return TransferredBytes(0, 0, 0, 0)

@@ -68,7 +68,7 @@ class Region:
 
     module: fx.GraphModule
     inputs: tuple[fx.Node, ...]
-    """Inputs in the original graph, in the order of placeholders."""
+    """Inputs in the original graph, in the order of `module`'s placeholders."""
     outputs: tuple[fx.Node, ...]
     """Results in the original graph that are read outside the region."""
     nodes: tuple[fx.Node, ...]
@@ -112,7 +112,7 @@ def regions_of(
 ) -> list[Region]:
     """Partition nodes that are not in `refused` into regions.
 
-    Views that only PyTorch reads stay outside, except those in `computed`.
+    Regions exclude views that only PyTorch reads, except views in `computed`.
     """
     views = last_views(graph_module, computed, readers(refused))
     supported_nodes = {node for node in called(graph_module) if node not in refused and node not in views}
@@ -278,14 +278,14 @@ def failures_for(region: Region) -> Failures:
 
 
 def halves(region: Region) -> tuple[fx.GraphModule, tuple[Region, Region]]:
-    """Split a copy of a region; each half has half of its working nodes."""
+    """Split a copy of a region; each part has half of `region.working`."""
     module, names = copied(region.module), {node.name for node in region.working}
     nodes = [node for node in called(module) if not is_size(node)]
     return module, _halved(nodes, {node for node in nodes if node.name in names})
 
 
 def halved(region: Region) -> tuple[Region, Region]:
-    """Split a region in its original graph."""
+    """Split a region without copying."""
     return _halved(region.nodes, set(region.working))
 
 
@@ -339,8 +339,8 @@ class Roles:
 def computed_results(graph_module: fx.GraphModule, kind: str, visible_count: int | None) -> frozenset[fx.Node]:
     """Return results that sessions may compute although they are views.
 
-    These are gradients that reshape their base, and results after the first `visible_count`, which are saved for the
-    backward graph.
+    In a backward graph, these are views with all elements of their base; otherwise results after the first
+    `visible_count`, which are saved for the backward graph.
     """
     results = [result for result in results_in(graph_module) if isinstance(result, fx.Node)]
     if kind == "backward":
@@ -448,7 +448,7 @@ class Origin:
 def export(module: fx.GraphModule) -> onnx.ModelProto:
     """Export a region; node names include source lines. Raises ExportFailure.
 
-    Inputs are `given.NAME`: the exporter's own names have no dots.
+    Inputs are named `given.NAME`, because the exporter's names have no dots.
     """
     result_specs = [(str(_source(node).target), node.meta["val"]) for node in results_in(module)]
     module = copied(module)

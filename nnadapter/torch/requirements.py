@@ -1,4 +1,4 @@
-"""Required versions of PyTorch and its ONNX exporter, and suppression of its output."""
+"""Required versions of PyTorch and its ONNX exporter, and suppression of the exporter's output."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ _LOGS = {
     **dict.fromkeys(map(logging.getLogger, ("torch.onnx", "onnxscript", "onnx_ir")), logging.ERROR),
     **dict.fromkeys(map(logging.getLogger, ("torch._subclasses.fake_tensor", "torch.export")), logging.CRITICAL),
 }
-"""Logger -> lowest level to show; CRITICAL if its errors are also raised."""
+"""Logger -> lowest level to show."""
 
 
 @contextmanager

@@ -5,11 +5,11 @@
 3. Other visible results are copied to the host. They also stay on the device if they are fed back: gradients, and
    values written into an input.
 4. Inputs are cached if they are parameters, results that are fed back, or the same tensor twice in a row.
-5. Values that gain nothing, or do not fit, are excluded and tried again after 2 calls, then 4, up to `_MOST`.
+5. Values that save no transfer, or do not fit, are excluded and tried again after 2 calls, then 4, up to `_MOST`.
 
 Writes to a tensor cannot be detected reliably, so each feed compares the tensor with a host copy in full, which is
 faster than a transfer. A copy lives no longer than the tensor's memory and its owner: a parameter, a tensor that a
-graph writes to, or an `Occurrence`. So models and graphs bound the cache, not inputs.
+graph writes to, or an `Occurrence`. So the cache grows with models and graphs, not with inputs.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _FIRST, _MOST = 2, 1024
 
 
 class Trials:
-    """Results and inputs that are tried as device-resident. Thread-safe; a race costs one more try."""
+    """Choice of results and inputs to try as device-resident. Thread-safe; a race costs one more try."""
 
     def __init__(self, places: Collection[int]) -> None:
         self._places = frozenset(places)
@@ -82,7 +82,7 @@ def planned_transfers(session: InferenceSession) -> tuple[int, int] | None:
 
 
 _MOST_MISSES = 4
-"""Consecutive differences that end caching of a tensor."""
+"""Consecutive mismatches with the host copy that end caching."""
 _BITS = {1: (torch.uint8, np.uint8), 2: (torch.int16, np.int16), 4: (torch.int32, np.int32), 8: (torch.int64, np.int64)}
 """Element size -> types for bitwise comparison: NaN equals NaN, 0 differs from -0."""
 _Key = tuple[int, torch.dtype, tuple[int, ...], tuple[int, ...]]
@@ -124,7 +124,7 @@ class CopyCache:
     def fed(self, tensor: torch.Tensor, array: Array, owner: object | None) -> Copies | None:
         """Return cached copies of a tensor to feed in place of `array`, or None.
 
-        With an `owner`, missing copies are added and live as long as the owner.
+        If there is an `owner`, missing copies are created, and live as long as the owner.
         """
         if tensor.is_neg():  # its memory holds the negated values
             return None
@@ -149,7 +149,7 @@ class CopyCache:
         return copies
 
     def note(self, tensor: torch.Tensor, copies: Copies, owner: object) -> None:
-        """Record `copies` as the present or next contents of a tensor."""
+        """Record `copies` as the contents that a tensor has, or will have."""
         key = _key(tensor)
         entry = self._of(key, tensor)
         if entry is None:

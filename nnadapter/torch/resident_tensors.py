@@ -169,7 +169,7 @@ class ResidentStorage:
 
     def __init__(self, copies: Copies | None, plain: torch.Tensor | None, read: Callable[[int], None]) -> None:
         self.copies = copies
-        """Contents on devices or in an array; None once code may have written to `plain`."""
+        """Contents on devices or in an array; None once other code may have changed `plain`."""
         self.plain = plain
         self.is_pinned = False
         """True once the address of `plain` was handed out."""

@@ -17,7 +17,7 @@ Decomposition = Callable[..., Any]
 _OF_PYTORCH = get_decompositions(
     [aten.nll_loss_forward.default, aten.nll_loss2d_forward.default, aten.hardtanh_backward.default]
 )
-"""PyTorch's decompositions of operators its exporter gets wrong: divisors of loss gradients, gradients at bounds."""
+"""PyTorch's decompositions of operators. Its exporter errs in divisors of loss gradients and in gradients at bounds."""
 
 
 def _merged(*tables: Mapping[torch._ops.OpOverload, Decomposition]) -> dict[torch._ops.OpOverload, Decomposition]:

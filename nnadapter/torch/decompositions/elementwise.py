@@ -1,7 +1,7 @@
 """Decompositions of arithmetic: elementwise functions, rounding, float64 numbers, reductions, matrix products.
 
-ONNX attributes and the exporter round numbers to float32, so float64 has decompositions. ONNX has no maxima of bool.
-Logarithms and exponentials avoid cancellation, underflow and overflow.
+ONNX attributes and the exporter round numbers to float32, so float64 operators are decomposed. ONNX has no maxima of
+bool. Logarithms and exponentials avoid cancellation, underflow and overflow.
 """
 
 from __future__ import annotations
@@ -446,8 +446,6 @@ OF_EXTREMES = {
 
 
 def _without_sum(product: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., Any]:
-    """Return a decomposition of `beta * added + product` that ignores `added`, even NaN, if beta is 0."""
-
     def decomposition(added: Tensor, first: Tensor, second: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Any:
         if beta != 0:
             return NotImplemented

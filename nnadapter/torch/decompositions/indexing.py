@@ -123,7 +123,7 @@ def _nearest(
     output_size: Any,
     scale_factors: Sequence[float] | None,
 ) -> Any:
-    """Resize with PyTorch's rounding, unless scales are integers or their inverses."""
+    """Resize with PyTorch's rounding, unless each scale or its inverse is an integer."""
     if all(is_whole(scale) or is_whole(1 / scale) for scale in scale_factors or ()):
         return NotImplemented
     assert scale_factors is not None, "else there would be no scale that is none"
@@ -133,7 +133,7 @@ def _nearest(
 
 
 def depends_on_length(scale: float, length: Any) -> bool:
-    """Return True if PyTorch's choice of elements depends on a dynamic length."""
+    """Return True if a dynamic length determines which elements PyTorch selects."""
     return scale > 1 and not is_whole(scale) and not isinstance(length, int)
 
 

@@ -1,6 +1,6 @@
 """Decompositions of layers and their gradients: convolution, pooling, normalization, dropout, LSTM, attention.
 
-Averages and their gradients are products with one matrix per axis, which folds to a constant for static shapes.
+Averages and their gradients are products with a matrix per axis; the matrix folds to a constant for static shapes.
 
 A convolution of an image x with a filter w is y[t] = sum over k of w[k] x[stride t + dilation k - pad]. For a gradient
 g of y:
@@ -9,7 +9,7 @@ g of y:
 - the gradient of w is dw[k] = sum over t of g[t] x[dilation k + stride t - pad]: a convolution of x with g.
 
 Stride and dilation are exchanged, and so are batch and channels, because the sum runs over the batch. A transposed
-convolution exchanges x and y. Dropout draws by a separate operator, so that only it runs in PyTorch.
+convolution exchanges x and y. Dropout draws numbers in a separate operator, which alone runs in PyTorch.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from nnadapter.torch.layouts import inverse, order_of
 
 
 def spread(gradient: Tensor, matrices: Sequence[Tensor]) -> Tensor:
-    """Return the gradient [..., sizes…] of `gathered`'s image; each axis has a matrix [result, size]."""
+    """Return an image's gradient from the gradient of its averages (`gathered`); axes have matrices [result, size]."""
     return _along_axes(gradient, matrices)
 
 
@@ -88,7 +88,7 @@ Moves = tuple[tuple[int, ...], ...]
 
 
 def _input_gradient(gradient: Tensor, image: Tensor, weight: Tensor, moves: Moves, groups: int) -> Tensor:
-    """Return the image's gradient. Output padding covers the end of the image, which no window reached."""
+    """Return the image's gradient; output padding extends it to elements that no window reached."""
     reached = [
         (size - 1) * stride - 2 * padding + dilation * (kernel - 1) + 1
         for size, kernel, stride, padding, dilation in zip(gradient.shape[2:], weight.shape[2:], *moves, strict=True)
@@ -188,7 +188,7 @@ def average_pool_backward(
 def _windows(result: int, size: int, move: Sequence[int], counting: tuple[bool, bool], like: Tensor) -> Tensor:
     """Return a matrix [result, size] that averages windows along an axis.
 
-    `move` is (kernel, stride, padding), `counting` is (counts padding, only sums).
+    `move` is (kernel, stride, padding), and `counting` is (includes padding, sums without division).
     """
     kernel, stride, padding = move
     starts = (torch.arange(result, device=like.device) * stride - padding).unsqueeze(1)
@@ -241,7 +241,7 @@ def batch_norm_functional(
     momentum: float,
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Normalize; the exporter always uses running statistics. Source: aten::_native_batch_norm_legit_functional."""
+    """Normalize, by batch statistics in training. Source: aten::_native_batch_norm_legit_functional."""
     if not training:
         operator = aten._native_batch_norm_legit_no_training.default
         result = operator(values, weight, bias, running_mean, running_var, momentum, eps)[0]
@@ -264,7 +264,7 @@ def batch_norm(
     momentum: float,
     eps: float,
 ) -> Any:
-    """Normalize by running statistics, and return empty batch statistics; PyTorch decomposes training.
+    """Normalize by running statistics, and return empty batch statistics. PyTorch decomposes the training form.
 
     Source: aten::native_batch_norm.
     """
@@ -316,7 +316,7 @@ def weight_norm_backward(
 
 
 def native_dropout(values: Tensor, p: float, train: bool | None) -> tuple[Tensor, Tensor]:
-    """Return values and the mask of retained elements. Source: aten::native_dropout."""
+    """Return the values after dropout, and the mask of retained elements. Source: aten::native_dropout."""
     if train is False or p == 0:
         return values.clone(), torch.ones_like(values, dtype=torch.bool)
     if p == 1:
@@ -381,7 +381,7 @@ def attention_of_any_mask(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Any:
-    """Attend with any rank, bool masks and fully masked rows, which the exporter does not support.
+    """Compute attention of any rank, bool masks and fully masked rows, which the exporter does not support.
 
     Source: aten::scaled_dot_product_attention.
     """
