@@ -1,9 +1,9 @@
 """Traces: events of a session with their times, recorded and written for trace viewers.
 
-An event belongs to a lane (a device or the session) and to a thread. Events are arranged in rows at the end, several
+An event belongs to a lane (a device or the session) and to a thread. For writing, events are arranged in rows, several
 per lane if threads overlap. ONNX Runtime's events are read from its profiles.
 
-Memory is bounded: the first events are recorded, later ones counted. Rare events have a separate bound.
+Memory is bounded: events beyond a limit are only counted. Rare events have a separate limit.
 
 Source: Google's Trace Event Format, which chrome://tracing and ui.perfetto.dev read.
 """

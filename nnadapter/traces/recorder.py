@@ -2,8 +2,9 @@
 
 Viewers require that events in a row nest or follow each other:
 
-1. Bundle an outermost event of each lane and thread with the events inside it.
-2. Assign bundles by time to the row of their thread if it is free, otherwise to the first free row or a new one.
+1. Bundle each outermost event of a lane and thread with the events inside it.
+2. In order of time, assign bundles to their thread's last row if it is free, otherwise to the first free row or a new
+   one.
 
 Source: Google's Trace Event Format, JSON object format: complete events (`X`), instant events (`i`), metadata (`M`).
 """
@@ -166,7 +167,7 @@ class Recorder(Trace):
     Thread-safe without locks, because list `append` and `pop` are atomic, so a finalizer may call `finish`.
 
     Args:
-        of_session_options: True if ONNX Runtime's session options request it.
+        of_session_options: True if ONNX Runtime's session options request the trace.
     """
 
     is_recording = is_logging = True

@@ -135,7 +135,7 @@ def _one_line(text: str) -> str:
 
 
 def trace_for(path: str | os.PathLike[str] | None, session_options: onnxruntime.SessionOptions | None) -> Trace:
-    """Return the trace of a new session: a recorder for `path` or for profiling by session options, otherwise a log.
+    """Return the trace of a new session: a recorder if `path` or the session options ask for one, otherwise a log.
 
     Raises InvalidOptionError if `path` cannot be written.
     """

@@ -46,7 +46,7 @@ class Trace:
     """Trace that discards all events. See `Recorder`."""
 
     is_recording = False
-    """True if events are recorded. Frequent callers read it once."""
+    """True if events are recorded."""
     is_logging = False
     """True if plans, compilations and fallbacks are logged."""
 

@@ -16,7 +16,7 @@ from nnadapter.records import dataclass
 Outputs = Sequence[Sequence[Array]]
 """[samples][outputs]"""
 Metric = Callable[[list[list[Array]], list[Any]], Any]
-"""Function of all outputs and items that returns a number, or one per sample to average; larger is better."""
+"""Function of all samples' outputs and data items; returns a number, or one per sample to average. Larger is better."""
 LEAST_SQNR = 20.0
 RELATIVE_DROP = "1%"
 
@@ -28,7 +28,7 @@ class Budget:
     metric: Metric | None
     """None for the distance to the float outputs."""
     limit: float
-    """Largest drop, as a fraction of the baseline if relative; least SQNR in dB without a metric."""
+    """Largest drop, as a fraction of the baseline if `is_relative`. Without a metric, least SQNR in dB."""
     is_relative: bool = False
 
     def drop(self, baseline: float, score: float) -> float:

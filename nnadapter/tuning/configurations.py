@@ -1,4 +1,4 @@
-"""Alternatives of units, and sessions for configurations: a choice of one alternative per unit."""
+"""Units and their alternatives, and sessions for configurations: a choice of one alternative per unit."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 MOST_UNITS = 96
 SIMULATED_TIME = "simulated_us"
-"""Fact of a segment with its microseconds by a simulator's clock."""
+"""Name of a segment's fact: microseconds by a simulator's clock."""
 _TIMED_SAMPLES = 4
 _TIMING_S = 0.5
 _LEAST_ROUNDS, _MOST_ROUNDS = 3, 200
@@ -70,7 +70,7 @@ class Unit:
     nodes: tuple[str, ...]
     products: tuple[str, ...]
     kind: str = ""
-    """Kind of the first product; quantization gains similarly for products of one kind."""
+    """Kind of the first product. Products of one kind gain similarly by quantization."""
 
 
 Configuration = tuple[int, ...]
@@ -80,9 +80,9 @@ Configuration = tuple[int, ...]
 def lanes_of(
     requests: DeviceRequest | Sequence[DeviceRequest], search_on: DeviceRequest | None = None, *, has_matrices: bool
 ) -> tuple[Lane, ...]:
-    """Return the lanes of devices and of the CPU, which comes last. Raises as `InferenceSession`.
+    """Return the lanes of devices and of the CPU, which comes last. Raises errors as `InferenceSession` does.
 
-    A request with a precision gives one lane. With `search_on`, lanes of accelerators are searched on this device.
+    A request with a precision gives one lane. With `search_on`, this device replaces accelerators in the search.
     """
     lanes: list[Lane] = []
     named_devices = dict(named_requests(requests_of(requests)))
@@ -134,7 +134,7 @@ def _ways(row: ComputePrecision, *, smooths: bool) -> Iterator[Way]:
 
 
 def units_of(model: FloatModel, most: int = MOST_UNITS) -> tuple[Unit, ...]:
-    """Divide a model into units of one product each; units have more if there would be more than `most` units."""
+    """Divide a model into at most `most` units, of one product each if that suffices."""
     products = {product.node: product for product in model.products}
     per_unit = -(-max(1, len(products)) // most)
     units: list[list[str]] = [[]]
@@ -270,7 +270,7 @@ class Workshop:
         return InferenceSession(model, devices=[*requests.values()], options=Options(fallback="allow"))
 
     def flops(self) -> dict[str, int]:
-        """Return the known FLOP of nodes for the first sample."""
+        """Return the FLOP of nodes at the first sample's shapes."""
         shapes = {name: array.shape for name, array in self.feeds[0].items()}
         report = partition_report(self.model.model, CPU, shapes)
         return {node.name: node.flops for node in report.nodes if node.flops}
@@ -327,7 +327,7 @@ class Workshop:
 
 
 def run_seconds(sessions: Sequence[InferenceSession], feeds: Sequence[Mapping[str, Array]]) -> list[float]:
-    """Return the time of a feed per session: the mean over feeds of the median of runs in turns."""
+    """Return each session's seconds per feed: the mean of the feeds' median times. Sessions run in turns."""
     chosen, watch = _timed(feeds), Stopwatch()
     for session in sessions:
         for feed in chosen:

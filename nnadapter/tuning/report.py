@@ -32,13 +32,13 @@ class TunedUnit:
     device: str
     precision: str
     damage_alone_db: float | None
-    """SQNR if only this unit is quantized, in the chosen or the fastest way; None if not measured."""
+    """SQNR if only this unit is quantized (a float unit: by its fastest alternative); None if not measured."""
     damage_in_place_db: float | None
-    """SQNR of the noise that this unit adds to the others'; None if not measured."""
+    """SQNR of noise that this unit in floating precision would remove; None if not measured."""
     saved_seconds: float
     """Predicted gain over the device's floating precision."""
     reason: str
-    """Why it is not quantized; empty if it is."""
+    """Reason not to quantize it; empty if it is quantized."""
 
     @property
     def is_quantized(self) -> bool:
@@ -80,7 +80,7 @@ class TuneReport:
     float_time: float
     """Time of float32 on the devices; `cpu_time` if none computes in it."""
     bound: float
-    """Lower bound of the time at the permitted noise, if times and noise of units add up."""
+    """Lower bound of the time at the permitted noise, assuming that times and noise of units add up."""
     gap: float
     """Excess of the predicted time over `bound`, as a fraction."""
     evaluations: int

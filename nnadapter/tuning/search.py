@@ -1,9 +1,10 @@
 """Search for the fastest configuration within an accuracy budget.
 
-1. Every alternative is measured for all units at once, and the promising ones for each unit alone.
+1. Every alternative is measured for all units at once; alternatives on the Pareto front are then measured for each unit
+   alone.
 2. An additive model of times and noise proposes the fastest configuration for a noise budget
    (`partition.by_cost.budget`). Measurements bisect that budget, because damages add up only roughly.
-3. Near the solution, units are raised and lowered one by one.
+3. Near the solution, units get a higher or lower precision one by one.
 """
 
 from __future__ import annotations
@@ -66,17 +67,17 @@ class Found:
     damage_alone: dict[tuple[int, int], float] = field(default_factory=dict)
     """(unit, alternative) -> noise with only this unit in the alternative."""
     damage_in_place: dict[int, float] = field(default_factory=dict)
-    """Unit -> noise that a floating precision for it would remove."""
+    """Unit -> noise that disappears if the unit is computed in floating point."""
     choices: Choices | None = None
     stopped: str = ""
 
     def predicted_seconds(self, measured: Measured) -> float:
-        """Return the time in the additive model, or as measured."""
+        """Return the time by the additive model, otherwise as measured."""
         seconds = math.inf if self.choices is None else self.choices.total_seconds(np.array(measured.configuration))
         return seconds if math.isfinite(seconds) else measured.seconds
 
     def damage_of(self, unit: int, alternative: int) -> float | None:
-        """Return the noise of quantizing one unit alone, in an alternative or otherwise in the fastest one measured."""
+        """Return the noise of quantizing one unit alone; if not measured, that of its fastest measured alternative."""
         if (unit, alternative) in self.damage_alone:
             return self.damage_alone[unit, alternative]
         return next((noise for (at, _), noise in self.damage_alone.items() if at == unit), None)
@@ -100,7 +101,7 @@ class _OutOfLimitError(Exception):
 
 @dataclass(eq=False, kw_only=True)
 class Search:
-    """Search with counted evaluations and a deadline. Sessions are timed in turns with `host`."""
+    """Search with counted evaluations and a deadline. Sessions are timed in turns with `host`, the CPU's session."""
 
     workshop: Workshop
     budget: Budget
@@ -123,7 +124,7 @@ class Search:
         return self._floating(len(self.workshop.alternatives) - 1)
 
     def measure_baseline(self) -> None:
-        """Time float32 on the CPU, which rules may exclude."""
+        """Time float32 on the CPU, even if rules exclude it."""
         self.evaluations += 1
         self.trials += 1
         self.measured[self.on_host] = Measured(
@@ -288,9 +289,9 @@ class Search:
         return sorted(chosen, key=lambda at: uniform[at].seconds)
 
     def _saved_by_kind(self, uniform: Mapping[int, Measured], promising: Sequence[int]) -> dict[int, dict[str, float]]:
-        """Return the time that each kind of product saves in each alternative.
+        """Return the time that each alternative saves, by kind of product.
 
-        It is measured for the fastest alternative of a lane; for others the total is divided among kinds by FLOP.
+        The time is measured for the fastest alternative of a lane; for others the total is divided among kinds by FLOP.
         """
         workshop, work = self.workshop, self._work()
         saved: dict[int, dict[str, float]] = {}
@@ -309,7 +310,6 @@ class Search:
         return saved
 
     def _measured_by_kind(self, at: int, by_work: Mapping[str, float]) -> dict[str, float]:
-        """Measure the time that each kind saves, by comparison with configurations with that kind in floating point."""
         whole, floating = self.workshop.uniform(at), self.workshop.floating(at)
         saved = dict(by_work)
         for kind in by_work:
@@ -324,9 +324,9 @@ class Search:
         return saved
 
     def _damage_alone(self, promising: Sequence[int]) -> dict[tuple[int, int], float]:
-        """Return the noise that each unit adds in an alternative, if all others are in the same lane in floating point.
+        """Return the noise that each unit adds in an alternative, with all others in the lane's floating precision.
 
-        The time is limited; units that are not measured get the mean of the others.
+        The time is limited; units that are not measured get the mean of measured ones.
         """
         workshop, able = self.workshop, self.workshop.able
         positions = range(0, len(workshop.feeds), -(-len(workshop.feeds) // _FEW_SAMPLES))
@@ -400,7 +400,7 @@ class Search:
         )
 
     def _bisect(self, choices: Choices) -> float:
-        """Bisect the logarithm of the noise budget for the largest allowed one; return its bound."""
+        """Bisect the logarithm of the noise budget; return the time bound at the largest allowed budget."""
         fastest, bound = _fastest(choices), math.inf
         if fastest is None:
             return bound
