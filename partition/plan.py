@@ -132,7 +132,7 @@ def place_by_priority(
 
 
 def check_all_placeable(graph: Graph, devices: Sequence[str], atoms: Sequence[int]) -> None:
-    """Raise GraphError, with node names, if there are `atoms`, which no device supports."""
+    """Raise GraphError, with node names, if there are any `atoms` that no device supports."""
     if not atoms:
         return
     nodes = [graph.nodes[node] for atom in atoms for node in graph.atoms[atom]]
@@ -173,8 +173,8 @@ def cut(graph: Graph, placement: Sequence[str], *, host: str | None = None) -> C
     1 for the other label, is the earliest turn for v. By induction no schedule that starts with `first` needs fewer
     turns, and one segment per level suffices. The better of both starts is the minimum.
 
-    Ties: a start with `host` has the fewest segments of the other label; a start with one more has no smaller total.
-    So preferring fewer of them among equal totals minimizes both numbers.
+    Ties: a start with `host` has the fewest segments of the other label; if the other start has one more, its total is
+    no smaller. So preferring fewer of them among equal totals minimizes both numbers.
 
     Three or more labels: see `schedule`. Unconnected siblings share a segment.
 

@@ -2,8 +2,8 @@
 
 pricing        cost of a placement, or of many at once
 latency        candidates, search and bound for the shortest run, or the smallest load of the busiest device
-search         local search, minimum cuts with surcharges for launches, and bounds
+search         local search, minimum cuts with launch costs, and bounds
 minimum_cuts   minimum s-t cuts, of an entire graph or window by window
 elimination    variable elimination before a cut
-repeats        repeated blocks of a graph, solved once
+repeats        placement of a graph with few of its repeated blocks
 """

@@ -32,11 +32,11 @@ class Choices:
     """Units with choices that take time and do damage."""
 
     seconds: Seconds
-    """[units, choices] Infinite for a choice that the unit lacks."""
+    """[units, choices] Time of a choice; infinite if unavailable."""
     damage: Seconds
     """[units, choices] Damages of units add up."""
     lane: Indices
-    """[choices] Values pass without cost within a lane."""
+    """[choices] Lane of a choice; values pass without cost within it."""
     edges: Sequence[Edge] = ()
 
     def __post_init__(self) -> None:
@@ -68,7 +68,7 @@ class Choices:
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Chosen:
-    """Choice per unit, with a lower bound on the time of all within the budget."""
+    """Choice per unit, with a lower bound on the time of all choices within the budget."""
 
     choice: Indices
     seconds: float
@@ -84,9 +84,8 @@ class Chosen:
 def choose_within_budget(choices: Choices, budget: float, *, limit_s: float = 20.0) -> Chosen | None:
     """Return the fastest choice with damages of at most `budget` in total; None if there is none.
 
-    An integer program with a variable per choice, and the local polytope of the edges, for scipy's HiGHS. Its dual
-    bound is the lower bound. Up to 64 units, the choice is optimal unless `limit_s` seconds pass. Raises GraphError
-    without scipy.
+    scipy's HiGHS solves an integer program: a variable per choice, and the edges' local polytope. Its dual bound is the
+    lower bound. Up to 64 units, the choice is optimal unless `limit_s` seconds pass. Raises GraphError without scipy.
     """
     units = choices.seconds.shape[0]
     if not units:
@@ -151,7 +150,8 @@ class _Program:
     def _equalities(self) -> tuple[Indices, Indices, Seconds, Seconds]:
         """Return rows, columns and entries of the matrix of the equalities, and their right sides.
 
-        Each unit has one choice. At each end of an edge, the pairs with a lane add up to the choices in that lane.
+        Each unit has one choice. At each end of an edge, variables of lane pairs add up to variables of choices in the
+        lane.
         """
         triples = [(unit, at, 1.0) for at, unit in enumerate(self._unit_of.tolist())]
         sides = [1.0] * self._able.shape[0]

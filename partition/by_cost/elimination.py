@@ -1,9 +1,9 @@
 """Variable elimination: exact minimum of pairwise costs over binary variables of a sparse graph.
 
-Eliminating a vertex tabulates, for all values of its neighbors, the minimal cost of it and of all vertices eliminated
-into it; its next eliminated neighbor takes the table over. Values follow in reverse order (dynamic programming). Unlike
-maximum flow, the time does not depend on path lengths. Source: U. Bertele, F. Brioschi, Nonserial Dynamic Programming,
-Academic Press (1972).
+Elimination of a vertex creates a table: for all values of its neighbors, the minimal cost of the vertex and of tables
+that it took over. The neighbor to be eliminated next takes over this table. Values are found in reverse order (dynamic
+programming). Unlike maximum flow, the time does not depend on path lengths. Source: U. Bertele, F. Brioschi, Nonserial
+Dynamic Programming, Academic Press (1972).
 
 Independent random vertices are eliminated at once, so a chain takes logarithmically many rounds. Source: M. Luby, A
 Simple Parallel Algorithm for the Maximal Independent Set Problem, SIAM Journal on Computing 15 (1986).
@@ -21,7 +21,7 @@ from partition.by_cost.pricing import Flags, Indices, Seconds
 
 _WIDTH = 8
 _NARROW = 2
-"""Largest number of neighbors of a table that becomes edge costs again."""
+"""Largest number of neighbors of a table that can become edge costs."""
 _DENSE = 8
 _FEW = 16
 """The allowed degree rises after a round that eliminates less than one in this many of the vertices."""
@@ -40,7 +40,8 @@ class EliminatedGroup:
 def elimination_groups(count: int, first: Indices, second: Indices) -> tuple[EliminatedGroup, ...]:
     """Return the elimination order of a graph with `count` vertices and distinct edges first < second.
 
-    Connected eliminated vertices have at most two remaining neighbors, so they act as an edge. Linear in the edges.
+    A connected set of eliminated vertices has at most two remaining neighbors, so it acts as an edge. Linear in the
+    edges.
     """
     groups: list[EliminatedGroup] = []
     rank = np.random.default_rng(0).permutation(count)
@@ -159,7 +160,7 @@ class Elimination:
     remaining_vertices: Indices
     remaining_edges: Indices
     over: tuple[tuple[Indices, Indices], ...]
-    """Tables [t] that no elimination takes over, and their neighbors [t, n]: first with one neighbor, then with two."""
+    """Tables [t] that no elimination takes over, and their neighbors [t, n]: first for n = 1, then for n = 2."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -318,10 +319,10 @@ def _table(step: _Elimination, costs: PairwiseCosts, tables: Seconds) -> Seconds
 
 
 def _remaining_costs(plan: Elimination, costs: PairwiseCosts, tables: Seconds) -> PairwiseCosts:
-    """Return the remaining costs, with the unclaimed tables as costs of vertices and edges.
+    """Return the remaining costs, with tables that no elimination took over as costs of vertices and edges.
 
-    A table of two neighbors a and b is a sum of vertex costs and of multiples of [a = 1, b = 0] and [a = 0, b = 1].
-    A negative multiple moves to the other, as [a = 1, b = 0] is a - b + [a = 0, b = 1]. Their sum is non-negative,
+    A table of two neighbors a and b is a sum of vertex costs and of multiples of [a = 1, b = 0] and [a = 0, b = 1]. A
+    negative multiple is added to the other, as [a = 1, b = 0] is a - b + [a = 0, b = 1]. Their sum is non-negative,
     because tables are submodular if all edge costs are non-negative.
     """
     name = np.full(plan.count, -1, np.int64)

@@ -44,7 +44,7 @@ class BoundKind(StrEnum):
 
     ENUMERATION = "enumeration"
     CUT = "cut"
-    """Minimum cut with launches along paths."""
+    """Minimum cut that includes launches along paths."""
     DECOMPOSITION = "decomposition"
     """Lagrangian decomposition into a minimum cut per device, for three or more."""
     ONE_DEVICE = "one device"
@@ -68,7 +68,7 @@ class CheapestPlacement:
     bound: float
     bound_kind: BoundKind
     candidates: tuple[Candidate, ...]
-    """Distinct placements, cheapest first. Feasible baselines are included, with their own origins."""
+    """Distinct placements, cheapest first. Feasible baselines are included, and retain their origins."""
     repeats: tuple[int, ...] = ()
 
     @property
@@ -86,7 +86,8 @@ def place_by_latency(
 
     If few placements exist, all are priced, unless `enumerate_few` is False; otherwise see `place_on_two` and
     `place_on_several`. A repetitive graph is solved for one repeat of each of its `blocks` (`find_blocks`). Among equal
-    costs, equal treatment of repeats wins. Columns of `prices` are in any order. Deterministic and linear in the graph.
+    costs, placements that treat repeats equally are preferred. Columns of `prices` are in any order. Deterministic and
+    linear in the graph.
 
     Raises:
         GraphError: no device takes some atom, values that cannot cross leave no placement, prices are of another graph,
@@ -268,7 +269,7 @@ class _Stages:
     run: Seconds
     """[stages, atoms] Seconds on a stage's fastest device."""
     choices: Sequence[Indices]
-    """Device rows [stages, atoms]: first the fastest, then variants that prefer one sharing device."""
+    """Device rows [stages, atoms]: first the fastest, then one variant per sharing device that prefers the device."""
 
     @classmethod
     def of(cls, prices: Prices, sharing: frozenset[str]) -> _Stages:

@@ -13,12 +13,12 @@ large graph with long flows is solved in windows:
 2. Connected undecided vertices of a window are merged, and the merged graph is cut, not always optimally.
 3. Without edges between windows, each window has a minimum cut; their sum is a lower bound.
 
-Launches along a path: the label changes only between segments, so a label has at least as many segments as runs on the
-path. One launch for the first atom and one per label change is a sum over edges, which a cut can carry (`Surcharge`). A
-cut with the surcharge of a path, or with an average over paths, is a lower bound of the true cost. Paths and placements
-play a zero-sum game: each cut is followed by the path with most launches, and the average over all paths enters the
-next cut. Both averages converge to the value of the game. Source: J. Robinson, An Iterative Method of Solving a Game,
-Annals of Mathematics 54 (1951).
+Launches along a path: a segment has one label, so a label has at least as many segments as it has runs on the path. One
+launch for the first atom and one per label change is a sum over edges, which a cut can carry (`Surcharge`). A cut with
+the surcharge of a path, or with an average over paths, is a lower bound of the true cost. Paths and placements play a
+zero-sum game: after each cut, the path with most launches is added, and the average over all paths enters the next cut.
+Average costs converge to the value of the game. Source: J. Robinson, An Iterative Method of Solving a Game, Annals of
+Mathematics 54 (1951).
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ def square(values: NDArray[Any], rows: Indices, columns: Indices, count: int) ->
 def flow_cut(costs: PairwiseCosts, above: float) -> tuple[Flags, float]:
     """Minimize `costs` by one maximum flow; return the vertices with value 1 (the fewest possible), and a lower bound.
 
-    Capacities are rounded down, so the rounded minimum is a lower bound. Edges of `above` or more count as infinite; no
-    minimum cut pays them. Edges may be duplicated.
+    Capacities are rounded down, so the rounded minimum is a lower bound. Edges of `above` or more count as infinite,
+    because no minimum cut includes them. Edges may be duplicated.
     """
     count = costs.vertex.shape[1]
     if not count:
@@ -113,7 +113,6 @@ _NEAR = 20_000
 _WINDOW = 1_000
 _SAMPLED = 8
 _SETTLED = 16
-"""Flows count as short if one in this many vertices is decided within its window."""
 
 
 def cut_of(costs: PairwiseCosts, above: float) -> tuple[Flags, float]:
@@ -212,7 +211,7 @@ class Network:
 
 
 class Plans:
-    """Cache of elimination plans, which networks with equal edges share."""
+    """Cache of elimination plans; networks with equal edges share a plan."""
 
     def __init__(self) -> None:
         self._eliminations: dict[bytes, Elimination] = {}
@@ -263,7 +262,7 @@ class Surcharge:
     """Costs added to a cut that approximate launches."""
 
     value: Seconds
-    """[2] Seconds per value that moves to a device."""
+    """[2] Seconds per value that moves to this device."""
     producers: Indices
     consumers: Indices
     edge: Seconds
@@ -293,7 +292,7 @@ def two_way(
     surcharge: Surcharge | None = None,
     plans: Plans | None = None,
 ) -> TwoWay | None:
-    """Return a cheapest placement on a pair of devices without launches; None if none is feasible.
+    """Return the cheapest placement on a pair of devices if launches are free; None if none is feasible.
 
     Inactive atoms are on third devices; their values cross through host memory. Among minimum cuts, the one with fewest
     atoms on the second device is found. `pair` are rows of `prices`; `plans` caches cuts of the same graph.
@@ -409,7 +408,7 @@ def _solve(network: Network, unary: Seconds, side: NDArray[np.int8], active: Fla
 
 
 def costliest_path(graph: Graph, rows: Rows, launch: Seconds) -> Indices:
-    """Return the path of atoms with most launch seconds in a placement, a long one among equals."""
+    """Return the path of atoms with most launch seconds in a placement; among equal paths, prefer a long one."""
     labels, price = rows.tolist(), launch.tolist()
     seconds: list[float] = []
     lengths: list[int] = []

@@ -29,7 +29,7 @@ class Topology:
     output: Flags
     """[values] True for model outputs that an atom produces."""
     read_value: Indices
-    """[reads] Distinct (value, reading atom) pairs, without producers' own reads; ascending."""
+    """[reads] Values of distinct (value, reading atom) pairs, ascending, without producers' own reads."""
     reader: Indices
     read_producer: Indices
     """[reads] Producing atom of the value; -1 for model inputs."""
@@ -82,7 +82,7 @@ class OriginKind(StrEnum):
     CUT_WITH_SHARES = "cut_with_shares"
     """Parameter: share of a launch added per crossing value."""
     CUT_WITH_RETURNS = "cut_with_returns"
-    """Parameter: index of the cut."""
+    """Parameter: index of the cut in its series."""
     CHEAPEST_DEVICES = "cheapest_devices"
     PAIR = "pair"
     """Parameters: both devices."""
@@ -93,7 +93,7 @@ class OriginKind(StrEnum):
     ONE_REPEAT = "one_repeat"
     """Parameter: number of repeats."""
     ONE_REPEAT_PER_RUN = "one_repeat_per_run"
-    """Parameter: number of runs."""
+    """Parameter: number of runs of repeats."""
     REPEATS_ALIKE = "repeats_alike"
 
 
@@ -157,7 +157,7 @@ class Prices:
     values: tuple[str, ...]
     """Values of the columns: every value of a node, without constants."""
     resident_read: Seconds | None = None
-    """[devices, values] Seconds in place of both transfers if another segment of the device has the value.
+    """[devices, values] Seconds to read a value from another segment of the device, in place of both transfers.
 
     None if no device keeps values.
     """
@@ -235,8 +235,8 @@ class SegmentPrice:
 def price(graph: Graph, prices: Prices, placement: Sequence[str], segments: Sequence[Segment] | None = None) -> float:
     """Return the seconds of a run of `placement`, a label per atom; infinite if it cannot run.
 
-    Models the executor: run every atom, launch every segment, bring its inputs, take its outputs that are read
-    elsewhere. Segments are by default from `partition.plan.cut`; columns of `prices` are in any order.
+    As in the executor, atoms run, and segments are launched; their inputs, and outputs read elsewhere, are transferred.
+    Segments are by default from `partition.plan.cut`; columns of `prices` are in any order.
 
     Raises:
         GraphError: prices are of another graph, or lack a row for a label.
@@ -359,8 +359,8 @@ _Label = TypeVar("_Label")
 def price_many(graph: Graph, prices: Prices, rows: Rows) -> Seconds:
     """Return the cost [placements] of many placements on two devices: `price`, vectorized.
 
-    The recurrence of levels (see `partition.plan.cut`) runs once for all placements and both starts. `rows` are [atoms,
-    placements]; columns of `prices` are in the topology's order.
+    The recurrence of levels (see `partition.plan.cut`) runs once for all placements and both first devices. `rows` are
+    [atoms, placements]; columns of `prices` are in the topology's order.
     """
     topology = topology_of(graph)
     count = rows.shape[1]
@@ -390,7 +390,10 @@ def _better_start(graph: Graph, prices: Prices, rows: Rows) -> tuple[Levels, Sec
 
 
 def _levels(graph: Graph, rows: Rows) -> Levels:
-    """Return `cut`'s levels [atoms, 2 * placements] for starts with row 0, then 1; even levels have the start's row."""
+    """Return levels of `partition.plan.cut` [atoms, 2 * placements], for starts with row 0, then row 1.
+
+    Even levels have the start's row.
+    """
     levels: Levels = np.concatenate([rows, 1 - rows], axis=1).astype(np.int32)
     parity = levels.copy()
     for atom, predecessors in enumerate(graph.atom_predecessors):

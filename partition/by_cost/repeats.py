@@ -28,7 +28,7 @@ from partition.by_cost.pricing import (
 from partition.graph import Graph, Node
 
 _GRAMS = 8
-"""Number of neighborhood sizes to compare: 1, 2, 4, ... nodes."""
+"""Number of neighborhood sizes to compare: 1 node, 2, 4, ..."""
 _DISTANCES = 3
 _PATTERNS = 8
 _GOLDEN = (5**0.5 - 1) / 2
@@ -76,7 +76,7 @@ def _reads(graph: Graph) -> tuple[Indices, Indices]:
 def _distances(codes: Indices, least: int) -> Iterator[int]:
     """Yield frequent distances between equal neighborhoods.
 
-    In a run, every neighborhood before the last repeat recurs at this distance, so at least about half do.
+    In a run, every neighborhood before the last repeat recurs at this distance, so at least about half of all recur.
     """
     grams = codes
     for level in range(_GRAMS):
@@ -116,7 +116,7 @@ def _repeats(start: int, end: int, distance: int) -> Iterator[Blocks]:
 
 
 def _equal_nodes(codes: Indices, producers: Indices, first: Indices, distance: int) -> tuple[Flags, Seconds]:
-    """Return True for nodes that equal the node `distance` further on, and a code of the inputs that both read.
+    """Return True for nodes that equal the node `distance` further on, and a code of the inputs that both nodes share.
 
     Sums of fractional parts of multiples of the golden ratio are practically unique codes.
     """
@@ -160,7 +160,7 @@ class FoldedGraph:
 
     graph: Graph
     prices: Prices
-    """Prices per repeat are unchanged, so costs keep their proportions."""
+    """Prices per repeat are unchanged, so a repeat's costs keep their proportions."""
     representative_atom: Indices
     """[atoms of the long graph] Representative in the short one."""
     repeats: tuple[int, ...]
@@ -191,8 +191,8 @@ def fold(
     """Return a short graph that represents `graph`; None if too little repeats.
 
     The first and the last repeat of each run remain, and `representative_count` between. Readers of a removed repeat's
-    value read its representative's. A run ends where atoms, feasibility or prices (by more than 1 %) differ. Repeats
-    begin at a position that the fewest atoms cross, and that no read across several repeats crosses.
+    value read its representative's. A run ends where atoms, feasibility or prices (by more than 1 %) differ. The fewest
+    possible atoms cross the boundary between repeats. No read that spans several repeats crosses it.
     """
     graph_facts = _GraphFacts.of(graph, prices)
     spans = [span for run in blocks for span in _spans(graph_facts, run, representative_count)]

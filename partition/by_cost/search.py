@@ -1,9 +1,8 @@
 """Placement search on two or more devices: minimum cuts, local search with true costs, lower bounds.
 
 A returning value is read on the device that produced it, but by a later segment, so it costs two transfers or
-`Prices.resident_read`. A cut cannot charge that, as the term is not submodular. So it is charged half each to the
-producing and the reading atom, and the next cut pays the average charge so far. That improves placements but gives no
-bound.
+`Prices.resident_read`. A cut cannot charge this cost, as it is not submodular. So half is charged to the producing and
+half to the reading atom, and the next cut pays the average charge so far. That improves placements but gives no bound.
 
 Three or more devices: swap moves between pairs of devices, and a Lagrangian bound from one cut per device. Source: Y.
 Boykov, O. Veksler, R. Zabih, Fast Approximate Energy Minimization via Graph Cuts, IEEE TPAMI 23 (2001).
@@ -98,7 +97,7 @@ def enumerate_placements(graph: Graph, prices: Prices, rows: Rows, movable: Indi
 
 
 def _improve(graph: Graph, costs: PlacementCosts, rows: Rows, movable: Indices, work: int) -> tuple[Rows, int]:
-    """Improve a placement by local search; return it and the remaining work.
+    """Improve a placement by local search; return the placement and the rest of `work`.
 
     A move changes the device of an atom, two adjacent atoms, a segment, or a connected part of one. The best 1, 2, 4,
     8, ... moves are combined, and the cheapest result is the next placement. Both devices take all `movable` atoms;
@@ -237,8 +236,8 @@ class Cuts:
 def bounding_cuts(graph: Graph, prices: Prices, work: int = CUT_WORK) -> Cuts | None:
     """Return the cuts that bound two-device placements; None if no placement exists.
 
-    A placement on both devices costs at least the plain cut plus both launches, and at least every cut along paths. Any
-    other has one segment and a known price.
+    A placement on both devices costs at least the cut without launches plus both launches, and at least every cut along
+    paths. A single-device placement has one segment and a known price.
     """
     topology, plans = topology_of(graph), Plans()
     plain = two_way(topology, prices, (0, 1), plans=plans)
@@ -349,7 +348,7 @@ _BOUND_ROUNDS = 40
 _EXACT = 256
 """Maximum number of atoms for which the search uses exact segments."""
 _MOVE_STARTS = (3, 2)
-"""Numbers of improved starts, for graphs up to `_EXACT` atoms and for larger ones."""
+"""Number of starts to improve: up to `_EXACT` atoms, and above."""
 
 
 def place_on_several(graph: Graph, prices: Prices, starts: tuple[Named, ...]) -> PlacedOnTwo | None:
@@ -361,9 +360,9 @@ def place_on_several(graph: Graph, prices: Prices, starts: tuple[Named, ...]) ->
 
 
 def moved_on_several(graph: Graph, prices: Prices, starts: Sequence[Named]) -> tuple[Named, ...]:
-    """Return placements on three or more devices, the apparently cheapest last.
+    """Return placements on three or more devices; the last one is cheapest by `searching_cost`.
 
-    Swap moves improve the cheapest starts: for each pair of devices, an exact cut moves the atoms on either, if the
+    Swap moves improve the cheapest starts: for each pair of devices, an exact cut divides their atoms again, if the
     true price falls. Then single atoms move.
     """
     cheapest = prices.run.argmin(axis=0).astype(np.int8)
@@ -416,7 +415,7 @@ def searching_cost(graph: Graph, prices: Prices, rows: Rows) -> float:
 def best_on_pairs(
     graph: Graph, prices: Prices, solve: Callable[[Prices, list[int]], PlacedOnTwo | None]
 ) -> Iterator[Named]:
-    """Yield the cheapest placement on each pair of the host and another device; `solve` gets their prices and rows."""
+    """Yield the cheapest placement on each pair of host and other device; `solve` gets the pair's prices and rows."""
     host = prices.host_row or 0
     for other in range(len(prices.devices)):
         rows = [host, other]
@@ -481,11 +480,11 @@ def _flipped(prices: Prices, rows: Rows, cost: float, cost_of: Callable[[Rows], 
 def _decomposed(graph: Graph, prices: Prices, best: Rows, cost: float) -> float | None:
     """Return a lower bound of runs, transfers and launches along a path; None if no placement exists.
 
-    Lagrangian decomposition: these costs are a sum over devices of a function of their atoms. Let u(a) be any price for
+    Lagrangian decomposition: these costs are a sum of one function per device, of its atoms. Let u(a) be any price for
     an atom's absence from a device. Per device, the minimum of its costs plus u of the absent atoms is a cut. Each atom
     is absent from all but one of k devices, so the sum of the cuts, minus (k - 1) times the sum of u, is a lower bound.
-    A subgradient method raises it: absence becomes dearer for atoms that no device takes, cheaper for atoms that
-    several take.
+    A subgradient method raises this bound: absence becomes dearer for atoms that no device takes, cheaper for atoms
+    that several take.
     """
     topology = topology_of(graph)
     count = len(prices.devices)
