@@ -78,7 +78,7 @@ class OriginKind(StrEnum):
     ENUMERATION = "enumeration"
     CUT = "cut"
     CUT_ALONG_PATHS = "cut_along_paths"
-    """Parameter: number of paths."""
+    """Parameter: number of paths with surcharges."""
     CUT_WITH_SHARES = "cut_with_shares"
     """Parameter: share of a launch added per crossing value."""
     CUT_WITH_RETURNS = "cut_with_returns"
