@@ -1,6 +1,6 @@
 """Bodies of attention and rotary embeddings.
 
-Sizes: batch B, heads N, queries S, keys T (P of them past), head size H.
+Sizes: batch B, heads N, queries S, keys T including past keys P, head size H.
 """
 
 from __future__ import annotations
@@ -148,12 +148,12 @@ _NUMBERS = "float32"
 def score_mask(body: BodyBuilder, position: int, bias: int, places: Callable[[], str], rows: int | None) -> str:
     """Return the additive mask `[B or 1, N or 1, S or 1, T]`, an empty name if there is none, or raise Refusal.
 
-    1. A mask of rank 1 at `position` has the end of each sequence's keys. Starts may follow, or offsets of packed
-       sequences, which are ignored. In ranks 2 and 3, 0 hides a key. A matrix of one column is ignored.
+    1. A mask of rank 1 at `position` has the end of each sequence's keys, and possibly the starts. Offsets of packed
+       sequences are ignored. In a mask of rank 2 or 3, 0 hides a key. A matrix of one column is ignored.
     2. Hidden keys get `mask_filter_value`, so a query with all keys hidden sees all of them.
     3. The input at position `bias` is added.
 
-    `places` adds the range over all keys. `rows` is the static batch size, if any.
+    `places` adds the positions of all keys. `rows` is the static batch size, if any.
     """
     mask = _key_mask(body, position, places, rows) if body.input(position) else ""
     return body.plus(mask, body.input(bias))
@@ -435,9 +435,10 @@ def _widths(body: BodyBuilder) -> Sequence[int]:
     required=("num_heads",),
 )
 def multi_head_attention_body(body: BodyBuilder) -> tuple[str, ...]:
-    """Expand com.microsoft MultiHeadAttention-1: separate inputs, keys and values of rank 4, packed QKV or packed KV.
+    """Expand com.microsoft MultiHeadAttention-1.
 
-    Refused: buffers shared by past and present, beams, score output.
+    Inputs are separate, packed QKV, packed KV, or keys and values of rank 4. Refused: buffers shared by past and
+    present, beam search, score output.
     """
     _refuse_inputs(body, {8: "past_sequence_length", 9: "cache_indirection"})
     if body.wants(3):
@@ -482,7 +483,7 @@ def _enough_queries(body: BodyBuilder, axis: int) -> bool:
 
 
 def _packed(body: BodyBuilder) -> tuple[str, str, str, tuple[str, int, int | None]]:
-    """Return queries, keys and values `[B, N, S or T, H]`, then an input with the new keys, their axis and its size."""
+    """Return queries, keys and values `[B, N, S or T, H]`, then input, axis and size of the new keys' dimension."""
     heads = body.node.integer("num_heads")
     if heads < 1:
         raise body.invalid(f"has attribute 'num_heads' {heads}; expected 1 or more")

@@ -121,7 +121,7 @@ def mat_mul_bnb4(body: BodyBuilder) -> Sequence[str]:
 
 
 def _bnb4_weight(packed: Array, most: Array, *, units: int, depth: int, block_size: int, kind: int) -> Array:
-    """Dequantize a weight `[K, N]`. `most` has a scale per block of consecutive elements of the transposed weight."""
+    """Dequantize to a weight `[K, N]`. `most` has a scale per block: consecutive elements of the transposed weight."""
     count = units * depth
     codes = np.stack((packed.reshape(-1) >> 4, packed.reshape(-1) & 15), axis=-1).reshape(-1)[:count]
     scales = np.repeat(most.reshape(-1).astype(np.float32), block_size)[:count]
@@ -192,7 +192,7 @@ class _Table:
         return self.body.Gather(table, self.body.input(1), axis=self.axis)
 
     def reals(self, position: int) -> str:
-        """Gather the rows of input `position` that the indices select, with one float per quantized integer."""
+        """Gather the selected rows of input `position`, with each quantized integer as a float."""
         body, dtype = self.body, self.body.dtype(position)
         if dtype in _IN_BYTES:  # Gather supports bytes at any opset
             byte_table = derived(_as_bytes, body.contents(position), dtype=_IN_BYTES[dtype])

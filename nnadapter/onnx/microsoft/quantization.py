@@ -209,7 +209,7 @@ def _scaled(body: BodyBuilder, sums: str, scales: tuple[str, str], bias: str) ->
 def qgemm(body: BodyBuilder) -> Sequence[str]:
     """Expand com.microsoft QGemm-1.
 
-    C has the scale of the sums, so alpha is folded into the scale of A.
+    Unlike in Gemm, alpha also scales C, so it is multiplied into the scale of A.
     """
     return [_quantized_gemm(body) if body.input(7) else _real_gemm(body)]
 
@@ -234,7 +234,7 @@ def _real_gemm(body: BodyBuilder) -> str:
 
 
 def _scaled_by(body: BodyBuilder, position: int, factor: str) -> str:
-    """Multiply the scale at `position` by `factor`. Two constants are folded: quantized fusion needs a constant."""
+    """Multiply the scale at `position` by `factor`; two constants yield a constant, which quantized fusion needs."""
     known_factor = body.constant_of(factor)
     if known_factor is None or not body.knows(position):
         return body.Mul(factor, body.input(position))
@@ -328,7 +328,7 @@ _INPUTS = "X W R B? sequence_lens? initial_h? initial_c? P? W_scale W_zero_point
 def dynamic_quantize_lstm(body: BodyBuilder) -> Sequence[str]:
     """Expand com.microsoft DynamicQuantizeLSTM-1: LSTM with dequantized weights.
 
-    ONNX Runtime also rounds inputs and states to 8 bits, so this is closer to the original model.
+    ONNX Runtime also rounds inputs and states to 8 bits, so the body is closer to the original model.
     """
     w, r = (body.constant(_weight(body, *positions), "float32") for positions in ((1, 8), (2, 10)))
     other_inputs = map(body.input, range(3, 8))

@@ -1,7 +1,7 @@
 """Bodies of stateful ops: grouped-query attention, linear attention, causal convolution.
 
-GroupQueryAttention appends keys to caches, by lengths in `seqlens_k`. If sizes and `total_sequence_length` show that
-caches are empty, new keys are used directly. Otherwise keys are scattered, or with dynamic sizes gathered, and masks
+GroupQueryAttention appends keys to caches of the lengths `seqlens_k`. If sizes and `total_sequence_length` show that
+caches are empty, new keys are used directly. Otherwise keys are scattered (gathered, if sizes are dynamic), and masks
 hide unused slots.
 """
 
@@ -239,7 +239,7 @@ def _turned(body: BodyBuilder, parts: tuple[str, str], head_size: int, cache: _C
 def _positions(body: BodyBuilder, query: str, cache: _Cache, first: str) -> str:
     """Return positions of new keys `[B or 1, S]`, or an empty name if they count from 0.
 
-    In a prompt, positions of every sequence count from its first explicit position.
+    In a prompt, positions of every sequence count from the first position id.
     """
     stated = body.input(9)
     if not stated and not first:
@@ -265,7 +265,7 @@ def _counted_positions(body: BodyBuilder, query: str, cache: _Cache, first: str)
 
 
 def _read_positions(body: BodyBuilder, stated: str) -> str:
-    """Convert explicit positions to floats by table lookup, since few devices cast int64."""
+    """Convert position ids to floats by table lookup, since few devices cast int64."""
     rows = body.width(7, 0)
     if rows is None:
         return body.cast(stated, _COUNTS)

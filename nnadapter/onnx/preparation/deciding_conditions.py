@@ -1,6 +1,6 @@
 """`If` nodes that inputs decide before a run, and the model that computes their conditions.
 
-Conditions follow from small inputs, shapes and constants by deterministic nodes with small results. Only top-level
+Deterministic nodes with small results compute the conditions from small inputs, shapes and constants. Only top-level
 nodes are considered; inlining exposes nested ones. Equal or negated conditions are evaluated once.
 """
 

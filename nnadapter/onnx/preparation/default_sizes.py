@@ -1,4 +1,4 @@
-"""Default sizes of dynamic dimensions, in the order tried, and shapes of key-value caches."""
+"""Default sizes of dynamic dimensions, further sizes to try, and shapes of key-value caches."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def takes_room(nodes: Iterable[OnnxNode]) -> bool:
 
 
 def counts_all(node: OnnxNode, name: str, rank: int) -> bool:
-    """Return whether a node with a cache reads the value as a mask or bias over past and new tokens."""
+    """Return whether a node with a cache reads value `name` as a mask or bias over past and new tokens."""
     positions = _MASKS.get((plain_domain(node.domain), node.op_type), ())
     return rank > 1 and any(node.input(position) == name for position in positions)
 
@@ -154,7 +154,7 @@ def sizes_of(
 
 
 def next_token_shapes(prepared: Prepared, shapes: Shapes) -> Shapes:
-    """Return the shapes one token later: total lengths and previously empty caches grow by one."""
+    """Return the shapes one token later: total lengths grow by one, and empty dimensions become 1."""
     graph = prepared.graph
     total_dimensions = cache_roles(graph, prepared.nodes, [graph.value(name) for name in shapes]).total_lengths
     return {
@@ -167,7 +167,7 @@ def next_token_shapes(prepared: Prepared, shapes: Shapes) -> Shapes:
 
 
 def agreeing(prepared: Prepared, shapes: Shapes) -> Shapes:
-    """Return the shapes with each total length set to past plus new length, if these are unambiguous."""
+    """Return the shapes with each total length set to past plus new length, if both lengths are unambiguous."""
     graph = prepared.graph
     inputs = {name: graph.value(name) for name in shapes}
     roles = cache_roles(graph, prepared.nodes, list(inputs.values()))
@@ -360,7 +360,7 @@ def _agrees_as_computed(prepared: Prepared, shapes: Shapes) -> bool:
 
 
 def check_shape(name: str, shape: tuple[int, ...], inputs: Mapping[str, Value]) -> None:
-    """Raise InvalidInputError if the input is unknown or contradicts the shape."""
+    """Raise InvalidInputError if there is no input `name`, or it cannot have this shape."""
     if name not in inputs:
         raise InvalidInputError(f"the model has no input {name!r}; its inputs are {list(inputs)}", name=name)
     declared = inputs[name].shape
@@ -460,12 +460,9 @@ _IN_ROOM = (
     (DEFAULT_PAST_LENGTH // 2, 7),
     (DEFAULT_PAST_LENGTH // 3, 7),
 )
-"""Past and new tokens for caches with free space: next token, prompt, later prompt.
-
-Each kind occurs twice, to test a plan of one on the other.
-"""
+"""Past and new tokens for caches with free space: next token, prompt, later prompt, with two lengths each."""
 _PROMPT = 64
-"""New tokens of a prompt. Devices with bounded sizes take small multiples of it, but not `_LONG`."""
+"""New tokens of a prompt. Devices with bounded dimensions accept small multiples of it, but not `_LONG`."""
 _MANY_ROWS, _LONG = 8, (256, 512, 1024)
 """Large batch size, and lengths of past and new tokens.
 

@@ -75,7 +75,7 @@ def expanded(prepared: Prepared, bodies: Bodies) -> tuple[Prepared, tuple[str, .
 
 
 def with_dequantized(prepared: Prepared, positions: Collection[int]) -> Prepared:
-    """Fold DequantizeLinear at `positions` and constant nodes after it, up to `limits.FOLDED_BYTES`."""
+    """Fold DequantizeLinear at `positions` and nodes that get constant inputs thereby, up to `limits.FOLDED_BYTES`."""
     folding = Folding(prepared, prepared.constants, limits.FOLDED_BYTES, frozenset(positions))
     for index in prepared.remaining:
         folding.await_evaluation(index, prepared.values)

@@ -313,7 +313,6 @@ _Sizes = Sequence[int | str | None]
 _SINCE_INPUTS = 10
 """Version since which Slice has bounds as inputs."""
 _STEP = 3
-"""Index of the step among Slice's inputs after the first."""
 
 
 def measured(node: OnnxNode, values: Mapping[str, Value], constants: Mapping[str, Array]) -> Array | None:
@@ -388,7 +387,7 @@ def _read_only(sizes: int | Array) -> Array:
 
 
 _UNKNOWN_SIZE_BYTES = 1 << 20
-"""Maximum input bytes of a folded op with results of unknown size."""
+"""Maximum input bytes for folding NonZero, Unique and Compress."""
 
 _SELECTING = frozenset(("NonZero", "Unique", "Compress"))
 _NEVER_FOLDED = frozenset(

@@ -21,8 +21,8 @@ def attribute_bytes(attributes: Mapping[str, object]) -> bytes:
     """Return a canonical encoding of `attributes`.
 
     1. Attributes are sorted by name; values carry kind and length. -0.0 differs from 0.0.
-    2. A tensor is encoded as data type, dimensions and digest, another message by its serialization.
-    3. In subgraphs, values are numbered by appearance, and names do not count.
+    2. A tensor is encoded as data type, dimensions and digest; other messages are serialized.
+    3. In subgraphs, values are numbered by appearance, and their names ignored.
     """
     return _joined(_joined((name.encode(), _encoded(attributes[name]))) for name in sorted(attributes))
 
@@ -110,12 +110,12 @@ class NodeHashes:
 
 
 def structure_of(graph: Graph, nodes: Sequence[OnnxNode], constants: Mapping[str, Array] = _NONE) -> NodeHashes:
-    """Return both hashes of every node, in linear time.
+    """Return content and ancestry hash of every node, in linear time.
 
-    1. The content hash covers op, version, attributes, and whether inputs are absent, computed or constant. Constants
-       count by type and shape, small integers also by contents.
-    2. The ancestry hash adds the producers' hashes and output indices. Model inputs count by data type.
-    3. Names, weights and computed shapes never count.
+    1. The content hash covers op, version, attributes, and whether inputs are absent, computed or constant. It also
+       covers types and shapes of constants, and contents of small integers.
+    2. The ancestry hash adds hashes and output indices of producers, and data types of model inputs.
+    3. Neither covers names, weights or computed shapes.
     """
     node_digests = [_content_bytes(graph, node, constants) for node in nodes]
     return NodeHashes(tuple(map(bytes.hex, node_digests)), tuple(map(bytes.hex, _wired(graph, node_digests))))

@@ -29,7 +29,7 @@ from nnadapter.records import dataclass, field, replace
 from partition.graph import Graph, Node, Value
 
 _WHOLE_ROUNDS = 2
-"""Rounds that only infer over the entire graph. Later ones also infer node by node; with rules, so does the first."""
+"""Rounds that only infer over the entire graph. Later rounds, and the first if `has_rules`, also infer node by node."""
 _MOST_ROUNDS = 6
 """Maximum number of rounds, so that time stays linear."""
 
@@ -43,7 +43,7 @@ class Prepared(OnnxModel):
     """Positions of nodes that are evaluated into `constants`."""
     inference: Inference
     values: Mapping[str, Value]
-    """Types and shapes that hold at any input shapes, before folding."""
+    """Types and shapes that hold at any input shapes."""
     defaults: Mapping[str, Array]
     """Initializers that are also inputs."""
     stated: Types = field(default_factory=dict)
@@ -142,7 +142,7 @@ def inline_constant_branches(prepared: Prepared) -> Prepared:
 
 
 def inline_decided_branches(prepared: Prepared, conditions: Mapping[int, bool]) -> Prepared:
-    """Replace `If` nodes in `conditions` by branches; their nodes get the `If`'s origin. Raises InvalidModelError."""
+    """Replace `If` nodes in `conditions` by branches; inlined nodes get the `If`'s origin. Raises InvalidModelError."""
     inlined, stands_for = inline_branches(prepared.model, conditions)
     origin = {name: prepared.graph.nodes[position].origins[0] for name, position in stands_for}
     expanded, names = expand_functions(inlined, prepared.operators)
@@ -336,7 +336,7 @@ def _fold(read: OnnxModel, facts: InitialFacts, values: Mapping[str, Value], bud
 def _fold_further(
     read: OnnxModel, folding: Folding, inference: Inference, facts: InitialFacts, values: dict[str, Value]
 ) -> dict[str, Value]:
-    """Fold sizes of partially known shapes and their dependents; return updated `values`.
+    """Fold static sizes of partially known shapes, and dependent nodes; return updated `values`.
 
     Nodes such as Range are then inferred one by one.
     """

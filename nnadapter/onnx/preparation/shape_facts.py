@@ -1,11 +1,10 @@
 """Shape facts beyond onnx's inference.
 
 - Data-dependent shapes are marked.
-- Concat inputs that are always empty are removed: rotary embeddings pass on an unrotated part, empty in Phi-3, and
-  devices accept no empty tensors.
-- Ranks follow from shape lengths, which onnx's inference of Reshape ignores (anchor grids of detectors).
-- `Forward` propagates in one pass; inference would restart at each level of computed shapes (`Shape` -> `Div` ->
-  `Reshape`).
+- Concat inputs that are always empty are removed, since devices accept no empty tensors (the unrotated part of Phi-3's
+  rotary embeddings).
+- Ranks are inferred from the lengths of shape inputs. onnx does not do this for Reshape (anchor grids of detectors).
+- `Forward` infers in one pass; onnx would restart at each level of computed shapes (`Shape` -> `Div` -> `Reshape`).
 """
 
 from __future__ import annotations
@@ -118,7 +117,7 @@ def empty_parts(
 
 
 def without_parts(model: onnx.ModelProto, parts: Mapping[int, frozenset[int]]) -> onnx.ModelProto:
-    """Return a model without these inputs; `parts` maps node to input positions."""
+    """Return a model without the inputs in `parts`, which maps node to input positions."""
     nodes = [copied(node) if position in parts else node for position, node in enumerate(model.graph.node)]
     for position, left_out in parts.items():
         read = [name for index, name in enumerate(nodes[position].input) if index not in left_out]
@@ -167,7 +166,7 @@ _Rank = Callable[[Sequence[Value | None]], int | None]
 def infer_ranks(
     inference: Inference, nodes: Sequence[OnnxNode], facts: InitialFacts, values: Mapping[str, Value]
 ) -> Mapping[str, Value]:
-    """Return the values that have no rank in `values`, by name, with ranks that follow from shape lengths."""
+    """Return the values that have no rank in `values`, by name, with ranks from the lengths of shape inputs."""
     rankless = {name for name, value in values.items() if value.shape is None}
     stated, inferred_values = dict(facts.stated), values
     while fresh := {info.name: info for info in _ranked_types(nodes, inferred_values, rankless)}:
@@ -216,9 +215,8 @@ class Forward:
     """Forward inference over a graph, with folding.
 
     1. `Shape` and `Size` of known shapes are constants.
-    2. Unknown results are inferred from their node's inputs alone; with `dynamic_shapes`, results of known rank count
-       as known.
-    3. Nodes with known inputs are queued, and evaluated once a shape depends on them.
+    2. Results without static shape (with `dynamic_shapes`, without rank) are inferred from their node's inputs alone.
+    3. Nodes with known inputs are queued. The queue is evaluated when a result's shape depends on it.
 
     `budget` limits folded bytes.
     """
