@@ -81,8 +81,8 @@ def write_plug_in(name: str, folder: Path) -> tuple[Path, ...]:
 
     Raises:
         DeviceNotFoundError: there is no driver `name`.
-        DeviceUnavailableError: it cannot be loaded.
-        InvalidOptionError: it is not in C, or the folder exists or cannot be written.
+        DeviceUnavailableError: the driver cannot be loaded.
+        InvalidOptionError: the driver is not in C, or the folder exists or cannot be written.
     """
     library = library_path(name)
     if library is None:
@@ -106,7 +106,7 @@ def _as_installed(name: str, library: Path) -> Path:
 LANGUAGES = ("python", "c")
 """Languages in which drivers are written."""
 EXAMPLE = "example.onnx"
-"""Model in the package; the new device supports a part of it."""
+"""Example model in a driver package, partly supported by the package's device."""
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _MODEL = """

@@ -1,7 +1,7 @@
-"""Op bodies: ops without a schema in onnx, described per node as functions of ONNX ops.
+"""Op bodies: nodes without a schema in onnx, as functions of ONNX ops.
 
-Inference over a body yields types and shapes, converters convert it, and devices that take ONNX get it at the model's
-opset. ONNX Runtime still gets the original node.
+Inference over a body yields types and shapes, converters convert the body, and devices that take ONNX get the body at
+the model's opset. ONNX Runtime still gets the original node.
 """
 
 from __future__ import annotations
@@ -99,10 +99,11 @@ def _without_new_symbols(info: onnx.ValueInfoProto, symbols: set[Any]) -> onnx.V
 
 
 class BodyBuilder:
-    """Writer of the body of one node, with facts about the node's inputs by position.
+    """Writer of the body of one node.
 
-    `values` are None if absent. `integers` returns the contents of a shape-derived input, possibly symbolic, or None.
-    `oldest` is the oldest opset that the body supports; see `body_of`.
+    `values` and `constants` are the node's inputs by position; absent `values` are None. `integers` returns the
+    contents of a shape-derived input, possibly symbolic, or None. `oldest` is the oldest opset that the body supports;
+    see `body_of`.
 
     Every ONNX op is a method: `body.MatMul(a, b)` adds a node with one output and returns the output's name.
     """
@@ -351,7 +352,7 @@ def body_of(
     `inputs` are None if absent, `constants` are keyed by position, and `opset` defaults to the newest supported.
 
     Raises:
-        Refusal: invalid, not expressible in ONNX ops, or too little is known.
+        Refusal: the node is invalid or not expressible in ONNX ops, or too little is known.
     """
     schema = further_schema(node.domain, node.op_type)
     if schema is None or not has_body(node.domain, node.op_type):

@@ -122,7 +122,7 @@ def canonical(model: onnx.ModelProto) -> Canonical:
 
     Raises:
         NotCanonicalError: a field or op has unknown effects.
-        ModelFileError: referenced weights cannot be read; raised on access to contents.
+        ModelFileError: referenced weights cannot be read; raised later, by `Contents.read`.
     """
     _check(model, "model")
     opsets = sorted((opset.domain, opset.version) for opset in model.opset_import)

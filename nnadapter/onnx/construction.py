@@ -248,8 +248,7 @@ def extract(
 ) -> ModelProto:
     """Extract the nodes at ascending positions as a model.
 
-    1. Inputs and outputs have the types in `graph.values`. Unknown types, sequences, maps and optionals have the
-       model's.
+    1. Inputs and outputs have the types in `graph.values`. If these are unknown or not tensors, the model's are used.
     2. All operator sets are imported, but only needed functions copied.
     3. The IR version is at least 4, since constants are not inputs. Metadata is omitted.
 
@@ -288,7 +287,7 @@ def _typed(index: OnnxIndex, value: Value) -> ValueInfoProto:
 
 
 _NODE_IR_VERSION = 10
-"""First IR version with 4-bit types."""
+"""IR version of written models; allows 4-bit types."""
 _TYPE_ATTRIBUTES = ("to", "dtype", "output_dtype")
 
 

@@ -31,7 +31,7 @@ from partition.graph import DTYPE_OF_ELEMENT_TYPE
 
 @dataclass(slots=True)
 class Overrides:
-    """Replacements that ONNX Runtime's `SessionOptions` holds for parts of a model but does not return."""
+    """Replacements for parts of a model, which ONNX Runtime's `SessionOptions` accepts but does not return."""
 
     initializers: dict[str, Any] = field(default_factory=dict)
     """Initializer name -> replacement, an object with a method `numpy()`."""
@@ -206,7 +206,7 @@ def _within(part: onnx.GraphProto | onnx.FunctionProto) -> Iterator[TensorProto]
 
 
 def skeleton_of(file: BinaryIO, path: Path) -> bytes | None:
-    """Return a model's contents with references instead of large initializers; None if there are none."""
+    """Return a model's contents with references instead of large initializers; None if nothing can be replaced."""
     status = os.fstat(file.fileno())
     if status.st_size < references.REFERRED_BYTES:
         return None

@@ -231,7 +231,7 @@ def free_name(base: str, existing_names: set[str]) -> str:
 
 
 def read_nodes(model: ModelProto, origins: Sequence[tuple[str, ...]] | None = None) -> tuple[Node, ...]:
-    """Return the nodes of a model's graph, without checks; by default, each is its own origin."""
+    """Return the nodes of a model's graph, without checks; `origins` default to the nodes' own names."""
     return tuple(
         node_of(node, name, None if origins is None else origins[index])
         for index, (name, node) in enumerate(zip(node_names(model), model.graph.node, strict=True))
@@ -239,7 +239,7 @@ def read_nodes(model: ModelProto, origins: Sequence[tuple[str, ...]] | None = No
 
 
 def node_of(proto: NodeProto, name: str, origins: tuple[str, ...] | None = None) -> Node:
-    """Convert a NodeProto to a node called `name`. Without `origins`, the node is its own origin."""
+    """Convert a NodeProto to a node called `name`; `origins` default to this name."""
     return Node(
         name,
         proto.op_type,

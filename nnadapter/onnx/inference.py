@@ -1,8 +1,8 @@
 """Shape inference over a weight-free skeleton of a model.
 
-It corrects these results of onnx, which differ from ONNX Runtime's:
+It corrects these errors of onnx, which ONNX Runtime avoids:
 
-- Pooling windows under `ceil_mode` that start in the end padding count (before opset 22).
+- Before opset 22, pooling windows under `ceil_mode` count even if they start in the end padding.
 - With `auto_pad` SAME_*, pooling dilations and ConvTranspose `output_padding` enlarge the result.
 - GatherND with a scalar result gets no rank.
 - With a dynamic number of keys, the key dimension of Attention's query-key products is wrong.
@@ -37,7 +37,7 @@ class DeclaredTypes:
         self._graph = model.graph
 
     def types(self, names: Sequence[str], values: Mapping[str, Value]) -> dict[str, onnx.ValueInfoProto]:
-        """Return the declared types of `names` at the input sizes in `values`; nothing if one is not static."""
+        """Return the declared types of `names` at the input sizes in `values`; none if a type is not static."""
         types_by_name = {
             name: self._with_static_sizes(self._by_name[name], values) for name in names if name in self._by_name
         }
@@ -167,7 +167,7 @@ _RULES: Mapping[str, _Rule] = {
 
 
 _DEFAULTS = {"STFT": ("onesided", 1)}
-"""Op -> attribute and its schema default. onnx's inference assumes another default."""
+"""Op -> attribute and its schema default, which onnx's inference does not use."""
 _UNUSUAL = LIKE_INPUT | _DEFAULTS.keys()
 _FAILURE = "(op_type:"
 """Prefix of onnx's messages about a node."""
@@ -215,7 +215,7 @@ class Inference:
 
     @cached_property
     def has_rules(self) -> bool:
-        """True if an op has a type rule or an added schema."""
+        """True if an op of the model has a type rule or an added schema."""
         kinds = {(node.domain, node.op_type) for node in self._read.nodes}
         return self.has_further or any(kind in self._rules for kind in kinds)
 
@@ -229,7 +229,7 @@ class Inference:
 
     @_contradictions_told()
     def values(self, facts: InitialFacts) -> dict[str, Value]:
-        """Return types and shapes of values of the nodes in `facts`, or raise InvalidModelError."""
+        """Return types and shapes of the values of `facts.nodes`, or raise InvalidModelError."""
         skeleton, types = self._infer_corrected(facts)
         values_by_name = values_of(types.values())
         read = (tensor.name for tensor in skeleton.graph.initializer)
@@ -238,7 +238,7 @@ class Inference:
 
     @_contradictions_told()
     def types(self, facts: InitialFacts) -> dict[str, onnx.ValueInfoProto]:
-        """Return the types in `values()` as ValueInfoProto, without constants passed to inference with contents."""
+        """Return the types of `values()` as ValueInfoProto; constants that inference gets with contents are omitted."""
         return self._infer_corrected(facts)[1]
 
     def read_by(self, index: int) -> Sequence[str]:

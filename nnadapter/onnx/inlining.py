@@ -95,7 +95,7 @@ _SAME_SINCE = {
     "Transpose": 13,
     "Unsqueeze": 13,
 }
-"""Op -> version since which, up to opset 28, new versions add only data types and attributes with neutral defaults."""
+"""Op -> oldest compatible version: later ones, to opset 28, only add types, and attributes with neutral defaults."""
 
 Opsets = Mapping[str, int]
 Bodies = Mapping[str, onnx.FunctionProto]
@@ -107,11 +107,11 @@ def expand_functions(
     bodies: Bodies = {},  # noqa: B006
     nodes: Sequence[Node] | None = None,
 ) -> tuple[onnx.ModelProto, tuple[str, ...]]:
-    """Expand functions in the main graph; return the model (the same if there are none), and each node's original name.
+    """Expand functions in the main graph; return the model (the same if unchanged), and each node's original name.
 
     A body is used only if its ops mean the same under the model's opsets. Inner values are prefixed with the expanded
-    node's first output, and inner nodes with its name; other nodes keep the names of `node_names`. `bodies`, by node
-    name, are always used.
+    node's first output, and inner nodes with its name; other nodes are named by `node_names`. `bodies`, by node name,
+    take precedence over converters.
     """
     library = _Library.of(model, operators, bodies)
     names = node_names(model) if nodes is None else tuple(node.name for node in nodes)
@@ -305,7 +305,7 @@ def inline_branches(
 def with_weights_outside(model: onnx.ModelProto) -> onnx.ModelProto:
     """Move large initializers out of `If` branches, so that derived models share them.
 
-    Initializers that a branch outputs stay, as it cannot output a captured value, and so do those inside loops.
+    Initializers that a branch outputs stay, as it cannot output a captured value. Initializers inside loops also stay.
     """
     if not any(map(_large, _branches(model.graph))):
         return model

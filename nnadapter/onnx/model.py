@@ -69,7 +69,7 @@ def contradiction_of(proto: onnx.NodeProto, since_version: int, node: Node | Non
 
 @memoize(_FORMS)
 def may_take_types(op_type: str, since_version: int, domain: str, dtypes: tuple[str | None, ...]) -> bool:
-    """Return whether a schema of onnx allows these tensor inputs; None is an absent or unknown type."""
+    """Return whether onnx's schema of an op allows these input types; None is an absent or unknown type."""
     try:
         schema = onnx.defs.get_schema(op_type, since_version, domain)
     except onnx.defs.SchemaError:
@@ -256,7 +256,7 @@ def _op_types(graph: Any) -> Counter[str]:
 def read_node(proto: onnx.NodeProto, name: str, since_version: int, node: Node | None = None) -> OnnxNode:
     """Convert a NodeProto.
 
-    `name` is unique in the graph, `since_version` is 0 without schema, and `node` is the same node, already read.
+    `name` is unique in the graph, `since_version` is 0 without schema, and `node` is `proto`, if already converted.
     """
     node = node_of(proto, name) if node is None else node
     stated = proto.attribute  # most nodes state none
@@ -288,7 +288,7 @@ class Operators:
     has_converter: Callable[[str, str, int], bool]
     """(domain, op type, schema version) -> True if there is a converter."""
     contradiction: Callable[[OnnxNode, Mapping[str, Value], Mapping[str, Array]], Unsupported | None]
-    """(node, values, constants) -> fault, or None."""
+    """(node, values, constants) -> refusal of an invalid node, or None."""
     output_types: TypesByConversion = lambda node, values, constants: None
     """(node, values, constants) -> output types, for ops that have a converter but no schema in onnx."""
     rules: Rules = field(default_factory=lambda: NO_RULES)
@@ -330,7 +330,8 @@ def read_model(
 ) -> OnnxModel:
     """Return `model` with its nodes read, or raise InvalidModelError.
 
-    `origins` are names of original nodes. `read` are the model's nodes if already read, each its own origin.
+    `origins` has the original node's name for each node. `read` has the model's nodes, if already read with default
+    origins.
     """
     stood_for = None if origins is None else [(name,) for name in origins]
     try:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 CPU_PROVIDER = "CPUExecutionProvider"
 QUIET = 4
-"""Log severity: fatal errors only, since errors are raised."""
+"""Log severity: fatal errors only; other errors become exceptions."""
 
 
 @memoize(1)

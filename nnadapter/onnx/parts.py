@@ -39,7 +39,7 @@ _EINSUM: _Place = (("", "Einsum", ""), "equation")
 def check_equations(model: onnx.ModelProto) -> None:
     """Raise InvalidModelError for a malformed Einsum equation.
 
-    Subgraphs and functions count, also arguments and defaults of functions.
+    Equations in subgraphs, functions, function calls and default attributes are also checked.
     """
     nodes_by_function = {key_of(function): [*with_nested(function.node)] for function in model.functions}
     # nodes without attributes have neither equations nor subgraphs
@@ -115,7 +115,7 @@ _LARGEST_REALS = 1 << 16
 _REALS = frozenset((TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE))
 _Shape = tuple[int | str | None, ...] | None
 _FEW_ELEMENTS = 8
-"""Maximum elements of floating-point constants that may be limits or scales; larger ones are per channel."""
+"""Maximum elements of floating-point constants that may be limits or scales of tensors; others are per channel."""
 
 
 class SizedCase(NamedTuple):
@@ -130,7 +130,7 @@ class SizedCase(NamedTuple):
 
     @property
     def rough(self) -> object:
-        """Coarser key without per-channel reals. For sizes above 1, it records only which are equal."""
+        """Coarser key without per-channel reals. Of sizes above 1, it records only which equal each other."""
         numbers: dict[int | str | None, str] = {}
         shapes = (
             shape
@@ -213,7 +213,7 @@ class Parts:
         return positions_by_case
 
     def sized_cases(self, positions: Sequence[int]) -> dict[SizedCase, list[int]]:
-        """Group positions like `cases`, and by sizes and constants. For dynamic sizes, only equality counts."""
+        """Group positions like `cases`, and by sizes and constants. Dynamic sizes count by equality within a node."""
         positions_by_case: dict[SizedCase, list[int]] = {}
         for position in positions:
             positions_by_case.setdefault(self._sized_case(self._model.graph.node[position]), []).append(position)

@@ -1,10 +1,10 @@
 """onnx's inference, guarded against memory blow-up and crashes.
 
 With data propagation, onnx builds a message per element of every propagated vector. It is enabled only if shapes are
-computed, and on a model that propagates no long vectors. In this model, Add, Sub and Mul on long vectors become Max,
-which has the same type. Results of other nodes become inputs, with types that were inferred without propagation.
+computed, and after removing long vectors from the model: Add, Sub and Mul on long vectors become Max, which has the
+same type. Results of other nodes become inputs, with types that were inferred without propagation.
 
-Some ops crash the process if their first input has no type; they are hidden until it is known.
+Some ops crash the process if their first input has no type; they are hidden until this type is known.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ FAILURES = (shape_inference.InferenceError, checker.ValidationError, ValueError,
 _LONGEST_SHAPE = 64
 _MEASURING = frozenset(("Shape", "Size", "Constant"))
 _ALIKE = frozenset(("Add", "Sub", "Mul"))
-"""Ops that propagate and have results with the type of `Max`."""
+"""Ops that propagate contents and have results of the type of `Max`."""
 _ALIKE_SINCE = 13
 """First opset in which onnx propagates contents through these ops."""
 _OF_FIRST = frozenset(("Cast", "Gather", "Slice", "Squeeze", "Unsqueeze"))
@@ -141,8 +141,8 @@ def _of_one_type(model: onnx.ModelProto, types: Types) -> list[onnx.ValueInfoPro
 def without_crashes(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return a model on which inference does not crash; the same object if safe.
 
-    Nodes that need the type of their first input move to an unknown domain until it is known. In functions and
-    subgraphs, they always move.
+    Nodes that need the type of their first input move to an unknown domain, unless inference finds this type. In
+    functions and subgraphs, they always move.
     """
     if not any(map(_needs_type, _visited(model))):
         return model

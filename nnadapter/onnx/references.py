@@ -64,7 +64,7 @@ def array_of(tensor: TensorProto) -> Array:
     """Return the contents of a tensor, read-only if referenced.
 
     Raises:
-        ModelFileError: the file cannot be read, or changed.
+        ModelFileError: the file changed or cannot be read.
         TypeError, ValueError, KeyError: contents contradict the tensor.
     """
     if not is_reference(tensor):
@@ -155,7 +155,7 @@ def referring(tensor: TensorProto, array: Array) -> TensorProto:
 
 
 def inlined(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the model with inline contents, or raise ModelFileError; the same object without references."""
+    """Return the model with inline contents (the same object if it has no references), or raise ModelFileError."""
     if not any(map(is_reference, model.graph.initializer)):
         return model
     inlined_model = onnx.ModelProto()

@@ -54,10 +54,10 @@ def external_version(domain: str, op_type: str, opset: float) -> int | None:
 def provider_text(
     ops: Iterable[tuple[str, str]], devices_of: Callable[[str], Sequence[str]], named: Iterable[str] = ()
 ) -> str:
-    """Return a clause about the first op for which a package with a converter is installed; empty if none.
+    """Return a clause about the first of `ops` with an installed external converter; empty if none.
 
-    It names package, devices and remedy. `devices_of` maps a distribution to its devices; `named` are devices that the
-    user named.
+    The clause names package, devices and remedy. `devices_of` maps a distribution to its devices. `named` are devices
+    that the user requested.
     """
     for domain, op_type in ops:
         versions = external_versions(domain, op_type)
@@ -272,7 +272,7 @@ def is_further(domain: str, op_type: str, since_version: int) -> bool:
 
 
 def is_external(domain: str, op_type: str, since_version: int) -> bool:
-    """Return whether only an external converter knows an op's version."""
+    """Return whether only an external converter supports an op's version."""
     is_standard = not (domain and since_version and is_further(domain, op_type, since_version))
     return not is_standard and further_schema(domain, op_type) is None
 

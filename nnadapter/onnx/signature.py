@@ -129,7 +129,7 @@ class Signature:
         return tuple(value.name for value in self.outputs)
 
     def check_feed(self, feed: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the feed as arrays of declared types and shapes; sequences and optionals pass.
+        """Return the feed as arrays of declared types and shapes; sequences and optionals are not checked.
 
         Raises:
             MissingInputError: a required input is missing.

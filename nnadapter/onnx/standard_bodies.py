@@ -1,10 +1,10 @@
 """Bodies of ONNX's own ops for devices without a kernel.
 
-- Integer products in float32, exact up to 2^24; longer sums are split and added in int32.
-- QLinearConv and QLinearMatMul on dequantized values. ONNX Runtime rescales integer sums, so results may differ by one
-  step where a real is halfway between integers.
-- Attention and RotaryEmbedding without casts and comparisons that few devices support, unlike ONNX's function bodies.
-  Sizes: batch B, query heads N, key heads G, queries S, keys T (P of them past), head size H.
+- Integer products use float32, exact up to 2^24; longer sums are split and added in int32.
+- QLinearConv and QLinearMatMul compute on dequantized values. ONNX Runtime rescales integer sums, so results may differ
+  by one step where a real is halfway between integers.
+- Attention and RotaryEmbedding avoid casts and comparisons that few devices support, unlike ONNX's function bodies.
+  Sizes: batch B, query heads N, key heads G, queries S, keys T including past keys P, head size H.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _SPLIT_INPUT = 13
 def dynamic_quantize_linear_body(body: BodyBuilder) -> Sequence[str]:
     """Expand DynamicQuantizeLinear (ONNX version 11).
 
-    Zeros get scale 1, as in ONNX Runtime. QuantizeLinear is avoided, since devices round differently.
+    All-zero inputs get scale 1, as in ONNX Runtime. QuantizeLinear is avoided, since devices round differently.
     """
     zero, unit_scale, steps = (body.constant(value, "float32") for value in (0, 1, _LARGEST))
     x = body.input(0)
@@ -73,7 +73,7 @@ def mat_mul_integer_body(body: BodyBuilder) -> Sequence[str]:
 
 
 def _is_quantized(body: BodyBuilder) -> bool:
-    """Return whether the node is a Linear from quantize_dynamic, with a constant int8 matrix and zero point 0."""
+    """Return whether the node is a linear layer of quantize_dynamic, with a constant int8 matrix and zero point 0."""
     if body.opset < _OLDEST_QUANTIZED or not _is_known(body) or (body.input(3) and body.contents(3).any()):
         return False
     is_one = not body.input(2) or body.rank(2) == 0 or (body.rank(2) == 1 and body.width(2) == 1)
@@ -221,7 +221,7 @@ _OLDEST_STABLE = 7
 def softplus_body(body: BodyBuilder) -> Sequence[str]:
     """Expand Softplus (ONNX version 1): Relu(x) - log(sigmoid(|x|)).
 
-    log(exp(x) + 1) overflows from 89 on. OpenVINO is off by 8e-6 near 0, and VITS divides by such results.
+    log(exp(x) + 1) overflows from 89 on. In OpenVINO, it is off by 8e-6 near 0, and VITS divides by such results.
     """
     x = body.input(0)
     return [body.Sub(body.Relu(x), body.Log(body.Sigmoid(body.Abs(x))))]
@@ -421,7 +421,7 @@ def _within(body: BodyBuilder, key: str) -> str:
 
 
 def _lengths(body: BodyBuilder, key: str) -> str:
-    """Return the valid keys per sequence, `[B, 1, 1, 1]`, from a table of floats, since few devices cast int64."""
+    """Return the valid keys per sequence, `[B, 1, 1, 1]`, by lookup of floats, since few devices cast int64."""
     count = body.Squeeze(body.Add(length_of(body, key, 2), body.constant((1,))))
     numbers = body.cast(range_to(body, count), _COUNTS)
     return body.reshape(body.Gather(numbers, body.input(_LENGTHS)), -1, 1, 1, 1)
@@ -437,7 +437,7 @@ _RULES: Mapping[str, tuple[BodyRule, int]] = {
     "RotaryEmbedding": (rotary_embedding_body, OLDEST_OPSET),
     "Softplus": (softplus_body, _OLDEST_STABLE),
 }
-"""Op type -> body rule other than ONNX's function, and its oldest opset."""
+"""Op type -> body rule and its oldest opset."""
 
 
 def has_standard_body(node: OnnxNode) -> bool:

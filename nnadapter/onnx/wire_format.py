@@ -208,7 +208,7 @@ _NAMES = frozenset([
 _NUMBERS = re.compile(rb"(?s:(?:\x40[\x80-\xff]*+[\x00-\x7f])++|(?:\x3d....)++)")
 """Run of tagged integers or floats."""
 _STRIDE = (1 << 14) - 1
-"""Number of fields between checks of the limit."""
+"""Number of fields between checks of their maximum."""
 _FULL_OF_NUMBERS = frozenset(("AttributeProto", "TensorProto"))
 _DIMENSIONS = ("TensorProto", 1)
 """Field with the dimensions, which may be packed."""
