@@ -1,4 +1,4 @@
-"""From a prepared model to a plan: verdicts, constraints, placement and admitted segments."""
+"""Stages from a prepared model to a plan: verdicts, constraints, placement and accepted segments."""
 
 from __future__ import annotations
 

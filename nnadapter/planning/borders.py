@@ -1,10 +1,8 @@
 """Boundary operations of a plan (transfers, casts and layout changes) with their predicted times.
 
-All of these hold:
-
 1. A device in host memory, or with unknown costs, shares values with the host.
-2. For any other device, the host casts unaccepted data types, values are transferred, and a channels-last device
-   reorders them.
+2. For any other device, the host casts data types that the device does not accept. Then values are transferred, and a
+   channels-last device reorders them.
 3. On a device with its own memory, resident values are not transferred again, but still reordered.
 4. A value that is also on the host is not copied again.
 """

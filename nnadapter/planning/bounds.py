@@ -1,7 +1,7 @@
-"""Bounds of dynamic sizes: limits that a device declares, and shapes between which a dynamic plan holds.
+"""Bounds of dynamic sizes: limits that a device declares, and the smallest and largest sizes of a dynamic plan.
 
-A dynamic plan needs non-empty tensors and the same folded nodes at all sizes. It is checked by specialization at the
-smallest and largest sizes seen; sizes inside a model are assumed to change monotonically with its inputs.
+A dynamic plan needs non-empty tensors and the same folded nodes at all sizes. It is checked by specialization at its
+smallest and largest sizes. Sizes inside a model are assumed to change monotonically with its inputs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from nnadapter.records import dataclass
 def beyond_bounds(model: Model, capability: Capability) -> str:
     """Return how a model's dynamic sizes exceed a device's bounds; empty if they do not.
 
-    The comparisons set guards, so the device is asked again for sizes with other results.
+    The comparisons set guards. For sizes that violate a guard, the device is asked again.
     """
     bounds = capability.dimension_bounds
     if capability.dynamic_shapes is not DynamicShapes.BOUNDED or bounds is None:
@@ -88,6 +88,6 @@ class Bounds:
 
 
 def nearby(shapes: Shapes) -> Bounds:
-    """Return bounds around `shapes`, within which costs are assumed to have the same proportions."""
+    """Return bounds around `shapes`; within them, the ratios of costs are assumed to be constant."""
     least = {name: tuple(size // _FURTHER for size in shape) for name, shape in shapes.items()}
     return Bounds(least, {name: tuple(max(size, _FURTHER) for size in shape) for name, shape in shapes.items()})

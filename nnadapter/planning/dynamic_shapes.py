@@ -1,8 +1,8 @@
 """Dynamic partitioning: one plan for all input shapes.
 
-A plan serves all input shapes if its verdicts hold at all of them and no limit decided it. If costs decided it, it
-serves only nearby shapes. Every device is then asked again with dynamic dimensions. The host accepts any segment. A
-segment that an adapter IR device refuses is specialized per set of sizes.
+A plan serves all input shapes if its verdicts hold at all of them and the rules have no limits. If costs decided the
+placement, the plan serves only nearby shapes. Every device is then asked again with dynamic dimensions. The host
+accepts any segment. A segment that an adapter IR device refuses is specialized per set of sizes.
 
 ONNX engines need non-empty tensors, and windows that fit their inputs. OpenVINO's dynamic programs fail otherwise and
 cannot be trusted afterwards, so `is_full` and `planning.bounds` check new ranges of shapes.
@@ -131,8 +131,8 @@ _MOST_CUTS = 4
 def with_dynamic_verdicts(partitioning: Partitioning) -> Judgment | None:
     """Return the judgment with the verdicts of ONNX devices on the graph with dynamic dimensions.
 
-    A static verdict may hold only at these sizes, such as for a window that divides them evenly. Return None if no
-    verdict changes, a node becomes unplaceable, or rules, demands, limits or costs decide the placement.
+    A static verdict may hold only at these sizes, such as for a window that divides them evenly. Return None if all
+    verdicts remain, a node becomes unplaceable, or rules, plan files or costs decide the placement.
     """
     judgment, setting = partitioning.judgment, partitioning.setting
     onnx_devices = [device for device in setting.devices if device.accelerates and not device.takes_ir]
@@ -356,7 +356,7 @@ def _taken_elsewhere(partitioning: Partitioning, conversion: DynamicConversion |
 
 
 def _refuses_open(device: SessionDevice, nodes: Sequence[int], conversion: DynamicConversion | None) -> bool:
-    """Return whether an adapter IR device repeats its refusal with dynamic dimensions. Guards set by this remain."""
+    """Return whether an adapter IR device repeats its refusal with dynamic dimensions. Guards of its answer remain."""
     if conversion is None or not device.takes_ir or device.capability.dynamic_shapes is DynamicShapes.NONE:
         return False
     ir_conversion = conversion.conversion
@@ -428,11 +428,11 @@ def _by_sizes(
 def _ir_segment(device: SessionDevice, step: Step, conversion: DynamicConversion) -> _OpenSegment:
     """Return a segment in the first of these forms that its device accepts.
 
-    1. The segment computes shape-derived tables itself.
-    2. It reads them as inputs.
+    1. The segment computes shape-derived tables.
+    2. It reads these tables as inputs.
     3. It is specialized per set of sizes.
 
-    A refusal of form 1, even its error message, may set guards. They are rolled back if form 2 is accepted.
+    A refusal of form 1 may set guards, even by sizes in its message. They are rolled back if form 2 is accepted.
     """
     reading_tables = dynamic_ir_part(conversion, step, with_tables=False)
     if device.capability.dynamic_shapes is DynamicShapes.NONE:
@@ -529,7 +529,7 @@ def _missing_sizes(
 def _rejoined(plan: Plan, inputs: Sequence[tuple[str, ...]], onnx_parts: DynamicParts) -> tuple[Step, ...]:
     """Return the plan's steps with new `inputs`, and with values released after their last reader.
 
-    ONNX parts count as readers: fallbacks run them, and they may read more than adapter IR parts.
+    ONNX parts are readers too: fallbacks run them, and they may read more than adapter IR parts.
     """
     read = [
         dict.fromkeys((*step_inputs, *onnx_parts.reads(step)))

@@ -33,7 +33,7 @@ class GraphView:
     nodes: Sequence[OnnxNode]
     constants: Mapping[str, Array]
     more: Mapping[str, OnnxNode]
-    """Value -> its producer, for values that `graph` treats as known."""
+    """Value -> its producer, for values without producer in `graph`."""
 
     def node(self, name: str) -> Reader | None:
         position = self.graph.producer.get(name)
@@ -241,7 +241,7 @@ def checks_by_segment(
 ) -> Mapping[int, tuple[IndexCheck, ...]]:
     """Return the index checks to run before each segment.
 
-    `devices` do not check indices. On other devices, only indices that ONNX Runtime does not check are checked.
+    `devices` do not check indices. On other devices, only ops that ONNX Runtime does not fully check get checks.
     """
     checks_by_step: dict[int, tuple[IndexCheck, ...]] = {}
     outputs = returned_names(plan)

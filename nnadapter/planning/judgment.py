@@ -35,7 +35,7 @@ class Support:
     """Verdicts on every atom of each device that was asked."""
 
     verdicts: Mapping[str, Verdicts]
-    """Device -> verdicts, in order of preference, without an unneeded last resort. A withdrawn verdict is a refusal."""
+    """Device -> verdicts, in order of preference, with a last resort if needed. A withdrawn verdict is a refusal."""
     on_host: Verdicts
     """The host's verdicts regardless of rules."""
 
@@ -137,7 +137,7 @@ Atoms = tuple[str, tuple[int, ...]]
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Judgment:
-    """Model to be placed, with verdicts and demands."""
+    """Model to be placed, with verdicts and demanded devices."""
 
     model: ShapedModel
     support: Support
@@ -183,13 +183,13 @@ def constrained(judgment: Judgment, setting: Setting) -> Judgment:
 
 
 def placed_as(judgment: Judgment, labels: Sequence[str] | None) -> Judgment:
-    """Return the judgment with a demand for device `labels[atom]` for each atom; with None, the policy decides."""
+    """Return the judgment with device `labels[atom]` demanded for each atom; with None, the policy decides."""
     placement = None if labels is None else dict(enumerate(labels))
     return replace(judgment, demands=replace(judgment.demands, complete_placement=placement))
 
 
 def banning(judgment: Judgment, setting: Setting, bans: Mapping[Atoms, Unsupported]) -> Judgment:
-    """Return the judgment with verdicts replaced by the refusals in `bans`, by device and atoms.
+    """Return the judgment with refusals of banned atoms; `bans` maps device and atoms to refusal.
 
     Raises:
         RulesError: an atom is pinned to a device that now refuses it.

@@ -1,9 +1,8 @@
 """Concurrent steps of a plan, waits of the host, and data classes for boundary operations.
 
-Steps run concurrently in threads of their devices, if that pays. The run's own thread serves one device. Each other
-device gets a thread, unless the next step needs the result. Simulated execution must beat serial execution by
-`_LEAST_SECONDS` and `_LEAST_SHARE`. If two devices may compete for the host's processors, or have unknown costs, steps
-run serially.
+The run's own thread runs steps of one device. Steps of other devices run in threads of their devices, unless the next
+step needs the result. These threads are used if simulated execution beats serial execution by `_LEAST_SECONDS` and
+`_LEAST_SHARE`. If two devices may compete for the host's processors, or have unknown costs, steps run serially.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ class HostWait:
     device: str
     segment: int
     waiting_segment: int | None
-    """None for the end of the run."""
+    """Segment after the wait; None at the end of the run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +78,7 @@ class Boundaries:
 
 
 def saving_steps(plan: Plan, owning: Set[str]) -> frozenset[int]:
-    """Return the segments that save a copy by computing in the memories of `owning` devices."""
+    """Return the segments that save copies by device-resident values. `owning` devices can have such values."""
     if not owning:
         return frozenset()
     made_on = {name: step.device for step in plan.steps for name in step.outputs}
@@ -176,7 +175,7 @@ def overlap_of(partitioning: Partitioning, reads: Reads) -> Overlap:
 
 
 def _sharing(partitioning: Partitioning) -> list[str] | None:
-    """Return the device that may compete for processors, or an empty list. Return None if threads cannot help."""
+    """Return the device that may compete for the host's processors, or an empty list; None if threads cannot help."""
     plan, setting = partitioning.plan, partitioning.setting
     devices = dict.fromkeys(step.device for step in plan.steps)
     if len(devices) < 2 or setting.constraints.policy.times:  # one device needs no calibration files

@@ -181,9 +181,9 @@ def bind_plan(
 
     1. the same stable name, otherwise the same stable output, with equal content and ancestry hashes;
     2. the same stable name, otherwise the same stable output, with equal content hash, if a producer was edited;
-    3. the same ancestry hash, if the node was renamed; equally many entries and nodes with it match in order;
-    4. the same numeric output with equal content hash, or an equal content hash in order, if neither side has a stable
-       name or output.
+    3. the same ancestry hash, if the node was renamed; n entries and n nodes with this hash match in order;
+    4. without stable names and outputs: the same numeric output with equal content hash, or an equal content hash in
+       order.
 
     A name of op type plus position, or a numeric output, is not stable, because edits shift it. If entries place nodes
     of one atom on different devices, all of the atom's entries are unmatched.

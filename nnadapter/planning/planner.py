@@ -48,8 +48,8 @@ if TYPE_CHECKING:
 def to_dequantize(judgment: Judgment, setting: Setting) -> frozenset[int]:
     """Return the model positions of DequantizeLinear nodes that read constants and should be evaluated before runs.
 
-    A reader's device refuses these nodes, so another device would compute them in every run. Others stay, because
-    devices and ONNX Runtime fuse them with their readers.
+    The device of a reader refuses such a node, so another device would compute it in every run. Other DequantizeLinear
+    nodes remain, because devices and ONNX Runtime fuse them with their readers.
     """
     specialized, graph = judgment.model.specialized, judgment.model.graph
     device_answers = answers(judgment, setting)
@@ -87,7 +87,7 @@ class Variant:
     conversions: Conversions = field(init=False)
     _by_host: tuple[Hashable, Verdicts] = field(default=((), ()))
     _whole: set[tuple[str, ...]] = field(default_factory=set)
-    """Atoms, as tuples of node names, that are not split again: offering single nodes gained nothing."""
+    """Atoms, as tuples of node names, that are not split again: devices also refused their single nodes."""
     _calls: KernelCalls | None = None
     _dequantized: Variant | None = None
 
@@ -306,7 +306,7 @@ class Planner:
         return replace(judged, unexpanded_at_these_shapes=frozenset(undecided & names))
 
     def _repeat_round(self, variant: Variant, shapes: Shapes) -> tuple[Variant, Judgment] | None:
-        """Repeat the last round's expansions without judging `variant` itself; None if one is useless now."""
+        """Repeat the last round's expansions without judging `variant` itself; None if an expansion is useless now."""
         bodies = variant.refused_at_all_shapes
         tried = self._try_expansion(variant, bodies, shapes) if bodies else None
         if tried is None:
