@@ -60,7 +60,7 @@ class Options:
     """
     max_plan_bytes: int = 1 << 30
     """Maximum bytes of all compiled plans, as far as known, without shared weights. Plans are evicted as for
-    `max_plans`, except the most recently used one.
+    `max_plans`, but the most recently used one remains.
     """
     background: bool = False
     """True: no run waits for a compilation. Until a thread has compiled a plan for new shapes, the CPU runs the entire
@@ -179,7 +179,7 @@ def _rules() -> type[Rules]:
 
 
 def refuse_misplaced(arguments: Iterable[str], parameters: Sequence[str]) -> None:
-    """Raise InvalidOptionError for an argument name that is an option, or resembles an option or a parameter."""
+    """Raise InvalidOptionError if an unknown argument's name is an option, or resembles an option or a parameter."""
     field_names = [field.name for field in fields(Options)]
     for name in arguments:
         if name in field_names:

@@ -181,7 +181,7 @@ class InferenceSession(_InferenceSession):
     def set_providers(
         self, providers: Sequence[Any] | None = None, provider_options: Sequence[Mapping[str, Any]] | None = None
     ) -> None:
-        """Check that the session uses these providers. The error for an unknown one is a RuntimeError too."""
+        """Check that the session uses these providers' devices. Errors for other providers are RuntimeErrors too."""
         names = [provider[0] if isinstance(provider, tuple) else provider for provider in providers or ()]
         available_providers = {*_original.get_all_providers(), *self.get_providers()}
         unknown = [

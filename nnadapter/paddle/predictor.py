@@ -103,7 +103,7 @@ def _array(data: Any, method: str) -> Array:
 class Predictor:
     """Model with handles for inputs and outputs. Source: paddle.inference.Predictor.
 
-    Not thread-safe; `clone` it for another thread, which shares the compiled model.
+    Not thread-safe. For another thread, use a `clone`, which shares the compiled model.
     """
 
     def __init__(self, session: InferenceSession) -> None:

@@ -94,7 +94,6 @@ def _is_test(operation: Any) -> bool:
 
 
 _DTYPES: Mapping[str, str] = MappingProxyType({"0.t_f16": "float16", "0.t_f32": "float32", "0.t_f64": "float64"})
-"""Element type in a structure -> its name in attributes."""
 _CUBE, _FACTOR = 0.044715, 2 * sqrt(2 / pi)
 _LINEAR = 20.0
 """Default threshold of softplus, above which it equals its input."""
@@ -515,7 +514,7 @@ def _hoisted(block: Any) -> bool:
 
 _OPERATIONS = ("1.quantize_linear", "1.dequantize_linear")
 _INTEGERS = {"bit_length": (8,), "qmin": (-128, -127), "qmax": (127,)}
-"""Attribute of quantizing operations -> values that mean 8-bit integers. Axis and rounding attributes are unchanged."""
+"""Attribute of quantizing operations -> values that mean 8-bit integers."""
 _FLOATS = {"qmin": -448, "qmax": 448}
 """Attribute values that mean float8e4m3fn to the converter."""
 _FLOAT8, _INT8 = 17, 3
@@ -607,7 +606,7 @@ _INT64 = 7
 
 
 def repair_model(contents: bytes, outputs: Sequence[str], quantizing: int = 0) -> bytes:
-    """Correct a converted model: output names, quantization, outputs of rank 0, unused nodes.
+    """Rename outputs of a converted model, restore int8, reshape outputs to rank 0, and drop unused nodes.
 
     Args:
         contents: the ONNX model.
@@ -643,7 +642,7 @@ def without_rounding(contents: bytes) -> bytes:
 
 
 def _without_dimensions(graph: onnx.GraphProto) -> None:
-    """Reshape outputs that are declared with rank 0. Nodes that read them still get vectors of one element."""
+    """Reshape vectors of one element to outputs of declared rank 0. Nodes still read the vectors."""
     for value in graph.output:
         made_at = next((at for at, node in enumerate(graph.node) if value.name in node.output), None)
         kind = value.type.tensor_type

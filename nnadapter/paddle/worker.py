@@ -34,7 +34,7 @@ _ERROR = re.compile(r"\w+Error: .*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Result of a comparison; both fields are empty if the model agrees."""
+    """Result of a comparison with Paddle; both fields are empty on agreement."""
 
     wrong: str = ""
     doubt: str = ""
@@ -45,7 +45,7 @@ def compared(contents: bytes, structure: Path, parameters: Path, *, draws: bool)
     """Compare a converted model with Paddle on seeded inputs: real numbers from 0 to 1, then from -1 to 1.
 
     Negative inputs test slopes and clips below 0. Nothing is compared for models with random numbers (`draws`), or if
-    Paddle fails on the inputs. Raises Paddle's errors if it cannot load the model.
+    Paddle fails on the inputs. Raises Paddle's errors if Paddle cannot load the model.
     """
     if draws:
         return Comparison(doubt="not compared with Paddle, because it draws random numbers")
