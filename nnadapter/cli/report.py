@@ -205,9 +205,7 @@ def _form(form: str | None, output: str | None) -> str:
 
 def _only(models: Sequence[str]) -> str:
     if len(models) != 1:
-        raise click.UsageError(
-            f"a report needs one model, got {len(models)}; use --what-if for several models or folders"
-        )
+        raise click.UsageError(f"a report needs one model, got {len(models)}; use --what-if for several")
     if Path(models[0]).is_dir() and not optional_part("paddle_structures")(Path(models[0])):
         raise Failure(
             f"model file {models[0]!r} cannot be read: Is a directory; "

@@ -58,9 +58,7 @@ def convert_call(calls: KernelCalls, context: ConversionContext, node: OnnxNode)
     if isinstance(output_types, Unsupported):
         raise Refusal(output_types.reason, output_types.detail)
     if len(node.outputs) > len(output_types):
-        raise invalid(
-            f"{node.op_type} has {len(node.outputs)} outputs; expected {len(output_types)}, as its kernel returns"
-        )
+        raise invalid(f"{node.op_type} has {len(node.outputs)} outputs; its kernel returns {len(output_types)}")
     present = tuple(position for position, operand in enumerate(operands) if operand is not None)
     call = CustomCall(
         domain=node.domain,

@@ -130,9 +130,7 @@ def convert_col_to_im(context: ConversionContext, node: OnnxNode) -> None:
     """Convert Col2Im, with constant shapes, to COL_TO_IM."""
     image, block = context.required_integers(node, 1), context.required_integers(node, 2)
     if len(image) != len(block) or not image:
-        raise invalid(
-            f"Col2Im has image_shape {list(image)} and block_shape {list(block)}; expected lists of one length"
-        )
+        raise invalid(f"Col2Im has image_shape {list(image)} and block_shape {list(block)}; expected equal lengths")
     windows = convolution.read_windows(node, block)
     attributes: dict[str, AttributeValue] = {"image_shape": image, "kernel_shape": block}
     attributes |= {name: getattr(windows, name) for name in _MOVES}

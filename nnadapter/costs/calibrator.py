@@ -680,9 +680,7 @@ def _timed(bench: ProgramTimer, device: str, budget_seconds: float, advance: Cal
         summary = "; ".join(
             f"{operation_class.value}: {reason}" for operation_class, reason in list(reasons.items())[:2]
         )
-        raise NotDelegatedError(
-            f"device {device!r} can run none of the programs that are timed: {summary}", device=device
-        )
+        raise NotDelegatedError(f"device {device!r} can run none of the timed programs: {summary}", device=device)
     timed: dict[str, ProgramTiming] = {}
     processor_counts: list[float] = []
     for batch in network_batches:

@@ -210,9 +210,7 @@ def check_results(results: Sequence[Any], names: Sequence[str], expected: Output
         raise errors.ExecutionError(f"the driver returned {len(results)} outputs, expected {len(expected)}")
     for name, result, check in zip(names, results, expected, strict=True):
         if type(result) is not np.ndarray:
-            raise errors.ExecutionError(
-                f"the driver returned {type(result).__name__} for {name!r}, expected a numpy array"
-            )
+            raise errors.ExecutionError(f"the driver returned {type(result).__name__} for {name!r}, expected an array")
         if check is None or (result.shape == check[0] and result.dtype == check[1]):
             continue
         if result.dtype != check[1] or not _fits(result.shape, check[0]):

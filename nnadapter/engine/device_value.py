@@ -182,9 +182,7 @@ class DeviceValue:
         array = self._array()
         is_other = dtype is not None and array.dtype != dtype
         if is_other and copy is False:
-            raise ValueError(
-                f"the value is {array.dtype}, and cannot become {np.dtype(dtype)} without a copy; allow a copy"
-            )
+            raise ValueError(f"the value is {array.dtype}, which needs a copy to become {np.dtype(dtype)}; allow it")
         if copy or is_other:
             return array.astype(dtype or array.dtype)
         view = array.view()

@@ -59,9 +59,7 @@ def _check_operand(index: int, operand: Operand) -> None:
     if not isinstance(value, np.ndarray):
         raise InvalidModelError(f"{which} holds {type(value).__name__}, expected a numpy array")
     if not value.dtype.isnative:
-        raise InvalidModelError(
-            f"{which} holds numbers in another byte order, {value.dtype.str}, expected this machine's"
-        )
+        raise InvalidModelError(f"{which} has another byte order, {value.dtype.str}, expected this machine's")
 
 
 def check_quantization_fields(which: str, quantization: object) -> None:

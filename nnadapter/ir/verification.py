@@ -202,9 +202,7 @@ def _check_inputs_and_outputs(model: Model) -> None:
     for name, listed in (("input", model.inputs), ("output", model.outputs)):
         for index in listed:
             if not 0 <= index < len(model.operands):
-                raise InvalidModelError(
-                    f"model {name} {index} is not an operand, expected 0 to {len(model.operands) - 1}"
-                )
+                raise InvalidModelError(f"model {name} {index} is no operand, expected 0 to {len(model.operands) - 1}")
     if len(frozenset(model.inputs)) != len(model.inputs):
         raise InvalidModelError(f"model inputs are {list(model.inputs)}, expected no duplicates")
     _check_listed(model, model.inputs, Lifetime.MODEL_INPUT, frozenset({Lifetime.MODEL_INPUT}))
@@ -238,9 +236,7 @@ def _check_operation(model: Model, operation: Operation, defined_operands: set[i
     complete = check_attributes(schema, operation.attributes)
     if complete.keys() != operation.attributes.keys():
         missing = sorted(complete.keys() - operation.attributes.keys())
-        raise InvalidModelError(
-            f"{operation.type}: attributes {missing} are missing, expected all attributes of the schema"
-        )
+        raise InvalidModelError(f"{operation.type}: attributes {missing} are missing, expected all of the schema")
     inferred = schema.infer(types, complete)
     _check_outputs(model, operation, len(inferred), defined_operands)
     quantized = [model.operands[index].type.quantized for index in operation.outputs]

@@ -148,13 +148,9 @@ def write_driver(name: str, folder: Path, language: str = "python", *, paddle: b
 
 def _check_name(name: str) -> None:
     if not _NAME.fullmatch(name):
-        raise InvalidOptionError(
-            f"the name is {name!r}, expected lowercase letters, digits and _, starting with a letter"
-        )
+        raise InvalidOptionError(f"the name is {name!r}, expected lowercase letters, digits and _, first a letter")
     if keyword.iskeyword(name) or name in sys.stdlib_module_names or name in ("nnadapter", "partition", "numpy"):
-        raise InvalidOptionError(
-            f"{name!r} is a name of Python or of a package that drivers import; choose another name"
-        )
+        raise InvalidOptionError(f"{name!r} is a name of Python or of a package that drivers import; choose another")
     if name in sources():
         raise InvalidOptionError(
             f"a driver named {name!r} exists already, from {sources()[name].distribution}; choose another name"

@@ -137,9 +137,7 @@ class Signature:
             InvalidInputError: unknown input, or wrong shape.
         """
         if not isinstance(feed, Mapping):
-            raise InvalidInputError(
-                f"the feed is a {type(feed).__name__}, expected a dictionary from input name to array"
-            )
+            raise InvalidInputError(f"the feed is a {type(feed).__name__}, expected a dictionary, input name -> array")
         if not self._required <= feed.keys():
             missing = [value.name for value in self.inputs if value.name in self._required and value.name not in feed]
             raise MissingInputError.of(missing, feed, [value.name for value in self.inputs])

@@ -87,9 +87,7 @@ def _from_path(path: Path, signature: Signature) -> Generator[tuple[str, Any, An
     if not path.exists():
         raise CalibrationDataError(f"{str(path)!r} does not exist; give a folder, or a file of samples")
     if path.suffix.lower() not in _FILES:
-        raise CalibrationDataError(
-            f"{str(path)!r} is no folder and does not end in one of {', '.join(_FILES)}; convert it"
-        )
+        raise CalibrationDataError(f"{str(path)!r} is no folder, and ends in none of {', '.join(_FILES)}; convert it")
     yield from _from_file(path, signature)
 
 
@@ -161,9 +159,7 @@ def _checked(place: str, feed: Any, signature: Signature) -> Feed:
         raise CalibrationDataError(f"{place} does not fit the model: {error}", name=error.name) from error
     for name, array in checked.items():
         if isinstance(array, np.ndarray) and array.dtype.kind == "f" and not np.isfinite(array).all():
-            raise CalibrationDataError(
-                f"input {name!r} of {place} is not finite; repair or remove the sample", name=name
-            )
+            raise CalibrationDataError(f"input {name!r} of {place} is not finite; repair or remove it", name=name)
     return checked
 
 

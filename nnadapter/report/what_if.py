@@ -432,9 +432,7 @@ def _learner(setting: Setting, name: str | None) -> SessionDevice:
     for device in able:
         if name in (None, device.name):
             return device
-    raise DeviceNotFoundError(
-        f"device {name!r} is not one of {', '.join(device.name for device in able)}; name one of them"
-    )
+    raise DeviceNotFoundError(f"device {name!r} is not one of {', '.join(device.name for device in able)}; name one")
 
 
 def _situation(

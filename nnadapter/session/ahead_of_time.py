@@ -303,9 +303,7 @@ def compile(  # noqa: A001  public name: nnadapter.compile
 
 def _check_apart(model: ModelSource, target: Path) -> None:
     if isinstance(model, (str, os.PathLike)) and target.exists() and Path(model).exists() and target.samefile(model):
-        raise errors.InvalidOptionError(
-            f"{str(target)!r} is the model itself, which would be overwritten; give another path"
-        )
+        raise errors.InvalidOptionError(f"{str(target)!r} is the model, which would be overwritten; give another path")
 
 
 def _plan_each(source: ModelPlanSource, plan: Callable[[BranchSelection | None], None]) -> None:

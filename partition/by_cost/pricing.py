@@ -206,9 +206,7 @@ class Prices:
 
 def _check_array(name: str, array: Seconds, shape: tuple[int, ...]) -> None:
     if array.shape != shape or array.dtype != np.float64:
-        raise GraphError(
-            f"the array {name!r} of prices is {array.dtype}{list(array.shape)}, expected float64{list(shape)}"
-        )
+        raise GraphError(f"array {name!r} of prices is {array.dtype}{list(array.shape)}, expected float64{list(shape)}")
     wrong = np.isnan(array) | (array < 0)
     if wrong.any():
         place = tuple(int(index) for index in np.unravel_index(int(wrong.argmax()), shape))

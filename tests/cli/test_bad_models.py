@@ -130,4 +130,4 @@ def test_model_from_a_pipe_is_an_error(folder):
     command = [sys.executable, "-m", "nnadapter", "run", "/dev/stdin", "-d", "fake_npu"]
     contents = (folder / "chain.onnx").read_bytes()
     done = subprocess.run(command, input=contents, capture_output=True, timeout=120)
-    assert done.returncode == 2 and b"returns nothing when read again; save the model in a regular file" in done.stderr
+    assert done.returncode == 2 and b"returns nothing when read again; save it in a regular file" in done.stderr

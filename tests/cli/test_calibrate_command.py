@@ -120,7 +120,7 @@ def test_json_equals_the_stored_file(call, cache):
         ("calibrate nope", 2, "no driver offers a device named 'nope'"),
         ("calibrate null --option fake_npu.threads=1", 2, "which is not among null"),
         ("calibrate fake_npu --option fake_npu.clock=simulated", 2, "without the simulated clock"),
-        ("calibrate trial --option trial.only=RESHAPE", 1, "can run none of the programs"),
+        ("calibrate trial --option trial.only=RESHAPE", 1, "can run none of the timed programs"),
         ("calibrate null -o nowhere/copy.json", 2, "cannot be written"),
     ],
 )

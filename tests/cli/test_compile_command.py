@@ -152,7 +152,7 @@ def test_output_may_not_overwrite_the_model(tmp_path, model):
     link.symlink_to(model)
     for output in (model, link):
         done = called("compile", model, "-d", "fake_npu", "-o", output)
-        assert done.exit_code == 2 and "is the model itself, which would be overwritten" in done.stderr, done.output
+        assert done.exit_code == 2 and "is the model, which would be overwritten" in done.stderr, done.output
     assert Path(model).read_bytes() == content
 
 

@@ -450,7 +450,7 @@ def test_forbidden_copy_is_an_error(device):
     value = nna.DeviceValue.from_numpy(np.ones(3, np.float32), device)
     assert value.__array__(np.float32, copy=False).dtype == np.float32
     assert value.__array__(np.float64).dtype == np.float64
-    with pytest.raises(ValueError, match="float32, and cannot become float64 without a copy"):
+    with pytest.raises(ValueError, match="float32, which needs a copy to become float64"):
         value.__array__(np.float64, copy=False)
 
 

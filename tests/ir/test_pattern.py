@@ -165,7 +165,7 @@ def test_fusable_operations_agree_with_the_schemas():
         (lambda: operation(["SOFTMAX", "RELU"], X, axis=bool), "RELU: .* 'axis'; known: none"),
         (lambda: operation("SOFTMAX", X, Y), r"2 inputs, expected at most 1 \(input\)"),
         (lambda: operation(["ADD", "NEG"], X, Y), "NEG: .*2 inputs"),
-        (lambda: operation("ADD", X, Y, fuse_code="relo"), "fuse_code='relo'.*'relu'"),
+        (lambda: operation("ADD", X, Y, fuse_code="relo"), "'fuse_code' of the pattern is 'relo'.*'relu'"),
     ],
 )
 def test_impossible_pattern_is_an_error(make, reason):

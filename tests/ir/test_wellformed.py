@@ -50,7 +50,7 @@ _CASES = {
     "scale": (_quantized("1", 0), "operand 0 'x' has a scale that is not a number: '1', expected numbers"),
     "zero point": (_quantized(1.0, 0.5), "operand 0 'x' has a zero point that is not an integer: 0.5, expected"),
     "list": (_operand(1, value=[1, 2, 3]), "operand 1 'b' holds list, expected a numpy array"),
-    "byte order": (_operand(1, value=np.arange(3, dtype=">i4")), "operand 1 'b' holds numbers in another byte order"),
+    "byte order": (_operand(1, value=np.arange(3, dtype=">i4")), "operand 1 'b' has another byte order"),
     "operation": (replace(_GOOD, operations=("ADD",)), "operation 0 is 'ADD', expected an Operation"),
     "operation's type": (_operation(type=None), "operation 0 is of type None, expected an operation's name"),
     "input": (_operation(inputs=(0, None)), "operation 0, ADD: reads operand None, expected an integer"),

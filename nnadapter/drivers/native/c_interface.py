@@ -451,9 +451,7 @@ def _table(path: Path) -> int:
     try:
         missing = missing_bytes(path)
         if missing:
-            raise errors.DeviceUnavailableError(
-                f"the last {missing} bytes of {path} are missing; install the driver again"
-            )
+            raise errors.DeviceUnavailableError(f"the last {missing} bytes of {path} are missing; reinstall the driver")
         library = ctypes.CDLL(str(path))
     except OSError as error:
         raise errors.DeviceUnavailableError(

@@ -414,9 +414,7 @@ def _addresses(kind: str, array: int | None, count: int) -> tuple[int, ...]:
     valid_addresses = tuple(address for address in addresses if address)
     if len(valid_addresses) < count:
         nulls = count - len(valid_addresses)
-        raise errors.DriverError(
-            f"the driver returned {count} {kind}, of which {nulls} are null; report it to the vendor"
-        )
+        raise errors.DriverError(f"the driver returned {count} {kind}, of which {nulls} are null; ask its vendor")
     return valid_addresses
 
 

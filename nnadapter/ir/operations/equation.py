@@ -102,8 +102,6 @@ def label_sizes(equation: Equation, shapes: Sequence[Sequence[int]]) -> dict[str
         for label, size in zip(term, shape, strict=True):
             earlier_size = sizes.get(label, 1)
             if earlier_size != 1 and size != 1 and earlier_size != size:
-                raise InvalidModelError(
-                    f"label {label!r} has sizes {earlier_size} and {size}, expected equal ones or a 1"
-                )
+                raise InvalidModelError(f"label {label!r} has sizes {earlier_size} and {size}, expected equal or 1")
             sizes[label] = size if earlier_size == 1 else earlier_size
     return sizes

@@ -44,9 +44,7 @@ def _operand(name: str, type_: OperandType, transposed: bool) -> Dimensions:
     if not transposed:
         return dimensions
     if len(dimensions) < 2:
-        raise InvalidModelError(
-            f"transpose_{name} is True on {name} of rank {len(dimensions)}, expected rank 2 or more"
-        )
+        raise InvalidModelError(f"transpose_{name} is True on {name} of rank {len(dimensions)}, expected at least 2")
     return (*dimensions[:-2], dimensions[-1], dimensions[-2])
 
 
@@ -57,9 +55,7 @@ def _mat_mul(first: OperandType, second: OperandType, transpose_x: bool, transpo
     # As in numpy.matmul, a left vector is a row and a right one a column; the added axis is removed again.
     depth = y[0] if len(y) == 1 else y[-2]
     if x[-1] != depth:
-        raise InvalidModelError(
-            f"x {list(x)} and y {list(y)} have inner sizes {x[-1]} and {depth}, expected equal ones"
-        )
+        raise InvalidModelError(f"x {list(x)} and y {list(y)} have inner sizes {x[-1]} and {depth}, expected the same")
     batch = broadcast((x[:-2], y[:-2])) if len(x) > 2 or len(y) > 2 else ()
     return OperandType(first.dtype, (*batch, *x[-2:-1], *(y[-1:] if len(y) > 1 else ())))
 

@@ -26,9 +26,7 @@ def _reduce(first: OperandType, axes: Sequence[int], keepdims: bool) -> OperandT
 def _argument(first: OperandType, axis: int, keepdims: bool, select_last_index: bool) -> OperandType:
     check_axis(axis, first.rank)
     if first.dimensions[axis] == 0:
-        raise InvalidModelError(
-            f"input {list(first.dimensions)} has no element along axis {axis}, expected one or more"
-        )
+        raise InvalidModelError(f"input {list(first.dimensions)} has no element along axis {axis}, expected at least 1")
     return _without(first, (axis,), keepdims, DataType.INT64)
 
 

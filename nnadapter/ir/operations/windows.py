@@ -69,9 +69,7 @@ def window_counts(
                 count -= 1
             if size < 1 or count < 1:
                 least = max(1, extent - stride + 1 - begin - end)
-                raise InvalidModelError(
-                    f"{name} is {size}, expected at least {least} for a window of {extent} elements"
-                )
+                raise InvalidModelError(f"{name} is {size}, expected at least {least} for windows of {extent} elements")
         elif padded < extent:
             raise InvalidModelError(
                 f"{name} with padding is {padded}, expected at least {extent}, "

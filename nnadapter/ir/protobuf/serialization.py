@@ -260,9 +260,7 @@ def from_bytes(contents: bytes, files: Mapping[str, bytes], *, check_contents: b
         InvalidModelError: not a valid model, or of a newer version.
     """
     if not isinstance(files, Mapping):
-        raise InvalidModelError(
-            f"data files are {type(files).__name__}, expected a mapping such as {{'weights': data}}"
-        )
+        raise InvalidModelError(f"data files are {type(files).__name__}, expected a mapping like {{'weights': data}}")
 
     def named(name: str) -> memoryview:
         if name not in files:
@@ -459,15 +457,11 @@ def _path(path: object) -> Path:
 
 def _mapped(folder: Path, name: str) -> memoryview:
     if name in ("", ".", "..") or not _FORBIDDEN.isdisjoint(name):
-        raise ModelFileError(
-            f"the model's data file is called {name!r}, expected the plain name of a file in its folder"
-        )
+        raise ModelFileError(f"the model's data file is called {name!r}, expected a plain file name in its folder")
     try:
         path = (folder / name).resolve()
         if path.parent != folder.resolve():
-            raise ModelFileError(
-                f"the model's data file {name!r} is at {str(path)!r}, expected it in the model's folder"
-            )
+            raise ModelFileError(f"the model's data file {name!r} is at {str(path)!r}, expected the model's folder")
         if not path.is_file():
             raise ModelFileError(f"the model's data file {name!r} is not in {str(folder)!r}; put it there")
         with path.open("rb") as file:

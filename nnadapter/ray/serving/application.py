@@ -149,9 +149,7 @@ def _refuse_others(signature: Signature) -> None:
 
 def _name(name: object) -> str:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise errors.InvalidOptionError(
-            f"the name of a served model may have only letters, digits and '_.-', got {name!r}"
-        )
+        raise errors.InvalidOptionError(f"a served model's name may have only letters, digits and '_.-', got {name!r}")
     return name
 
 

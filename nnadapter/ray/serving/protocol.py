@@ -116,9 +116,7 @@ def _parts(body: bytes, header_length: str | None) -> tuple[bytes, memoryview]:
             )
         length = int(header_length)
     if length > JSON_BYTES:
-        raise HttpError(
-            413, f"the JSON has {length} bytes, expected at most {JSON_BYTES}; send large tensors as binary data"
-        )
+        raise HttpError(413, f"the JSON has {length} bytes, expected at most {JSON_BYTES}; send tensors as binary data")
     return body[:length], memoryview(body)[length:]
 
 
@@ -209,9 +207,7 @@ def _shape(name: str, tensor: Mapping[str, Any]) -> tuple[int, ...]:
 def _from_json(name: str, tensor: Mapping[str, Any], shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     data = tensor.get("data")
     if not isinstance(data, list):
-        raise HttpError(
-            400, f"input {name!r} has no data; pass a list of numbers, or binary_data_size in its parameters"
-        )
+        raise HttpError(400, f"input {name!r} has no data; pass numbers, or binary_data_size in its parameters")
     # As objects first: an array of strings would store each at the length of the longest.
     values = np.array(data, object).reshape(-1).tolist()
     kinds = set(map(type, values))
@@ -223,9 +219,7 @@ def _from_json(name: str, tensor: Mapping[str, Any], shape: tuple[int, ...], dty
     with np.errstate(over="ignore"):
         cast_array = array.astype(dtype) if not values or _can_hold(array, dtype, kinds) else None
     if cast_array is None or (dtype.kind not in "biu" and not np.isfinite(cast_array).all()):
-        raise HttpError(
-            400, f"the data of input {name!r} contains values that are not {NAMES.get(dtype.name, dtype.name)}"
-        )
+        raise HttpError(400, f"the data of input {name!r} has values that are not {NAMES.get(dtype.name, dtype.name)}")
     return cast_array.reshape(shape)
 
 

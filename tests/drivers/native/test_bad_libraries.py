@@ -180,7 +180,7 @@ def test_truncated_library(folder, tmp_path, length):
     contents = compile_library(tmp_path / "whole.so", TRIAL).read_bytes()
     cut = folder / "nnadapter_bad_cut.so"
     cut.write_bytes(contents[: int(len(contents) * length)])
-    assert "are missing; install the driver again" in row("bad_cut").reason
+    assert "are missing; reinstall the driver" in row("bad_cut").reason
 
 
 @needs_compiler

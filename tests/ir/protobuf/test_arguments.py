@@ -38,8 +38,8 @@ def test_paths_of_wrong_type_are_refused(path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((CONTENTS, DATA), "data files are bytes, expected a mapping such as {'weights': data}$"),
-        ((CONTENTS, None), "data files are NoneType, expected a mapping such as"),
+        ((CONTENTS, DATA), "data files are bytes, expected a mapping like {'weights': data}$"),
+        ((CONTENTS, None), "data files are NoneType, expected a mapping like"),
         ((CONTENTS, {"weights": "text"}), "data file 'weights' is str, expected bytes$"),
         (((CONTENTS, DATA), {}), "expected the bytes of a model, got tuple; pass the first result of `to_bytes`$"),
         ((None, {}), "expected the bytes of a model, got NoneType"),

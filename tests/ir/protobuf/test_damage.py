@@ -147,9 +147,9 @@ _MODELS = {
         lambda message: message.operations[0].attributes.add(name="group", int=1),
         "attribute occurs twice",
     ),
-    "model input": (lambda message: message.inputs.append(77), "model input 77 is not an operand"),
+    "model input": (lambda message: message.inputs.append(77), "model input 77 is no operand"),
     "model inputs": (lambda message: message.inputs.append(0), "expected no duplicates"),
-    "model output": (lambda message: message.outputs.append(77), "model output 77 is not an operand"),
+    "model output": (lambda message: message.outputs.append(77), "model output 77 is no operand"),
     "no outputs": (
         lambda message: message.ClearField("outputs"),
         "has the lifetime model_output, expected it in",
@@ -229,14 +229,14 @@ def _saved_with(tmp_path, name):
     "name", ["../secret", "/secret", "..", ".", "", "a/../../secret", "a\\secret", "C:secret", "a\0b"]
 )
 def test_data_files_outside_the_folder_are_refused(tmp_path, name):
-    with pytest.raises(ModelFileError, match="expected the plain name of a file in its folder"):
+    with pytest.raises(ModelFileError, match="expected a plain file name in its folder"):
         load(_saved_with(tmp_path, name))
 
 
 def test_links_outside_the_folder_are_refused(tmp_path):
     path = _saved_with(tmp_path, "link")
     path.with_name("link").symlink_to(tmp_path / "secret")
-    with pytest.raises(ModelFileError, match="'link' is at .*secret', expected it in the model's folder"):
+    with pytest.raises(ModelFileError, match="'link' is at .*secret', expected the model's folder"):
         load(path)
     path.with_name("link").unlink()
     path.with_name("link").symlink_to("link")

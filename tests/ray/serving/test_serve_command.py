@@ -58,7 +58,7 @@ def test_unservable_models_are_errors(model, tmp_path):
     (tmp_path / "broken.onnx").write_bytes(b"no model")
     assert "broken.onnx" in refused(str(tmp_path / "broken.onnx"), "--port", "0")
     assert "fake_npv" in refused(model, "-d", "fake_npv", "--port", "0")
-    assert "name of a served model" in refused(model, "--name", "a/b", "--port", "0")
+    assert "a served model's name" in refused(model, "--name", "a/b", "--port", "0")
     with closing(socket.socket()) as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
