@@ -112,7 +112,6 @@ def _arrays(name: str, value: object) -> list[tuple[str, Array]]:
 
 
 def _file_names(names: Iterable[str]) -> list[str]:
-    """Return unique file names, case-insensitively."""
     assigned_stems: set[str] = set()
     file_names = []
     for name in names:

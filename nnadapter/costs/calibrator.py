@@ -708,7 +708,6 @@ def _timed(bench: ProgramTimer, device: str, budget_seconds: float, advance: Cal
 
 
 def _batches(count: int, most: int) -> list[range]:
-    """Split positions into batches that separate neighbors."""
     batches = -(-count // most)
     return [range(first, count, batches) for first in range(batches)]
 

@@ -313,7 +313,6 @@ FLOAT, UINT8, INT8, UINT16, INT16, INT32, INT64, FLOAT16, DOUBLE = 1, 2, 3, 4, 5
 _FORMATS = {FLOAT: "f", FLOAT16: "e", DOUBLE: "d"}
 _FORMATS |= {INT8: "b", INT16: "h", INT32: "i", INT64: "q", UINT8: "B", UINT16: "H"}
 _INPUT, _OUTPUT, _OP_TYPE, _ATTRIBUTE, _DOMAIN = 0x0A, 0x12, 0x22, 0x2A, 0x3A
-"""Tags of NodeProto."""
 _REDUCING = frozenset(("ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum"))
 _KEEPING_RANKS = _REDUCING | frozenset((
     "Abs", "Add", "Cast", "Clip", "Div", "Dropout", "Erf", "Exp", "Identity", "Log", "Max", "Min", "Mul", "Neg", "Pow",
@@ -324,7 +323,6 @@ _GRAPH_TYPES = (b"\xa0\x01\x05", b"\xa0\x01\x0a")
 """Type field of attributes with graphs."""
 _NAME_OF_TENSOR = 8
 _FLOATS, _INTEGERS = 7, 8
-"""Fields of AttributeProto."""
 _MOST_NODES = 100_000
 _DEEPEST_CALL = 32
 _MOST_VALUES = 64

@@ -152,7 +152,6 @@ def _by_certain_costs(judgment: Judgment, setting: Setting, kept_devices: Device
 
 
 def _by_load(judgment: Judgment, setting: Setting, kept_devices: DeviceByAtom) -> Placement:
-    """Return the placement with the smallest load on the busiest device."""
     sharing = [device.name for device in setting.devices if setting.costs[device.name].needs_processors]
     if len(sharing) == len(setting.devices):
         placement = _by_certain_costs(judgment, setting, kept_devices)

@@ -78,7 +78,6 @@ def tidy(model: onnx_ir.Model) -> None:
 
 
 def _separate_outputs(graph: onnx_ir.Graph) -> None:
-    """Add an Identity for each output that no node produces."""
     for place, value in enumerate(graph.outputs):
         if value.producer() is None:
             node = onnx_ir.node("Identity", inputs=[value])

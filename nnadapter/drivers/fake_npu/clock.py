@@ -65,7 +65,6 @@ def _seconds(graph: NpuGraph, instruction: Instruction, profile: Profile, intege
 
 
 def _traffic(instruction: Instruction, inputs: Types, outputs: Types) -> int:
-    """Return bytes read and written."""
     written = sum(type_.nbytes for type_ in outputs)
     first = inputs[0].nbytes if inputs else 0
     read = min(first, written) if instruction.kernel in _PICKS else first

@@ -158,7 +158,6 @@ class LoweringTemplate:
 class _Structure:
     groups: Groups
     templates: tuple[LoweringTemplate, ...] = ()
-    """Most recently used first."""
     count: int = 0
     failures: int = 0
 

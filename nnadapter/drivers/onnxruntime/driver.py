@@ -303,7 +303,6 @@ def refuse_invalid_nodes(
 
 
 def _with_sizes(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a copy with size 1 for unknown dimensions."""
     from nnadapter.onnx.construction import copied
 
     sized = copied(model)

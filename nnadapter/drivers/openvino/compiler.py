@@ -269,7 +269,6 @@ class Asker:
         return {position: refusal for refusal, positions in answers if refusal is not None for position in positions}
 
     def _takes_at_once(self, cases: Mapping[int, _Case], parts: Parts) -> bool:
-        """Check whether the engine accepts all nodes in `cases` together."""
         if self._device not in _BY_RANKS or not cases:
             return not cases
         first: dict[object, int] = {}

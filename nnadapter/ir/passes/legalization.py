@@ -126,7 +126,6 @@ class _Shifting:
     def __init__(self, editor: ModelEditor) -> None:
         self._editor = editor
         self._unsigned: dict[int, int] = {}
-        """int8 operand -> uint8 operand."""
         self._signed: dict[int, int] = {}
         """int8 operand in `_unsigned` -> int8 operand of equal value for later operations, possibly itself."""
         self._current: Sequence[int] = ()

@@ -309,7 +309,6 @@ def _softmax(operator: torch._ops.OpOverload, values: Tensor, dim: int, dtype: t
 
 
 def _truth_of_nothing(is_all: bool, values: Tensor, dim: Any = None, keepdim: bool = False) -> Any:
-    """Return `any` or `all` of empty tensors."""
     if 0 not in [size for size in values.shape if isinstance(size, int)]:
         return NotImplemented
     counted = (values == 0) if is_all else (values != 0)

@@ -128,7 +128,6 @@ def rms_normalization(out: Array, x: Array, scale: Array, *, axis: int, epsilon:
 
 
 def _center(out: Array, x: Array, axes: tuple[int, ...]) -> Array:
-    """Write x - mean over `axes`, and return the variance."""
     count = prod(x.shape[axis] for axis in axes)
     np.subtract(x, sum_over(x, axes) / count, out)
     variance: Array = sum_over(out * out, axes) / count

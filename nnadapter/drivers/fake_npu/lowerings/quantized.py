@@ -70,7 +70,6 @@ def _axis(quantization: Quantization) -> int:
 
 
 def _largest(type_: OperandType) -> int:
-    """Return the largest |integer - zero point| of a quantized type."""
     smallest, largest = integer_range(type_.dtype)
     return max(max(largest - point, point - smallest) for point in _quantization(type_).zero_point)
 

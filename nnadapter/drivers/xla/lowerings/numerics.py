@@ -159,7 +159,6 @@ def of_reals(operation: NamedOperation, function: Function) -> Function:
 
 
 def _magnitude(type_: OperandType) -> int:
-    """Return the largest |integer - zero point| of a quantized type."""
     smallest, largest = integer_range(type_.dtype)
     assert type_.quantization is not None
     return max(max(largest - point, point - smallest) for point in type_.quantization.zero_point)
