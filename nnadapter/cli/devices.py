@@ -186,8 +186,8 @@ _GOOD = frozenset({"works", "refuses", "limited", "needs options"})
 def doctor(context: click.Context, as_json: bool) -> None:
     """Test every device, and report what is missing and how to get it.
 
-    Devices that this machine cannot have share one line. Unusable operations and converters of installed packages take
-    one line each. The exit code is 1 if an available device does not work.
+    A line starts with + for a device without defects, - for one that is not available, and ! for a defect of a device
+    or of an installed package. The exit code is 1 if an available device does not work.
     """
     with prints_to_stderr():
         checked_devices = [(device, check_health(device)) for device in nnadapter.devices()]
