@@ -120,7 +120,7 @@ class _FileError(NNAdapterError):
 
 
 class CompiledModelError(_FileError, InvalidModelError):
-    """A compiled model is damaged, of a newer version, or unsuitable for the request."""
+    """A compiled model is damaged, of a newer version, or does not support the requested devices, shapes or options."""
 
 
 class RulesError(_FileError, InvalidOptionError, ValueError):
@@ -195,7 +195,7 @@ class NotDelegatedError(_SegmentError):
 
 
 class DriverError(_SegmentError):
-    """The driver broke the interface or a promise."""
+    """The driver violated its interface or its declared capability."""
 
 
 class CompilationError(DriverError):
@@ -281,7 +281,7 @@ class OutOfMemoryError(_SegmentError):
 
 
 class CancelledError(_SegmentError):
-    """The caller stopped the run. The fields name the current or next step."""
+    """The caller stopped the run. Device, segment and nodes are of the current step, or of the next one."""
 
 
 class DeadlineExceededError(CancelledError):

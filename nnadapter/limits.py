@@ -13,7 +13,7 @@ VALUES_OF_NODE = 1 << 16
 ATTRIBUTES = 1 << 10
 """Attributes of a node. Tree ensembles have about twenty."""
 DIMENSIONS = 1 << 10
-"""Dimensions of a type or tensor as read."""
+"""Dimensions of a type or tensor in a file, before its rank is checked."""
 RANK = 64
 """Rank of an array: numpy's limit."""
 NAME_BYTES = 1 << 16
@@ -25,7 +25,7 @@ MESSAGES = 1 << 22
 EXPANDED_NODES = 1 << 13
 """Nodes after function expansion, allowed for any model. Expansion takes quadratic time."""
 EXPANSION = 64
-"""Factor by which expansion may multiply nodes beyond `EXPANDED_NODES`. Exporters' functions have about ten nodes."""
+"""Nodes after function expansion per node before it, for results above `EXPANDED_NODES`."""
 ELEMENTS = (1 << 31) - 1
 """Elements of a node's result; weights may have more."""
 COUNTED_ELEMENTS = 1 << 26
@@ -35,7 +35,7 @@ RESIZED_ELEMENTS = 1 << 28
 SPARSE_BYTES = 1 << 30
 """Sparse weights of a model as dense tensors."""
 FOLDED_BYTES = 1 << 30
-"""Constants folded once per model."""
+"""Folded constants of a model that do not depend on input shapes."""
 FREELY_FOLDED_BYTES = 1 << 26
 """Folded constants of any model, in addition to `FOLDING_GROWTH` times its own constants."""
 FOLDING_GROWTH = 4

@@ -173,8 +173,8 @@ def cut(graph: Graph, placement: Sequence[str], *, host: str | None = None) -> C
     1 for the other label, is the earliest turn for v. By induction no schedule that starts with `first` needs fewer
     turns, and one segment per level suffices. The better of both starts is the minimum.
 
-    Ties: a start with `host` has the fewest segments of the other label; if the other start has one more, its total is
-    no smaller. So preferring fewer of them among equal totals minimizes both numbers.
+    Among equal totals, the start with fewer segments of labels other than `host` is preferred. This minimizes both
+    numbers.
 
     Three or more labels: see `schedule`. Unconnected siblings share a segment.
 

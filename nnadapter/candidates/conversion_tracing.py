@@ -562,7 +562,6 @@ class ConversionTracing:
         return self._values[name].shape if is_known else None
 
     def _follow(self, node: OnnxNode, growing: GrowingConversion) -> None:
-        """Record a node's shape-derived result, symbolically if a rule exists."""
         contents = self._known
         if _measures(node):
             self._sizes[node.outputs[0]] = shape_of(node, self._context.dimensions(node.inputs[0]))

@@ -12,8 +12,6 @@ The search stops at the lower bound. `place_by_time` handles very many overlappi
 
 Sources: Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference" (2020), greedy by breadth and by
 size; step 4: hill-climbing allocator of Arm's compiler Vela for Ethos-U, here deterministic.
-
-All programs share the pool, so new shapes need no fresh pages.
 """
 
 from __future__ import annotations

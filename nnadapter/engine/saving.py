@@ -6,7 +6,7 @@ A file contains:
 2. For every plan: types of values between steps, steps, constants, and report.
 3. For every step: its segment, to compile with another driver version, and its serialized program, if any.
 4. For every step on an accelerator: the same nodes for the CPU, unless fallback is forbidden.
-5. Steps that run threaded, since costs are unknown at load time.
+5. The numbers of steps that run in threads.
 6. The original model, on request, for shapes without a plan.
 """
 
@@ -278,10 +278,7 @@ def _write_segment(
 
 
 def _are_available(partitioning: Partitioning, names: Iterable[str]) -> bool:
-    """Return True if values with these names are all available between steps.
-
-    A part may need a size that exists only inside a segment.
-    """
+    """Return True if all values with these names are available between steps, not only inside a segment."""
     plan = partitioning.plan
     available = {*plan.graph.inputs, *(name for step in plan.steps for name in step.outputs)}
     return available.issuperset(names)

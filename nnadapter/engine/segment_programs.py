@@ -31,7 +31,7 @@ class SegmentProgram(NamedTuple):
     seconds: float
     """Compile time."""
     sharing_key: Hashable = None
-    """Equal for segments of a device that differ only in names and constants; None if nothing is shared."""
+    """Equal for segments of a device that differ only in names and constants; None if the program cannot be shared."""
     takes_sizes: bool = False
     """True if every run passes the symbolic sizes to the program."""
     cloned_from: Hashable = None
@@ -44,7 +44,10 @@ def atoms_of(plan: Plan, step: Step) -> Atoms:
 
 
 class SegmentPrograms:
-    """Programs of segments by `atoms_of`. If a segment leaves the plan, its program stays open until `keep_only`."""
+    """Programs of segments; keys are results of `atoms_of`.
+
+    The program of a segment that leaves the plan stays open until the next call of `keep_only`.
+    """
 
     def __init__(self) -> None:
         self._programs: dict[Hashable, SegmentProgram] = {}
@@ -83,7 +86,7 @@ class SegmentPrograms:
 
 
 class SegmentCompiler:
-    """Compiler of single segments on the devices of a setting."""
+    """Compiler of single segments, on the devices of a session."""
 
     def __init__(self, setting: Setting) -> None:
         self._setting = setting
@@ -91,7 +94,7 @@ class SegmentCompiler:
     def compile(
         self, part: Part, calls: NamedCalls, sharing_key: Hashable = None, *, is_sole: bool = False
     ) -> SegmentProgram:
-        """Compile an admitted segment on the device of `calls`.
+        """Compile a segment that the device admitted. `calls` names the device and its methods in errors.
 
         `is_sole` is True if the segment is the entire plan.
         """

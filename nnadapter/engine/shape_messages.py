@@ -176,7 +176,7 @@ def read_shape_set(message: Message, shapes: Shapes, segments: Segments) -> Shap
 
 
 def write_shape_derived_values(message: Message, values: ShapeDerivedValues, writer: ContainerWriter) -> None:
-    """Fill a Given message with shape-derived values."""
+    """Fill a Given message with values that follow from input shapes."""
     message.SetInParent()
     message.names.extend(values.names)
     _write_arrays(message.sizes, values.sizes, writer)

@@ -20,10 +20,10 @@ _MOST_PROBED = 256
 
 
 class ProbedBounds:
-    """Bounds on the sizes that a plan serves, widened when the probe `holds` succeeds outside of them. Thread-safe.
+    """Bounds on the sizes that a plan serves. Thread-safe.
 
-    `agreeing` makes sizes of inputs consistent, since the smallest sizes may contradict each other (mask of 1, cache of
-    0).
+    If `holds` accepts shapes outside of the bounds, the bounds are widened to include them. `agreeing` makes the new
+    bounds consistent over inputs: a mask of size 1 contradicts a cache of size 0.
     """
 
     def __init__(self, bounds: Bounds, holds: Callable[[Shapes], bool], agreeing: Callable[[Shapes], Shapes]) -> None:
@@ -60,7 +60,7 @@ class ShapeSet:
 
     guards: GuardedShapes | None
     limits: Bounds | ProbedBounds | None
-    """Bounds of checked sizes, for devices with unknown guards; None if all sizes are served."""
+    """Bounds within which all sizes work, for devices with unknown guards; None if all sizes are served."""
     vicinity: Bounds | None = None
     """Sizes near those at which costs were compared; None for all sizes."""
     holds_indices: Callable[[Shapes], bool] | None = None
@@ -76,7 +76,7 @@ class ShapeSet:
 
     @property
     def gives_sizes(self) -> bool:
-        """True if segments read shape-derived values, which every run passes to them."""
+        """True if every run must pass values that follow from input shapes to segments."""
         return self.guards is not None and bool(self.guards.contents.names)
 
     def match(self, shapes: Shapes) -> tuple[bool, Sequence[Any] | None]:
@@ -84,7 +84,7 @@ class ShapeSet:
         return self._match(shapes, self.limits)
 
     def test(self, declares: Callable[[Shapes], bool]) -> ShapeTest:
-        """Return a test of shapes that never probes; `declares` returns whether the model takes shapes."""
+        """Return a test of shapes that never probes. `declares` checks shapes against the declared inputs."""
         if self.guards is not None and not (self.limits or self.vicinity or self.holds_indices):
             return self.guards.match  # guards cover every dimension
         return lambda shapes: self._match(shapes, self.bounds) if declares(shapes) else (False, None)

@@ -53,7 +53,7 @@ class _NoRoomError(SpecializationRefusedError):
 
 
 _Plan = ref[Any]
-"""Weak reference to a plan, or to `SpecializedPrograms` itself."""
+"""Weak reference to the holder of programs: a plan, or the `SpecializedPrograms` itself."""
 
 
 class _Holder(NamedTuple):
@@ -82,11 +82,11 @@ SpecializedPlan = TypeVar("SpecializedPlan")
 
 
 class SpecializedPrograms(Generic[SpecializedPlan]):
-    """Programs of a template for all sizes so far; equal segments share one. Thread-safe.
+    """Programs of a plan template, specialized for all sizes so far; equal segments share one. Thread-safe.
 
     Args:
         specializable: segments to specialize, by position.
-        shared: steps that serve all sizes, with compile times, by position.
+        shared: steps that serve all sizes, by position, each with its compile time.
         wrap: makes the plan for some sizes from steps and compile times by segment.
     """
 
@@ -232,7 +232,7 @@ class SpecializedPrograms(Generic[SpecializedPlan]):
             self._dead_plans.popleft()
 
     def _finish_release(self) -> None:
-        """Close programs that no other plan holds. Idempotent, so it can be repeated after an interrupt."""
+        """Close programs without holders. Idempotent, so it can be repeated after an interrupt."""
         if self._release is None:
             return
         holder, holder_counts = self._release

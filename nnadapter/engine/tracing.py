@@ -245,7 +245,7 @@ class _TracedExecution(Execution):
         return self._steps.enqueued(inputs, stream, lambda: execution.enqueue(inputs, stream, control))
 
     def specialize(self, sizes: Sequence[Any]) -> Execution:
-        """Return an execution that passes sizes to the driver only while it holds the device lock."""
+        """Return an execution for these sizes. It passes them to the driver later, within the device lock."""
         return _TracedExecution(self._execution, self._steps, self._lock, sizes)
 
     def _record(self, inputs: Sequence[Any], compute: Callable[[Execution], _Outputs]) -> _Outputs:

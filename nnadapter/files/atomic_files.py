@@ -23,7 +23,7 @@ def is_special(path: Path) -> bool:
 
 
 def check_writable(path: Path, advice: str = "give another path", *, folder: bool = False) -> None:
-    """Raise InvalidOptionError unless file `path`, or with `folder` a file in this folder, can be written."""
+    """Raise InvalidOptionError unless the file `path` can be written; with `folder`, any file in the folder `path`."""
     if not folder and is_special(path):
         return
     parents = path.absolute().parents

@@ -1,6 +1,6 @@
 """Strict reading of TOML and JSON: exact types, no unknown fields, errors with location.
 
-msgspec converts documents. Errors are located here, since its messages name no keys of mappings.
+msgspec converts documents. Its messages lack the keys of mappings, so this module locates errors itself.
 """
 
 from __future__ import annotations
@@ -213,7 +213,7 @@ class FileKind(Generic[Contents]):
         return self.parsed(text, file)
 
     def parsed(self, text: str, file: str) -> Contents:
-        """Parse a text as `read` does; errors name `file`. Raises `error`."""
+        """Parse a text under the rules of `read`. Errors mention the name `file`. Raises `error`."""
         try:
             document = self.parse(text)
         except (ValueError, RecursionError) as error:

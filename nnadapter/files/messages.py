@@ -1,6 +1,6 @@
 """Strict protobuf messages.
 
-Classes come from a descriptor: generated modules work only with few versions of protobuf.
+Message classes are created from a descriptor, because code from protoc works only with few versions of protobuf.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ import sys
 from enum import Enum, auto
 
 MAGIC = b"\x89NNA\r\n\x1a\n"
-"""Start of compiled files; damaged by text conversions."""
+"""First bytes of compiled files. A text conversion changes them, so its damage is detected."""
 PADDLE_ENDINGS = (".json", ".pdmodel", ".pdiparams")
 """Endings of Paddle files: structures of Paddle 3 and 2, and parameters."""
 PADDLE_OLD_NAME = "__model__"
@@ -43,7 +43,7 @@ def kind_of(source: object) -> SourceKind:
 
 
 def _looked_at(path: str) -> tuple[bool, bytes]:
-    """Return whether a path is a folder, and a regular file's first bytes; pipes can be read only once."""
+    """Return whether a path is a folder, and the first bytes of a regular file. Pipes stay unread."""
     try:
         if not os.path.isfile(path):
             return os.path.isdir(path), b""

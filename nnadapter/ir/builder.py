@@ -69,7 +69,7 @@ def _check_list(type_: str, name: str, entries: object, kind: type | tuple[type,
 
 
 def check_counts(type_: str, count: int, *, outputs: Sequence[str], quantized: Sequence[QuantizedType | None]) -> None:
-    """Raise InvalidModelError for nonempty output names or `quantized` entries after the first `count`."""
+    """Raise InvalidModelError if `outputs` or `quantized` has nonempty entries after the first `count`."""
     for name, entries in (("outputs", outputs), ("quantized", quantized)):
         if len(entries) > count and any(entries[count:]):
             extra = list(entries[count:])
@@ -168,7 +168,7 @@ class ModelBuilder:
         return len(self._operands), len(self._operations)
 
     def undo(self, mark: tuple[int, int]) -> None:
-        """Remove all operands and operations added after `mark` returned this state."""
+        """Remove all operands and operations that were added after the call of `mark`."""
         operands, operations = mark
         for operand in self._operands[operands:]:
             self._names.discard(operand.name)
@@ -295,7 +295,7 @@ class ModelEditor:
         self._derived: dict[tuple[int, Callable[[Array], Array]], int] = {}
 
     def order(self) -> Sequence[int]:
-        """Return the indices of current operations in order. To add operations meanwhile, use `sweep`."""
+        """Return the indices of current operations, in order. `sweep` permits additions during the iteration."""
         if self._is_settled:
             return self._sequence
         operations = self._operations
@@ -338,7 +338,10 @@ class ModelEditor:
         return operand in self._outputs
 
     def sweep(self, types: Set[str] | None = None) -> Iterator[int]:
-        """Yield indices of operations in order, only of `types` if set, without any added or removed meanwhile."""
+        """Yield the indices of operations in order, only of `types` if set.
+
+        Operations that are added or removed during the iteration are skipped.
+        """
         if types is not None and types.isdisjoint(self.types):
             return
         self._name_results()
@@ -383,10 +386,11 @@ class ModelEditor:
         names: Sequence[str] = (),
         quantized: Sequence[QuantizedType | None] = (),
     ) -> tuple[int, ...]:
-        """Add an operation before the sweep's current one. Return its outputs; see `ModelBuilder.add_operation`.
+        """Add an operation before the current one of the sweep. Return its outputs; see `ModelBuilder.add_operation`.
 
-        It implements the ONNX nodes of `origins`, which are operations, possibly removed. `names` are the first
-        outputs' names, numbered if taken. Other outputs inherit the name of the operand that they replace later. Raises
+        `origins` are operations, possibly removed, and the new one implements their ONNX nodes. `names` are for the
+        first
+        outputs, numbered if not unique. An output without a name gets the name of the operand that it replaces. Raises
         InvalidModelError.
         """
         read = tuple(map(self._resolved, inputs))

@@ -1,7 +1,7 @@
 """Deferred arrays, computed when read, and packing and transposition of weights.
 
-Verdicts and reports need only the form of a weight: data type and dimensions. A `deferrable` function derives it from
-the forms of its arguments, so that traces (`ir.derived`) record calls without executing them.
+Verdicts and reports need only the data type and dimensions of a weight. A `deferrable` function derives them from its
+arguments, so that traces (`ir.derived`) record calls without executing them.
 """
 
 from __future__ import annotations

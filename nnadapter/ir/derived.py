@@ -1,12 +1,11 @@
 """Arrays derived from constants: memoized, or traced and replayed with other constants.
 
 Array traces let a program compiled for one set of weights serve others. `ArrayTrace.replay` repeats a computation, and
-fails if an answer that it depended on differs. Reading a traced array's contents guards on them; `applied`, `decided`,
+fails if a recorded decision differs. Reading a traced array's contents guards on them; `applied`, `decided`,
 `group_key` and `derived` avoid that.
 
 `derived` memoizes results as long as arrays with the same contents live. It must not depend on input shapes, since
-entries would pile up. A digest or `know_contents` identifies contents. Results are identified by key, since a result
-equal to its source would otherwise keep its entry alive.
+entries would pile up. A digest or `know_contents` identifies contents.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ class _Comparison:
     key: Callable[[Array], Hashable]
     arrays: list[int] = field(default_factory=list)
     firsts: list[int] = field(default_factory=list)
-    """Array -> the first array with the same key."""
+    """Array -> the first array for which `key` returned the same."""
     first_array_by_key: dict[Hashable, int] = field(default_factory=dict)
 
 
@@ -75,7 +74,7 @@ class ArrayTrace:
         return values
 
     def replay(self, arrays: Sequence[Array]) -> list[Any] | None:
-        """Repeat the computation with other constants, and return its arrays in the order of `finish`.
+        """Repeat the computation with other constants; return all computed arrays in the order of `finish`.
 
         Return None if a guard fails, or a data type or shape differs.
         """
@@ -217,7 +216,7 @@ def decided(function: Callable[..., _Answer], *arrays: Any, **parameters: Any) -
 
 
 def group_key(key: Callable[[Array], Hashable], array: Any) -> Hashable:
-    """Return a key to group arrays by `key(array)`. For traced arrays, that value is not a guard.
+    """Return a key to group arrays by `key(array)`. For traced arrays, no guard records the value of `key(array)`.
 
     `key` must be pure, and the same function object in every call. Keys of traced and plain arrays are never equal.
     """
@@ -288,7 +287,7 @@ def derived(function: Callable[..., Result], *arrays: Array | None, **parameters
 def know_contents(array: Array, key: Hashable, release: Callable[[], object] | None = None) -> None:
     """Register `key` as the identity of a read-only array's contents, so that `derived` computes no digest.
 
-    `release` is called after each derivation, to free rarely read memory. It must not reference `array`.
+    `derived` calls `release` after reading the array, to free memory of weights. It must not reference `array`.
     """
     _register(array, key).release = release
 

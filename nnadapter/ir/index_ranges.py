@@ -1,7 +1,7 @@
-"""Range analysis of indices and lengths, with which engines address memory.
+"""Range analysis of indices and lengths that engines use to address memory.
 
 Each index is traced back to a proof (constants, TopK, ArgMax, NonZero, Range, Clip, Mod), to a value that a run can
-check, or to an operation that prevents both.
+check, or to an operation that permits neither.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Bound = int | Size
 
 
 class IndexRange(NamedTuple):
-    """Allowed indices: from `low`, or from `low` - `size` with `counts_back`, to `size` - 1 + `high`."""
+    """Allowed indices: `low` to `size` - 1 + `high`. With `counts_back`, they start at `low` - `size`."""
 
     size: Bound
     counts_back: bool = True
@@ -62,7 +62,7 @@ class IndexCheck(NamedTuple):
     """Range check at run time, when a value enters a segment."""
 
     value: str
-    """Name of the value, or of the constant if `interval` is set."""
+    """Name of the checked value; if `interval` is set, of a constant."""
     bounds: tuple[tuple[Bound | None, Bound | None, int | None], ...]
     """Least, largest and exceptional value, for all elements or per column of the last axis."""
     reader: str
@@ -128,7 +128,8 @@ class Use(NamedTuple):
     position: int
     allowed: Columns
     is_memory: bool = True
-    """True if engines address memory with it. Otherwise it affects only time, and is checked only if it enters the
+    """True if engines address memory with the input. Other inputs affect only time, and are checked only when they
+    enter a
     segment.
     """
 
@@ -739,7 +740,7 @@ def _of_bounds(reader: Reader, inputs: Sequence[Interval | None]) -> Interval | 
 
 
 def _smallest(intervals: Sequence[Interval]) -> Interval:
-    """Return the interval of the minimum of values, with any of their upper bounds if these are incomparable."""
+    """Return an interval for the minimum of values. If upper bounds cannot be compared, it has any of them."""
     highs = [interval.high for interval in intervals]
     numbers = [high for high in highs if isinstance(high, int)]
     sizes = [high for high in highs if isinstance(high, Size)]

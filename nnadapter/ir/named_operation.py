@@ -13,8 +13,8 @@ from nnadapter.ir.schema import Attributes, OperationSchema
 class NamedOperation:
     """One operation of a model: `operation.filter` is the operand of that role, `operation.strides` the attribute.
 
-    A role is an `Operand`, None if absent, or a tuple if variadic. A property hides a role or attribute of the same
-    name; read these from `inputs` and `attributes`. Raises InvalidModelError for an unknown type.
+    A role is an `Operand`, None if absent, or a tuple if variadic. If a property of this class has the same name, use
+    `inputs` or `attributes`. Raises InvalidModelError for an unknown type.
     """
 
     __slots__ = ("_model", "_operation", "schema")

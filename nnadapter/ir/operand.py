@@ -157,7 +157,7 @@ class OperandType:
         return int(-(-self.size * round(_ITEMSIZE[self.dtype] * 8) // 8))
 
     def at(self, sizes: Sequence[Any]) -> OperandType:
-        """Return the type with a replay's `sizes` in place of symbolic dimensions."""
+        """Return the type with symbolic dimensions replaced by `sizes`, the values of all symbolic numbers."""
         from nnadapter.ir.symbolic_numbers import substitute_sizes  # most models do not need it
 
         return OperandType(self.dtype, substitute_sizes(self.dimensions, sizes), self.layout, self.quantization)

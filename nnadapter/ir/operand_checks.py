@@ -153,14 +153,11 @@ def quantized_results(
     inferred: tuple[OperandType, ...],
     quantized: Sequence[QuantizedType | None],
 ) -> tuple[OperandType, ...]:
-    """Return the inferred output types, with data types and quantizations from `quantized` if allowed.
+    """Return the inferred output types, with the data types and quantizations that `quantized` declares.
 
-    Cases:
-
-    1. If the row has a `quantized` rule, the rule checks the declared result, and the operation computes with real
-       values.
-    2. If the row has no such rule, integer results may be declared quantized if no input is quantized.
-    3. If no quantization is declared, no input may have a data type that is allowed only with a quantized result.
+    1. If the row has a `quantized` rule, this rule checks the declaration, and the operation computes with real values.
+    2. Otherwise, integer results may be declared quantized if no input is quantized.
+    3. Without a declaration, no input may have a data type that is allowed only with a quantized result.
     """
     plain = schema.quantized is None or not (schema.always_quantized or any(map(_is_quantized, types)))
     if plain and not any(quantized):
@@ -201,7 +198,6 @@ def _is_quantized(type_: OperandType | None) -> bool:
 
 
 def _check_plain(schema: OperationSchema, types: Sequence[OperandType | None], inferred: OperandType) -> None:
-    """Reject input data types that are allowed only with a quantized result."""
     if schema.always_quantized:
         raise InvalidModelError(f"{schema.type}: result is not quantized, but all results of this operation are")
     if inferred.dtype is DataType.INT32 or schema.quantized is None:

@@ -92,9 +92,9 @@ def is_floating(matched: Operand) -> bool:
 def constant(
     name: str = "", *, value: float | None = None, when: Callable[[Array], bool] | None = None
 ) -> ConstantPattern:
-    """Return a pattern of a constant for which `when` is true. `name` is the key in `Match.operands`, if any.
+    """Return a pattern of a constant that satisfies `when`. `name` is the key in `Match.operands`, if any.
 
-    `value` is its only element, up to one unit in the last place.
+    With `value`, the constant has one element, equal up to one unit in the last place.
     """
     return ConstantPattern(name, value, when)
 

@@ -183,7 +183,7 @@ class _Memoizing:
 
 
 class Replay(_Memoizing):
-    """Values of all numbers of a trace at concrete sizes, and results that models of the trace share."""
+    """Values of all symbolic numbers of a trace at concrete sizes, and results that models of the trace share."""
 
     def __init__(self, replay_values: Sequence[Any], group: SpecializationGroup) -> None:
         self.replay_values = replay_values
@@ -197,7 +197,7 @@ class Replay(_Memoizing):
 
 
 class SpecializationGroup(_Memoizing):
-    """Models of one trace, which share types and the results of each replay."""
+    """Models with symbolic numbers of one trace, which share types and the results of each specialization."""
 
     def __init__(self, models: Sequence[SpecializableModel]) -> None:
         self._models = tuple(map(ref, models))  # weak: models own the group
@@ -261,7 +261,7 @@ class SpecializableModel:
         """Key that is equal for models that differ only in names, symbolic numbers and contents of constants."""
         holds = self.given or any(model_operand.value is not None for model_operand in operands)
         self.kind: Hashable = (self.likeness, self._traced_numbers, object() if holds else None)
-        """Key that is equal for models of one trace that differ only in names; unique if there are constants."""
+        """Key that is equal for models of one trace that differ only in names, but unique with constants."""
         self._types: dict[int, int] = {}
         SpecializationGroup([self])
 
@@ -298,7 +298,7 @@ class SpecializableModel:
 class SpecializedModel(_Memoizing, Model):
     """Model specialized for concrete sizes, with lazy operands and operations.
 
-    `replay_values` are the values of all numbers of the trace, `contents` the constants by operand.
+    `replay_values` are the values of all symbolic numbers. `contents` maps operands to constants.
     """
 
     def __init__(self, of: SpecializableModel, replay_values: Sequence[Any], contents: Mapping[int, Array]) -> None:
@@ -428,7 +428,7 @@ class SymbolicArray:
 
 @dataclass(frozen=True, eq=False)
 class ShapeDerivedTables:
-    """Model that computes `outputs`, such as tables of positions, from arrays of sizes."""
+    """Model that computes `outputs`, such as tables of positions, from arrays of symbolic sizes."""
 
     model: Model
     sizes: Mapping[str, SymbolicArray]
@@ -448,7 +448,7 @@ class ShapeDerivedTables:
 
 
 class ShapeDerivedValues:
-    """Arrays that follow from input shapes: those of symbolic sizes, and the outputs of `tables`."""
+    """Arrays that follow from input shapes: arrays of symbolic sizes, and the outputs of `tables`."""
 
     def __init__(
         self, names: Iterable[str], sizes: Mapping[str, SymbolicArray], tables: ShapeDerivedTables | None
@@ -465,7 +465,7 @@ class ShapeDerivedValues:
         return frozenset(value.number for value in (*of_tables, *items) if isinstance(value, SymbolicNumber))
 
     def at(self, replay_values: Sequence[Any]) -> Mapping[str, Array]:
-        """Return the arrays by name at a replay's sizes; the latest are cached.
+        """Return the arrays by name, for these values of all symbolic numbers. The result of the latest call is cached.
 
         Raises:
             OverflowError: a size does not fit its data type.
@@ -545,7 +545,7 @@ class GuardedShapes:
         return DynamicDimensions(self.shapes)
 
     def sizes(self, shapes: Shapes) -> Sequence[Any] | None:
-        """Return the values of all numbers of the trace at these shapes; None if a guard fails."""
+        """Return the values of all symbolic numbers at these shapes; None if a guard fails."""
         variables = self._dimensions.variables(shapes)
         return None if variables is None else self.trace.replay(variables)
 

@@ -168,9 +168,9 @@ def replay_of(variables: int, steps: Sequence[Step], answers: Mapping[int, Any],
 
 
 class _Simplifier:
-    """Common subexpression elimination and constant folding under guards.
+    """Common subexpression elimination and constant folding of a trace, given its guards.
 
-    Until `_final`, constants have negative slots.
+    Constants have negative slots until `_final` assigns others.
     """
 
     def __init__(
@@ -182,9 +182,9 @@ class _Simplifier:
         self._first = list(range(len(values)))
         """Union-find: number -> an earlier equal number, or itself."""
         self._sums = self._sums_of_whole_numbers()
-        """Root of `_first` -> operand pairs of the sums that equal it."""
+        """Representative number of a class in `_first` -> operand pairs of the sums that equal it."""
         self._following: list[tuple[int, int]] = []
-        """Equalities that guards imply, without redundant ones."""
+        """Equalities that guards imply, except those that others imply."""
         self._fixed: dict[int, int] = {}
         self._own: list[int] = []
         self._made: dict[Step, int] = {}
@@ -621,13 +621,13 @@ def guard_value(value: Any) -> Any:
 
 
 class Interned:
-    """Table of numbers and of tuples of them, all specialized in one call."""
+    """Table of symbolic and plain numbers and of tuples of them. `substitute_sizes` specializes all entries at once."""
 
     def __init__(self) -> None:
         self._values: list[Any] = []
         self._positions: dict[object, int] = {}
         self._plain: dict[object, Any] = {}
-        """Key from `exactly` -> plain number. `_position` returns negative indices for these."""
+        """Key from `exactly` -> plain number. Plain numbers have negative positions."""
         self._settling: list[Callable[[Sequence[Any]], Any]] = []
 
     def add(self, value: Any) -> int:
@@ -683,7 +683,7 @@ def is_symbolic(value: object) -> bool:
 
 
 def substitute_sizes(value: Any, values: Sequence[Any]) -> Any:
-    """Return a copy with a replay's values for symbolic numbers, also in tuples, lists and dictionaries."""
+    """Return a copy with symbolic numbers replaced by their `values`, also in tuples, lists and dictionaries."""
     if isinstance(value, SymbolicNumber):
         return values[value.number]
     if isinstance(value, (tuple, list)):

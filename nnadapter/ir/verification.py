@@ -1,7 +1,7 @@
 """Verification against the schema table, and memoized type inference.
 
-Layers repeat, so `Inferences` interns types and memoizes results by the types' identity. Symbolic types are excluded,
-since each use must record its own guards.
+Models often repeat layers, so `Inferences` interns types and memoizes results by the types' identity. Symbolic types
+are excluded, because inference records guards for each use.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Wrappers that call kernels on the host between a driver's programs.
 
-A segment is divided at its kernels. The driver compiles each piece as a segment; the plan has one segment and program.
+A segment is divided at its kernels, and the driver compiles each piece. In the plan it remains one segment with one
+program.
 """
 
 from __future__ import annotations
@@ -219,7 +220,7 @@ def _computed(
 
 
 class KernelContext(Context):
-    """Context of a device with kernels; unconverted nodes of `domains` go to the driver."""
+    """Context of a device with kernels. The driver gets the nodes of `domains` unconverted."""
 
     def __init__(self, inner: Context, table: KernelTable, domains: Collection[str] = ()) -> None:
         self.inner = inner
@@ -273,7 +274,7 @@ class KernelContext(Context):
         return self.inner.clone_with_constants(program, model) if self._segment(model) is None else None
 
     def deserialize(self, blob: bytes) -> Program:
-        """Deserialize a program, with kernels from the current table. Raises IncompatibleProgramError if none fits."""
+        """Deserialize a program. Raises IncompatibleProgramError if no kernel of the current table fits."""
         if not _calls_kernels(blob):
             return self.inner.deserialize(blob)
         stored, blobs = segments.read(blob)
@@ -405,7 +406,7 @@ def _constants(operands: Sequence[Operand], numbers: Mapping[str, int]) -> dict[
 
 
 class _Texts:
-    """Texts for `Admission.runs_as`, numbered to be unique."""
+    """Texts for `Admission.runs_as`, made unique by numbers."""
 
     def __init__(self, count: int) -> None:
         self.runs_as = [""] * count

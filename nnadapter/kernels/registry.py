@@ -100,7 +100,7 @@ class KernelTable:
 
 
 def warn_of_infer(refusals: Sequence[str]) -> None:
-    """Warn of kernels skipped because their `infer` failed."""
+    """Warn about kernels that were skipped because their function `infer` failed."""
     failed = [refusal for refusal in refusals if f": {_INFER}" in refusal]
     if failed:
         warnings.warn(f"{'; '.join(failed)}; the kernel is skipped, so correct its infer", DriverWarning, stacklevel=2)

@@ -269,7 +269,7 @@ def write(stored: StoredKernelProgram, blobs: Sequence[bytes]) -> bytes:
 
 
 def read(blob: bytes) -> tuple[StoredKernelProgram, list[bytes]]:
-    """Deserialize a program, and the driver's bytes. Raises IncompatibleProgramError."""
+    """Deserialize a stored program and the driver's serialized programs. Raises IncompatibleProgramError."""
     from nnadapter.ir.protobuf.serialization import from_bytes
 
     header, contents = _ENVELOPE.open(blob)
@@ -330,9 +330,9 @@ class DeviceCandidate:
 def type_rules(
     tables: Sequence[KernelTable], offered: Iterable[tuple[str, str]] = ()
 ) -> Mapping[tuple[str, str], TypeRule]:
-    """Return rules by which kernels infer output types, for ops that onnx cannot infer.
+    """Return type rules of kernels, for ops that onnx cannot infer.
 
-    Ops of custom domains, and all ops in `offered`, fall back to the types in the model.
+    If no rule applies, ops of custom domains and ops in `offered` have the types in the model.
     """
     ops = {
         (domain, op_type)
@@ -369,8 +369,8 @@ def called_nodes(
 ) -> frozenset[str]:
     """Return the names of nodes that kernels compute.
 
-    All devices before the kernel's device refuse such a node. The kernel's device refuses it too, or the kernel
-    overrides it.
+    Such a node is refused by all devices earlier in the user's order, and by the kernel's device unless the kernel has
+    `overrides`.
     """
     single_nodes = ((atom, nodes[members[0]]) for atom, members in enumerate(graph.atoms) if len(members) == 1)
     return frozenset(

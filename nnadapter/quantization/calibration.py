@@ -57,7 +57,6 @@ def _entropy(values: Distribution, levels: int) -> tuple[float, float]:
 
 
 def _mse(values: Distribution, levels: int) -> tuple[float, float]:
-    """Return the shrunk range with the least squared error over the histogram."""
     centers = (values.edges[1:] + values.edges[:-1]) / 2
     used = values.counts > 0
     centers, counts = centers[used], values.counts[used]

@@ -9,7 +9,7 @@
 
 Writes to a tensor cannot be detected reliably, so each feed compares the tensor with a host copy in full, which is
 faster than a transfer. A copy lives no longer than the tensor's memory and its owner: a parameter, a tensor that a
-graph writes to, or an `Occurrence`. So the cache grows with models and graphs, not with inputs.
+graph writes to, or an `Occurrence`.
 """
 
 from __future__ import annotations

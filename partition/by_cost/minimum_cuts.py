@@ -13,12 +13,11 @@ large graph with long flows is solved in windows:
 2. Connected undecided vertices of a window are merged, and the merged graph is cut, not always optimally.
 3. Without edges between windows, each window has a minimum cut; their sum is a lower bound.
 
-Launches along a path: a segment has one label, so a label has at least as many segments as it has runs on the path. One
-launch for the first atom and one per label change is a sum over edges, which a cut can carry (`Surcharge`). A cut with
-the surcharge of a path, or with an average over paths, is a lower bound of the true cost. Paths and placements play a
-zero-sum game: after each cut, the path with most launches is added, and the average over all paths enters the next cut.
-Average costs converge to the value of the game. Source: J. Robinson, An Iterative Method of Solving a Game, Annals of
-Mathematics 54 (1951).
+Launches along a path: a label has at least as many segments as runs on the path. One launch for the first atom and one
+per label change is a sum over edges, which a cut can carry (`Surcharge`). Such a cut, also with an average over paths,
+is a lower bound of the true cost. Paths and placements play a zero-sum game: after each cut, the path with most
+launches is added to the average. Source: J. Robinson, An Iterative Method of Solving a Game, Annals of Mathematics 54
+(1951).
 """
 
 from __future__ import annotations

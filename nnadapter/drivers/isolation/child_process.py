@@ -384,7 +384,6 @@ def _crash(output: str) -> list[str]:
 
 
 def _error(device: str, payload: Any) -> errors.NNAdapterError:
-    """Return the NNAdapterError in an answer; other exceptions become DriverError."""
     if not (isinstance(payload, tuple) and len(payload) == 3 and isinstance(payload[2], Mapping)):
         text = f"the process of device {device!r} reported an error of unknown form; report it to the vendor"
         return errors.DriverError(text, device=device)

@@ -100,7 +100,7 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     **functions_over(np),
     **ChainMap(*(family.FUNCTIONS for family in _FAMILIES)),
 }
-"""Operation type -> function, except for quantized operands; see `quantization`."""
+"""Operation type -> function for operands without quantization; for others, see `quantization`."""
 
 _ACTIVATIONS: Mapping[str, Callable[..., Any]] = {
     **{code: FUNCTIONS[code.upper()] for code in FUSE_CODES if code.upper() in FUNCTIONS},

@@ -15,7 +15,7 @@ from nnadapter.ir.operations import MOVERS, PRODUCTS, REALS
 def quantized_function(model: Model, operation: Operation, plain: Callable[..., Any] | None) -> Callable[..., Any]:
     """Return an operation's function for quantized operands. It wraps `plain`, except for operations in `FUNCTIONS`.
 
-    Its arguments are the inputs, the attributes, and `finish`, the fused activation on reals.
+    The returned function takes the inputs, the attributes, and `finish`, the fused activation.
     """
     types = [None if index == ABSENT else model.operands[index].type for index in operation.inputs]
     result = model.operands[operation.outputs[0]].type
@@ -86,7 +86,7 @@ def _same(types: Any, result: OperandType) -> Callable[..., Any]:
 
 
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {"QUANTIZE": _quantize, "DEQUANTIZE": _dequantize, "STORAGE_CAST": _same}
-"""Operation type -> factory of its function from input types and result type."""
+"""Operation type -> factory that makes its function for given input types and result type."""
 
 
 def _product(plain: Callable[..., Any], types: Any, result: OperandType, channels: int) -> Callable[..., Any]:

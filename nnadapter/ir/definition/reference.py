@@ -1,4 +1,4 @@
-"""Entries of the operation reference: row, documentation, source of the definition and a computed example."""
+"""Entries of the operation reference: schema row, documentation, source of the definition and a computed example."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ _OWN = "nnadapter.ir.definition"
 
 
 def source_of(function: Callable[..., Any]) -> str:
-    """Return the Python source of a function and of everything that it uses from its module or from definitions.
+    """Return the Python source of a function and of its dependencies in its module or in `ir.definition`.
 
     1. Functions without Python source are named only.
     2. A lambda is shown as its line.
-    3. A function returned by another is shown with the other one and the captured values.
+    3. For a function returned by another function, the other one and the captured values are shown.
     4. Dependencies come first.
     """
     if isinstance(function, partial):  # `partial` over numpy
@@ -416,7 +416,7 @@ def _attribute_text(row: Mapping[str, str]) -> str:
 
 
 def facts(entry: Entry) -> Sequence[tuple[str, str]]:
-    """Return titles and texts of the facts in the section `more`, except empty ones."""
+    """Return the titles and texts of an entry's further facts, without empty ones."""
     nobody = "none known; only models built by hand contain it" if entry.family and entry.definition else ""
     rows = (
         ("rank of the first input", entry.ranks),

@@ -49,7 +49,7 @@ FAMILIES: Mapping[str, tuple[Row, ...]] = MappingProxyType(
         for family in _FAMILIES
     }
 )
-"""Rows of the schema table by family, the name of their module."""
+"""Rows of the schema table by family. A family is named after its module."""
 SCHEMAS: Mapping[str, Row] = MappingProxyType({row.type: row for rows in FAMILIES.values() for row in rows})
 
 
@@ -58,8 +58,8 @@ def _types(word: str) -> frozenset[str]:
 
 
 MOVERS = _types("moves")
-"""Operations that copy a per-tensor quantization from input to output. CONCAT of different quantizations computes with
-reals.
+"""Operations that copy a per-tensor quantization from input to output. CONCAT of different quantizations computes on
+real values.
 """
 PRODUCTS = _types("product")
 """Operations that multiply quantized integers and accumulate them exactly."""

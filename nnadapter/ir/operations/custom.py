@@ -47,7 +47,7 @@ class CustomCall:
         return f"{self.domain}::{self.op_type}" if self.domain else self.op_type
 
     def to_attributes(self) -> dict[str, str | int | tuple[int, ...]]:
-        """Return the CUSTOM operation's attributes. Raises InvalidModelError if a node's attribute has no text form."""
+        """Return the CUSTOM operation's attributes. Raises InvalidModelError if one cannot be written as text."""
         return {
             "domain": self.domain,
             "op_type": self.op_type,

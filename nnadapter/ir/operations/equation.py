@@ -48,7 +48,7 @@ def read_equation(text: str, ranks: Sequence[int]) -> Equation:
 
 
 def terms_of(text: str) -> tuple[list[tuple[str, ...]], tuple[str, ...] | None]:
-    """Split each term and the result at the ellipsis, and return the letters. The result is None without `->`.
+    """Return the labels of each term and of the result, each split at the ellipsis; None for an absent result.
 
     Raises InvalidModelError.
     """

@@ -38,7 +38,7 @@ def image_like(type_: OperandType, channels: int, *sizes: int) -> OperandType:
 
 
 def check_windows(pads: Sequence[int], **positive: Sequence[int]) -> None:
-    """Raise InvalidModelError if a pad is negative, or a value in the lists `positive` less than 1."""
+    """Raise InvalidModelError if a pad is negative, or if a value in `positive` is less than 1."""
     check_at_least(1, **positive)
     check_at_least(0, pads=pads)
 

@@ -232,10 +232,10 @@ def fuse_attention(editor: ModelEditor) -> None:
     1. MAT_MUL(SOFTMAX(s), value), with s the MAT_MUL of query and transposed key, all of rank 4 with equal batch and
        heads.
     2. s may be multiplied or divided by a constant number, the scale, and then have a mask added.
-    3. A WHERE with a condition that is false everywhere may follow SOFTMAX, as in ONNX's function body.
-    4. If the key is transposed before the MAT_MUL, a second TRANSPOSE reverses this; `simplify` usually cancels both.
+    3. A WHERE with a condition that is false everywhere may follow SOFTMAX.
+    4. A key that is transposed before the MAT_MUL gets a second TRANSPOSE; `simplify` usually cancels both.
 
-    `without_keys` is `nan`, for a query that is masked from all keys.
+    The attribute `without_keys` becomes `nan`: the result of a query whose keys are all masked.
     """
     apply_rules(editor, _ATTENTION_RULES)
 

@@ -99,7 +99,7 @@ def _groups(source_shape: Axes, target_shape: Axes) -> list[tuple[list[int], lis
 
 
 Remap = Callable[[Attributes, Axes], Mapping[str, Any]]
-"""Rule for an operation's attributes on transposed operands, whose axis i was axis `perm[i]` before."""
+"""Rule that adapts an operation's attributes to transposed operands. Axis i was axis `perm[i]` before."""
 
 
 IMAGE = IMAGES | {"RESIZE_NEAREST", "RESIZE_LINEAR"}
@@ -157,8 +157,8 @@ def cancel_transposes(model: Model) -> Model:
     """Move transposes towards the outputs, where they cancel each other.
 
     1. A TRANSPOSE is deferred and composed with later ones. If only axes of size 1 move, it becomes a RESHAPE.
-    2. Elementwise operations compute on the untransposed operands if all inputs have the same permutation.
-    3. CONCAT, SPLIT, SLICE, PAD, TILE, SOFTMAX, LOG_SOFTMAX, CUM_SUM, TOP_K, REDUCE_… and ARG_… do so too, with
+    2. Elementwise operations compute before a deferred TRANSPOSE if all inputs have the same permutation.
+    3. CONCAT, SPLIT, SLICE, PAD, TILE, SOFTMAX, LOG_SOFTMAX, CUM_SUM, TOP_K, REDUCE_… and ARG_… follow rule 2, with
        renumbered axes.
     4. Unchanged: models that would not have fewer TRANSPOSEs; NHWC or quantized operands. For images, use
        `channels_last`.
@@ -188,7 +188,7 @@ class _TransposedOperand:
 
 
 class _TransposeSweep:
-    """One sweep of `cancel_transposes`. `generous` also moves a TRANSPOSE past several readers if all permit it."""
+    """One sweep of `cancel_transposes`. `generous` also moves a TRANSPOSE with several readers if all permit it."""
 
     def __init__(self, editor: ModelEditor, generous: bool) -> None:
         self._editor = editor

@@ -127,7 +127,7 @@ class _Shifting:
         self._editor = editor
         self._unsigned: dict[int, int] = {}
         self._signed: dict[int, int] = {}
-        """int8 operand in `_unsigned` -> int8 operand of equal value for later operations, possibly itself."""
+        """int8 operand in `_unsigned` -> int8 operand that later operations read: itself, or one of equal value."""
         self._current: Sequence[int] = ()
 
     def visit(self, index: int) -> None:

@@ -131,7 +131,7 @@ def _is_never_largest(editor: ModelEditor, host: Operation, pad: Operation) -> b
 
 
 def _smallest(dtype: DataType) -> float:
-    """Return the smallest number of a data type; NaN if PAD cannot express it."""
+    """Return the smallest number of a data type; NaN if it cannot be a PAD value."""
     if dtype.is_floating:
         return float("nan") if dtype.value.startswith("float8") else float("-inf")
     return float(integer_range(dtype)[0])
@@ -169,7 +169,7 @@ FOLDABLE = ("CONV_2D", "CONV_2D_TRANSPOSE", "FULLY_CONNECTED")
 
 
 def foldable(*more: str) -> OperationPattern:
-    """Return a pattern, named `host`, of operations of `FOLDABLE` or `more` types with a constant filter."""
+    """Return a pattern with the name `host` that matches operations of `FOLDABLE` or `more` with a constant filter."""
     return operation((*FOLDABLE, *more), operand("host input"), constant("host filter"), name="host")
 
 
@@ -242,9 +242,9 @@ def fuse_scale_and_bias(editor: ModelEditor) -> None:
 
 
 def _fold_constant(scale: float | None, shift: float | None) -> Replacement:
-    """Return a replacement that folds the factor `scale`, and the addend `shift` times the matched constant.
+    """Return a replacement that folds the factor `scale`, and `shift` times the matched constant as an addend.
 
-    If `scale` is None, the matched constant is the factor.
+    If `scale` is None, the factor is the matched constant.
     """
 
     def replacement(editor: ModelEditor, match: Match) -> Sequence[int] | None:

@@ -129,7 +129,7 @@ STEPWISE: Mapping[str, RankStep] = {
 
 
 RankRule = Callable[["Ranks", Operation], Sequence[int] | None]
-"""Rule that adds low-rank operations and returns operands with the outputs' elements, or returns None and adds none."""
+"""Rule that adds low-rank operations and returns the operands that replace the outputs; None if it adds none."""
 
 
 def _elementwise(shapes: Ranks, operation: Operation) -> Sequence[int] | None:
@@ -469,7 +469,7 @@ class Ranks:
             self._replace(index, (output,), self.add("RESHAPE", (self._low.get(source, source),), {"shape": shape}))
 
     def _plain(self, operand: int) -> None:
-        """Make the operand available with its original dimensions."""
+        """Restore the operand's original dimensions by a RESHAPE, unless it has them."""
         if operand not in self._low or operand in self._there:
             return
         low, shape = self._low[operand], self.dimensions(operand)

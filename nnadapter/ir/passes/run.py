@@ -74,9 +74,9 @@ PASSES: Mapping[str, Pass] = MappingProxyType(
         )
     }
 )
-"""Every pass, in an order for drivers that use all: composites, folding, layouts.
+"""Every pass, in an order for drivers that use all: composite fusion, constant folding, layouts.
 
-The last two are for devices with limited integer support.
+The last two passes are for devices with limited integer support.
 """
 
 

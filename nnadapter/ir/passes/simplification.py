@@ -138,7 +138,7 @@ def _computed(*arrays: Array | None, evaluate: Evaluator, kind: _FoldedKind) -> 
 
 
 def bypass(editor: ModelEditor, operations: Sequence[int], source: int) -> bool:
-    """Replace the result of the first of `operations` by `source` and remove them all; return False if impossible."""
+    """Replace the result of `operations[0]` by `source` and remove all `operations`; return False if impossible."""
     (output,) = editor.operation(operations[0]).outputs
     if editor.type_of(output) != editor.type_of(source) or not editor.can_stand_for(output, source):
         return False
@@ -325,8 +325,10 @@ _SIMPLIFIERS: Mapping[str, Callable[[ModelEditor, int], None]] = {
 def common_subexpressions(editor: ModelEditor) -> None:
     """Merge operations that compute the same values.
 
-    1. Constants of up to 64 KiB are compared by contents, larger ones by identity; symbolic sizes by their computation.
-    2. Not merged: operations without inputs; two model outputs; results with different layout or quantization.
+    1. Constants of up to 64 KiB are compared by contents, larger ones by identity. Symbolic sizes are equal if they are
+       computed in the same way.
+    2. Not merged: operations without inputs; operations of two model outputs; results with different layout or
+       quantization.
     """
     coarse_matches: dict[Hashable, int] = {}
     first: dict[Hashable, int] = {}

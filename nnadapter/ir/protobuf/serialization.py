@@ -157,7 +157,7 @@ def _as_bytes(value: Array, dtype: DataType) -> Array:
 
 
 class Contents:
-    """Reader of constants in data files, whose bytes `files` returns by name. With `check`, digests are verified."""
+    """Reader of constants in data files. `files` returns a file's bytes by name. With `check`, digests are verified."""
 
     def __init__(self, files: Callable[[str], memoryview], *, check: bool) -> None:
         _check_byte_order()
@@ -168,7 +168,7 @@ class Contents:
         self._unpacked: dict[tuple[int, DataType, int], Array] = {}
 
     def add(self, references: Iterable[Message]) -> None:
-        """Check references for `array`. Raises ModelFileError for missing files, invalid blocks or wrong digests."""
+        """Check references before `array` reads them. Raises ModelFileError for missing files or wrong contents."""
         keys = {
             (reference.file, reference.offset, reference.length, bytes(reference.sha256)) for reference in references
         }
@@ -251,7 +251,7 @@ def to_bytes(model: Model, file: str = "weights") -> tuple[bytes, bytes]:
 
 
 def from_bytes(contents: bytes, files: Mapping[str, bytes], *, check_contents: bool = True) -> Model:
-    """Return the model that `to_bytes` wrote, with constants as views of `files`, the data files by name.
+    """Return the model that `to_bytes` wrote. `files` maps names of data files to bytes; constants are views of them.
 
     With `check_contents`, digests are verified, which reads every byte.
 

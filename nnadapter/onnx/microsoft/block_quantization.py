@@ -201,7 +201,6 @@ class _Table:
         return packed if self.bits == 8 else self._joined(self._parts(packed))
 
     def _parts(self, packed: str) -> str:
-        """Unpack bytes by division, since few devices shift bits."""
         body, parts, remaining = self.body, list[str](), packed
         for _ in range(8 // self.bits - 1):
             above = body.Floor(body.Mul(remaining, body.constant(0.5**self.bits, self.dtype)))
