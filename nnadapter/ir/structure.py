@@ -298,7 +298,8 @@ class SpecializableModel:
 class SpecializedModel(_Memoizing, Model):
     """Model specialized for concrete sizes, with lazy operands and operations.
 
-    `replay_values` are the values of all symbolic numbers. `contents` maps operands to constants.
+    `replay_values` are the values of all symbolic numbers. `contents` maps operands to
+    constants that sizes determine.
     """
 
     def __init__(self, of: SpecializableModel, replay_values: Sequence[Any], contents: Mapping[int, Array]) -> None:

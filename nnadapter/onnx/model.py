@@ -30,7 +30,6 @@ _UNBOUNDED = 2**31 - 1
 """Schemas' upper bound for variadic parameters."""
 _SINGLE = onnx.defs.OpSchema.FormalParameterOption.Single
 _FORMS = 4096
-"""Maximum number of cached node forms."""
 _ALL_OR_FEWEST = frozenset({"BatchNormalization"})
 """Ops with all outputs or the minimum, which schemas do not express."""
 _ANY_ATTRIBUTES = frozenset({"LayerNormalization"})

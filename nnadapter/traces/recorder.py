@@ -176,7 +176,6 @@ class Recorder(Trace):
         self._path, self._target = path, path.absolute()
         self.of_session_options = of_session_options
         self.started = time.monotonic_ns()
-        """Start time, by `time.monotonic_ns` as in ONNX Runtime."""
         self._start = time.perf_counter_ns()
         self._process = os.getpid()
         self._rare, self._often = _First(_MOST_RARE), _First(limit)

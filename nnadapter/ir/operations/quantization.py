@@ -2,13 +2,13 @@
 
 Operations treat quantized operands in one of four ways:
 
-- Operations that move elements see integers, and pass on a per-tensor quantization.
+- Operations that move elements move integers, and pass on a per-tensor quantization.
 - Products (CONV_2D, CONV_2D_TRANSPOSE, FULLY_CONNECTED, MAT_MUL) of 8 or 16 bits subtract the zero points and sum
-  exactly. Without a quantized result, sums are int32, or int64 if an input has 16 bits. With one, sums and int32 bias
-  are multiplied by scale of input * scale of filter / scale of result, in float32, rounded half to even, shifted by the
-  zero point and saturated, as in ONNX Runtime.
+  exactly. Sums that are not quantized are int32, or int64 if an input has 16 bits. For a quantized result, sums and
+  int32 bias are multiplied by scale of input * scale of filter / scale of result, in float32, and rounded half to even.
+  Then the zero point is added and the result saturated, as in ONNX Runtime.
 - Operations on real numbers with 8-bit operands compute like DEQUANTIZE, the operation in float32, and QUANTIZE.
-- All other operations see integers only.
+- All other operations compute with the integers.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Sampling of images between pixels: resizing, grids and regions.
 
-Images are [N, C, H, W], except in RESIZE_NEAREST and RESIZE_LINEAR; volumes are [N, C, D, H, W].
+Images are [N, C, H, W], volumes [N, C, D, H, W]. RESIZE_NEAREST and RESIZE_LINEAR accept any rank.
 """
 
 from __future__ import annotations

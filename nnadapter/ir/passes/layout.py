@@ -316,7 +316,7 @@ def channels_last(model: Model) -> Model:
     1. Convolutions, pools, BATCH_, INSTANCE_ and LOCAL_RESPONSE_NORMALIZATION, RESIZE_…, DEPTH_TO_SPACE and
        SPACE_TO_DEPTH of rank 4 take and return NHWC operands. Filters stay as they are.
     2. Elementwise operations compute in NHWC if an input is available only in NHWC.
-    3. Operations of rule 3 of `cancel_transposes` do so too.
+    3. So do operations of rule 3 of `cancel_transposes`.
     4. TRANSPOSE and RESHAPE are deferred and composed. If only axes of size 1 move, a RESHAPE suffices.
     5. All other operations get NCHW operands, as do model outputs, and operands quantized along an axis.
     6. Unchanged: models with NHWC operands, or without an operation of rule 1.

@@ -68,8 +68,8 @@ def fuse_pad(editor: ModelEditor) -> None:
     """Fold a constant PAD into the pads of the convolution or pooling after it.
 
     1. CONV_2D after a PAD with 0.
-    2. MAX_POOL_2D after a PAD with the smallest number of the data type; also with 0 after a RELU.
-    3. AVERAGE_POOL_2D after a PAD with 0, if its pads count in the average.
+    2. MAX_POOL_2D after a PAD with the smallest number of the data type, or with 0 if a RELU precedes the PAD.
+    3. AVERAGE_POOL_2D after a PAD with 0, if the pooling has no pads or counts them in the average.
     4. Two consecutive PADs with one constant are merged first, if neither crops.
     5. Unchanged: pads of batch or channels, negative pads, or pads as large as a window; other modes; pooling with
        dilations or `ceil_mode`; quantized operands.

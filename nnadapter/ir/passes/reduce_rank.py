@@ -347,7 +347,7 @@ def reduce_rank(model: Model, *, largest: int = LARGEST_RANK) -> Model:
     1. In operations of `RULES`, adjacent axes that are treated equally are merged, and axes of size 1 dropped.
     2. Otherwise, TRANSPOSE, EXPAND, TILE, SLICE, PAD, REDUCE_SUM, _MAX, _MIN, _PROD and, for floats, _MEAN become
        several operations.
-    3. RESHAPEs connect different dimensions. Run `simplify` afterwards.
+    3. RESHAPEs are added between operations with different dimensions. Run `simplify` afterwards.
     4. Unchanged: other operations; broadcasting with more than `largest` alternating groups of axes; NHWC or quantized
        operands.
 

@@ -173,7 +173,7 @@ def remove_dead(editor: ModelEditor) -> None:
 def remove_identities(editor: ModelEditor) -> None:
     """Bypass operations that change nothing, except copies, casts, reshapes and transposes; see `simplify`.
 
-    1. MUL and DIV by 1, ADD and SUB of 0, POW by 1. (x + 0 is 0 for x = -0.)
+    1. MUL and DIV by 1, ADD and SUB of 0 (although -0 + 0 is 0), POW by 1.
     2. CLIP without limits; PAD by nothing; SLICE of everything; EXPAND to the same dimensions; TILE by 1; SPLIT into
        one; RESIZE_… to the same size.
     3. Unchanged: a fused activation; model outputs that the input cannot replace; quantized constants.
