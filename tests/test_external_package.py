@@ -163,7 +163,10 @@ def test_documented_commands_work(folder):
 
 def test_error_without_the_package_names_the_op(folder):
     without = said(folder, "report", "swish.onnx", "-d", "fake_npu", "--shape", "x=2,3", site=False)
-    assert "(Swish) is taken by no device" in without and "install the package that provides com.acme::Swish" in without
+    assert (
+        "(Swish) is supported by no device" in without
+        and "install the package that provides com.acme::Swish" in without
+    )
     assert len(without.splitlines()) == 1
     alone = said(folder, "run", "swish.onnx", "-d", "cpu", "--shape", "x=2,3", site=False)
     assert "install the package that provides com.acme::Swish, and name a device that takes it" in alone

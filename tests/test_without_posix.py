@@ -55,7 +55,7 @@ with nna.InferenceSession(model, devices="fake_npu", options=options) as session
 try:
     nna.InferenceSession(model, devices=[("fake_npu", {"isolate": True})])
 except nna.errors.DeviceUnavailableError as error:
-    assert "this system cannot pass descriptors between processes" in str(error)
+    assert "this system cannot pass file descriptors between processes" in str(error)
 else:
     raise AssertionError("a device in a process of its own")
 

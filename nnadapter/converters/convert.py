@@ -286,7 +286,7 @@ def _unknown(node: OnnxNode) -> Refusal:
         return Refusal(reason, f"{node.op_type} {predicate}{f' ({bodies})' if bodies else ''}")
     return Refusal(
         Reason.UNSUPPORTED_VERSION,
-        f"{node.op_type} of schema version {node.since_version} has no converter; versions {list(versions)} do",
+        f"{node.op_type} of schema version {node.since_version} has no converter; use one of {list(versions)}",
     )
 
 

@@ -58,7 +58,9 @@ def convert_mat_mul_n_bits(context: ConversionContext, node: OnnxNode) -> None:
 def _as_matrix(context: ConversionContext, node: OnnxNode, position: int, shape: tuple[int, int]) -> int:
     type_ = context.type_of(node.input(position))
     if type_.size != prod(shape):
-        raise invalid(f"{node.input(position)!r} of MatMulNBits is {type_}; expected {list(shape)} for its attributes")
+        raise invalid(
+            f"{node.input(position)!r} of MatMulNBits is {type_}; expected {list(shape)} by the node's attributes"
+        )
     return reshaped(context, context.operand(node.input(position)), shape)
 
 

@@ -234,7 +234,7 @@ class _Linear:
         if all(size == 1 for size in dimensions):
             return reshaped(context, operand, ())
         if len(dimensions) != 1:
-            raise invalid(f"{name!r} has dimensions {list(dimensions)}; expected one value or a vector")
+            raise invalid(f"scales {name!r} have dimensions {list(dimensions)}; expected at most one")
         return reshaped(context, operand, (*dimensions, *[1] * (rank - 1 - self.axis)))
 
     def _in_blocks(self, operand: int) -> int:

@@ -208,7 +208,7 @@ def convert_affine_grid(context: ConversionContext, node: OnnxNode) -> None:
     if len(size) not in (4, 5) or size[:1] != batch:
         raise invalid(
             f"input 'size' of AffineGrid is {list(size)}; expected [{', '.join(map(str, batch))}, C, H, W] "
-            "or the same with a depth"
+            "or [N, C, D, H, W]"
         )
     corners = bool(node.integer("align_corners", 0))
     if corners and any(extent == 1 for extent in size[2:]):

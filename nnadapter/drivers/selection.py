@@ -142,7 +142,7 @@ def _limits(device: str, setting: object, isolate: Isolate) -> Limits | None:
     limits = read_limits(setting, device)
     if limits is not None and device in HOSTS:
         raise InvalidOptionError(
-            f"device {device!r} runs work that other devices failed to do, and cannot be isolated; isolate the others"
+            f"device {device!r} is the fallback of other devices and cannot be isolated; isolate the others"
         )
     return limits
 

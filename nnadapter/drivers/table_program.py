@@ -78,7 +78,7 @@ def _check(lowering: Lowering, other: TableRow | None) -> None:
     except errors.InvalidModelError as error:
         raise errors.DriverError(f"lowering {name} is for {lowering.type!r}: {error}") from error
     if other is not None:
-        raise errors.DriverError(f"{name} and {_name(other.lowering)} both lower {lowering.type}, expected one of them")
+        raise errors.DriverError(f"{name} and {_name(other.lowering)} both lower {lowering.type}; remove one of them")
     unknown = lowering.fuse_codes - FUSE_CODES.keys()
     if unknown:
         raise errors.DriverError(

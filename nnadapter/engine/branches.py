@@ -53,7 +53,7 @@ class NothingGainedError(NNAdapterError):
 
 
 def refuse_without_gain(partitioning: Partitioning) -> None:
-    """Raise NothingGainedError if no accelerator runs a node of the selected branches.
+    """Raise NothingGainedError if no accelerator runs a node of the selected If branches.
 
     If these branches contain only constants, one node outside of them on an accelerator suffices.
     """
@@ -65,7 +65,7 @@ def refuse_without_gain(partitioning: Partitioning) -> None:
         step.device for step in partitioning.plan.steps if any(inside.match(nodes[index].name) for index in step.nodes)
     }
     if accelerators.isdisjoint(with_branches or on):
-        raise NothingGainedError("no accelerator runs a node of the selected branches")
+        raise NothingGainedError("no accelerator runs a node of the selected If branches")
 
 
 @dataclass(eq=False)
@@ -351,7 +351,7 @@ def plan_of_file(file: CompiledFile, values: Mapping[str, Any]) -> Message:
         return plans[0]
     lost = [name for row in file.message.forks for name in row.inputs if name not in feed]
     if lost:
-        raise InvalidInputError(f"input {lost[0]!r} selects branches too; pass it as well", name=lost[0])
+        raise InvalidInputError(f"input {lost[0]!r} also selects If branches; pass it as well", name=lost[0])
     truths = fork.select({**_arrays_without_memory(file.shapes(plans[0])), **feed})
     for candidate in (truths, ()):
         plan = next((plan for plan in plans if tuple(plan.truths) == candidate), None)

@@ -196,8 +196,8 @@ class CachedSession:
         current, cached = self._key_now(), self.place.key
         if current is None or any(current.parts[part] != cached.parts[part] for part in ("structure", "constants")):
             raise errors.ModelFileError(
-                f"model file {str(self.source.origin)!r} has changed since the session was created, and another plan "
-                "is needed; create a new session"
+                f"model file {str(self.source.origin)!r} has changed since the session was created, and no cached plan "
+                "serves these shapes; create a new session"
             )
         if current.parts["options"] != cached.parts["options"]:
             raise errors.InvalidOptionError(

@@ -84,7 +84,7 @@ class Compiler:
             if failures:
                 step, error = failures[0]
                 raise CompilationError(
-                    f"{step.device} took segment {step.segment} with dynamic shapes and failed to compile it: "
+                    f"{step.device} accepted segment {step.segment} with dynamic shapes and failed to compile it: "
                     f"{describe(error)}",
                     device=step.device,
                     segment=step.segment,
@@ -233,7 +233,7 @@ class Compiler:
     ) -> str:
         nodes = _nodes_of(partitioning, step)
         message = (
-            f"device {step.device!r} took segment {step.segment} ({fallback.named(nodes)}) and failed to compile it: "
+            f"{step.device!r} accepted segment {step.segment} ({fallback.named(nodes)}) and failed to compile it: "
             f"{describe(error)}"
         )
         fallback.fall_back("compile", step, nodes, message, instead, error, self.incidents)

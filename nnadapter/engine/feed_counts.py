@@ -115,7 +115,7 @@ class CountCheck:
         if elements > self.most and np.isfinite(elements):
             raise InputValueError(
                 f"input {self.inputs[0]!r} makes {self.reader} compute {elements:.0f} elements or more; expected at "
-                f"most {self.most}; feed smaller counts",
+                f"most {self.most}; feed smaller values",
                 name=self.inputs[0],
             )
 

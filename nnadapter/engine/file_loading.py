@@ -397,7 +397,7 @@ class Loader:
         if not step.HasField("instead"):
             raise errors.CompiledModelError(
                 f"{self.file.container.name!r}: device {step.device!r} cannot run its segment ({reason}), and the file "
-                "has no segment for the CPU; compile the model again with fallback allowed",
+                "has no fallback for the CPU; compile the model again with fallback allowed",
                 file=self.file.container.name,
             )
         notes.append(f"the CPU runs a segment that was compiled for {step.device}: {reason}")

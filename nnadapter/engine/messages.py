@@ -278,7 +278,7 @@ class Segments:
         plain = numbers(model)
         traced = traced_numbers(message, len(plain), trace, self.container)
         if any(plain[place] != size_hint(number) for place, number in traced.items()):
-            raise self.container.damaged("a segment has other sizes than its plan")
+            raise self.container.damaged("sizes in a segment differ from those of its plan")
         dynamic_model = with_numbers(model, [traced.get(place, number) for place, number in enumerate(plain)])
         try:
             verify(dynamic_model)

@@ -116,7 +116,7 @@ def _steps(message: Message, variables: int, container: Container) -> list[Step]
             raise container.damaged("a step of a trace reads a missing number")
         named = functions[function - 1][0 if second < 0 else 1]
         if named is None:
-            raise container.damaged(f"sizes depend on {message.functions[function - 1]!r}, which is unknown")
+            raise container.damaged(f"sizes depend on the unknown function {message.functions[function - 1]!r}")
         steps.append((named, first, second))
     return steps
 

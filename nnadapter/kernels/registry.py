@@ -281,7 +281,7 @@ def _accelerator(device: object) -> str:
     chosen = device_of(chosen)  # kernels compute in their own precision
     if inside(chosen).partition(":")[0] in HOSTS:
         raise InvalidOptionError(
-            f"a kernel is registered for device {chosen!r}, which runs nodes that devices refuse; register it for an "
+            f"a kernel is registered for device {chosen!r}, which is the fallback of other devices; register it for an "
             "accelerator such as fake_npu, or give ONNX Runtime a library of custom ops in session options"
         )
     _warn_of_an_unknown_name(chosen)
@@ -318,7 +318,7 @@ def kernel_table(device: str, context: Context) -> KernelTable:
     try:
         offered = named_call(device, "kernels")(lambda: list(context.kernels()))
         if not all(isinstance(offered_kernel, Kernel) for offered_kernel in offered):
-            raise TypeError("Context.kernels returned something that is not a Kernel")
+            raise TypeError("Context.kernels returned other objects than Kernel")
     except FAILURES as error:
         warnings.warn(
             f"device {device!r} offers no kernels: {describe(error)}; report it to the vendor",

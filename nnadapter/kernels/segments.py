@@ -296,7 +296,9 @@ def _check(stored: StoredKernelProgram, blobs: int) -> None:
     if programs != list(range(len(stored.pieces))) or blobs != len(programs):
         raise ValueError(f"there are {blobs} programs for {len(stored.pieces)} pieces, run in the order {programs}")
     if stored.order.count(-1) != len(stored.calls.operations):
-        raise ValueError(f"{len(stored.calls.operations)} kernel calls are stored, but {stored.order.count(-1)} run")
+        raise ValueError(
+            f"{len(stored.calls.operations)} kernel calls are stored, but {stored.order.count(-1)} are in the order"
+        )
 
 
 def _parts(contents: memoryview, lengths: Sequence[int]) -> list[bytes]:

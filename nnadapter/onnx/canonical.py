@@ -178,7 +178,7 @@ class _Writer:
     def _node(self, node: onnx.NodeProto, scope: _Scope) -> tuple[Any, ...]:
         _check(node, "node")
         if node.op_type in _ELSEWHERE:
-            raise NotCanonicalError(f"a node of type {node.op_type} may name a file outside of the model")
+            raise NotCanonicalError(f"a node of type {node.op_type} may depend on a file, which has no canonical form")
         reads, makes = ([scope.number(name) for name in names] for names in (node.input, node.output))
         attributes = [
             self._attribute(attribute, scope)

@@ -352,7 +352,9 @@ def _read(path: Path) -> onnx.ModelProto:
     except OSError as error:
         raise ModelFileError(f"model file {str(path)!r} cannot be read: {error.strerror}; check the path") from error
     if not contents and not path.is_file():
-        raise ModelFileError(f"model file {str(path)!r} returns nothing when read again; save it in a regular file")
+        raise ModelFileError(
+            f"model file {str(path)!r} is empty when read again, like a pipe; save it in a regular file"
+        )
     return _parse(contents, label)
 
 

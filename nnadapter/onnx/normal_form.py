@@ -199,7 +199,7 @@ def _dense(sparse: SparseTensorProto, name: str, room: int) -> Array:
         )
     nbytes = prod(dimensions) * values.itemsize
     if nbytes > room:
-        raise _wrong(name, f"takes {nbytes} bytes when dense, expected at most {room}")
+        raise _wrong(name, f"takes {nbytes} bytes as a dense tensor, expected at most {room}")
     flat = np.full(prod(dimensions), "", object) if values.dtype == object else np.zeros(prod(dimensions), values.dtype)
     flat[_places(name, indices, values.size, dimensions)] = values
     return flat.reshape(dimensions)

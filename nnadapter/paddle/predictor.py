@@ -83,7 +83,7 @@ class Tensor:
         """Raise InvalidInputError unless the offsets are empty."""
         if any(map(len, lod)):
             raise InvalidInputError(
-                f"input {self._name!r} got offsets of sequences, which are not supported; pad the sequences",
+                f"input {self._name!r} got sequence offsets (LoD), which are not supported; pad the sequences",
                 name=self._name,
             )
 

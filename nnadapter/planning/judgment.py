@@ -241,7 +241,7 @@ def unplaceable_message(judgment: Judgment, setting: Setting) -> str:
     advice = brought or f"{package}give session options with the library that has the operator, or export without it"
     is_explained = brought and brought in other_refusals  # by why its converter is not used
     return (
-        f"{description} is taken by no device, not even by {host.display_name}: "
+        f"{description} is supported by no device, not even {host.display_name}: "
         f"{verdicts[host.name][atom]}{other_refusals}{'' if is_explained else f'; {advice}'}"
     )
 

@@ -175,7 +175,7 @@ def axis_of(
         many = [name for name, batch in is_batch.items() if batch]
         single_row_inputs = [name for name, batch in is_batch.items() if not batch]
         raise InvalidInputError(
-            f"rows of inputs {many} have no batch axis, but rows of {single_row_inputs} have one; remove that axis"
+            f"rows of inputs {many} have no batch axis, but rows of {single_row_inputs} have one; remove it there"
         )
     if not any(is_batch.values()):
         return Axis(has_axis=False, most=1, is_static=True, stripped=frozenset())

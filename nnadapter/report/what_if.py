@@ -432,7 +432,9 @@ def _learner(setting: Setting, name: str | None) -> SessionDevice:
     for device in able:
         if name in (None, device.name):
             return device
-    raise DeviceNotFoundError(f"device {name!r} is not one of {', '.join(device.name for device in able)}; name one")
+    raise DeviceNotFoundError(
+        f"device {name!r} is none of the accelerators {', '.join(device.name for device in able)}; name one"
+    )
 
 
 def _situation(

@@ -159,7 +159,7 @@ def source_of(source: Any) -> Source:
     contents = source if isinstance(source, bytes) else _serialized(source)
     names, digest = _scanned(contents, len(contents), _named)
     if names:
-        raise UnkeyedError("a model in memory refers to files of external data")
+        raise UnkeyedError("a model in memory has external data in files, so its contents are not known")
     return _source(contents, digest, len(contents), {})
 
 

@@ -219,8 +219,8 @@ class Search:
             scores = [found.score for found in ran if self._permitted(found.configuration)]
             reached = f"the best of {len(scores)} reached {max(scores):.4g}" if scores else "none ran"
             raise BudgetError(
-                f"no configuration that the rules permit keeps {self.budget}: {reached}, the float model has "
-                f"{self.baseline:.4g}; allow a larger drop, or leave rules out"
+                f"no configuration that the rules permit is within {self.budget}: {reached}, the float model "
+                f"reached {self.baseline:.4g}; allow a larger drop, or leave rules out"
             )
         return allowed[0]
 

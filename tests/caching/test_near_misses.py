@@ -166,7 +166,7 @@ def test_node_that_names_a_file_has_no_key():
     node = helper.make_node("EPContext", ["x"], ["y"], domain="com.microsoft", embed_mode=0, ep_cache_context="f.bin")
     values = [helper.make_tensor_value_info(name, 1, [2]) for name in "xy"]
     model = helper.make_model(helper.make_graph([node], "g", values[:1], values[1:]))
-    with pytest.raises(NotCanonicalError, match="may name a file"):
+    with pytest.raises(NotCanonicalError, match="may depend on a file"):
         canonical(model)
 
 

@@ -85,7 +85,7 @@ def test_unusable_model_is_one_line_on_stderr(call, faulty, capfd, command, devi
 @pytest.mark.parametrize("model", ["unknown", "custom"])
 def test_unknown_operation_is_one_line_on_stderr(call, faulty, capfd, command, model):
     result = call(f"{command} {model}.onnx -d fake_npu", 2)
-    assert "is taken by no device, not even by the CPU" in result.stderr and len(result.stderr.splitlines()) == 1
+    assert "is supported by no device, not even the CPU" in result.stderr and len(result.stderr.splitlines()) == 1
     assert capfd.readouterr().err == ""
 
 
@@ -130,4 +130,4 @@ def test_model_from_a_pipe_is_an_error(folder):
     command = [sys.executable, "-m", "nnadapter", "run", "/dev/stdin", "-d", "fake_npu"]
     contents = (folder / "chain.onnx").read_bytes()
     done = subprocess.run(command, input=contents, capture_output=True, timeout=120)
-    assert done.returncode == 2 and b"returns nothing when read again; save it in a regular file" in done.stderr
+    assert done.returncode == 2 and b"is empty when read again, like a pipe; save it in a regular file" in done.stderr

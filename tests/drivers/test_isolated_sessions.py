@@ -166,7 +166,7 @@ def test_unknown_driver_name_is_an_error(monkeypatch, text):
 
 
 def test_devices_that_cannot_be_isolated_are_reported():
-    with pytest.raises(InvalidOptionError, match="runs work that other devices failed to do"):
+    with pytest.raises(InvalidOptionError, match="is the fallback of other devices"):
         opened("cpu", nna.Options(), isolate=True)
     with pytest.raises(InvalidOptionError, match="'run'"):
         opened("fake_npu", nna.Options(), isolate={"runs": 1})

@@ -67,7 +67,9 @@ def test_failed_run_clears_the_previous_provenance():
 
 
 def test_failing_compile_warns_and_returns_right_results():
-    with pytest.warns(FallbackWarning, match="'trial' took segment 0 .* failed to compile.*internal compiler error 7"):
+    with pytest.warns(
+        FallbackWarning, match="'trial' accepted segment 0 .* failed to compile.*internal compiler error 7"
+    ):
         session = nna.InferenceSession(parse(CHAIN), devices=("trial", {"fault": "compile"}))
     np.testing.assert_allclose(session.run(None, {"x": X})[0], expected(), rtol=1e-6)
     report = session.report()
@@ -87,7 +89,7 @@ def test_only_the_uncompilable_segment_leaves_the_device():
 
 
 def test_failing_compile_with_forbidden_fallback_raises_compilation_error():
-    with pytest.raises(CompilationError, match="'trial' took segment 0") as caught:
+    with pytest.raises(CompilationError, match="'trial' accepted segment 0") as caught:
         nna.InferenceSession(
             parse(CHAIN), devices=("trial", {"fault": "compile"}), options=nna.Options(fallback="forbid")
         )
@@ -96,7 +98,7 @@ def test_failing_compile_with_forbidden_fallback_raises_compilation_error():
 
 @pytest.mark.parametrize("fault", ["compile_unprintable", "compile_blames"])
 def test_uninformative_compile_failure_falls_back(fault):
-    with pytest.warns(FallbackWarning, match="'trial' took segment 0 .* failed to compile"):
+    with pytest.warns(FallbackWarning, match="'trial' accepted segment 0 .* failed to compile"):
         session = nna.InferenceSession(parse(CHAIN), devices=("trial", {"fault": fault}))
     with session:
         np.testing.assert_allclose(session.run(None, {"x": X})[0], expected(), rtol=1e-6)

@@ -76,8 +76,8 @@ def test_one_session_runs_at_several_shapes():
     [
         (model(stated=""), ["declaring", "cpu"], "does not state types and shapes of the outputs of com.acme::Scale"),
         (model("Other"), ["declaring", "cpu"], "no Other here"),
-        (model(domain="org.other"), ["declaring", "cpu"], "taken by no device"),
-        (model(), ["null", "cpu"], "taken by no device"),
+        (model(domain="org.other"), ["declaring", "cpu"], "supported by no device"),
+        (model(), ["null", "cpu"], "supported by no device"),
     ],
 )
 def test_undelegated_nodes_are_an_error(parsed, devices, reason):

@@ -63,7 +63,7 @@ def test_an_op_of_a_private_domain(rows):
 
 
 def test_error_without_a_kernel():
-    with pytest.raises(InvalidModelError, match=r"'Scale_1' .*taken by no device, not even by the CPU"):
+    with pytest.raises(InvalidModelError, match=r"'Scale_1' .*supported by no device, not even the CPU"):
         nna.InferenceSession(PRIVATE, devices=["fake_npu", "cpu"]).run(None, {"x": X})
 
 
@@ -200,7 +200,7 @@ def test_kernel_results_share_no_memory():
 
 @pytest.mark.parametrize("device", ["cpu", "cpu:0", "reference"])
 def test_fallback_devices_have_no_kernels(device):
-    with pytest.raises(InvalidOptionError, match=f"device '{device}', which runs nodes that devices refuse; "):
+    with pytest.raises(InvalidOptionError, match=f"device '{device}', which is the fallback of other devices; "):
         nna.register_kernel(device, "Erf", erf)
 
 

@@ -187,7 +187,7 @@ def test_step_runs_on_the_cpu_at_sizes_where_it_fails():
     [
         ("opensizes:fixed", {}, "compiles for static shapes only"),
         ("opensizes", {"fixed": True}, "does not take segment 0 with dynamic shapes: the options say so"),
-        ("opensizes", {"lies": True}, "took segment 0 with dynamic shapes and failed to compile it"),
+        ("opensizes", {"lies": True}, "accepted segment 0 with dynamic shapes and failed to compile it"),
         ("opensizes", {"refused": "Sin", "reason": "memory_limit"}, "may take 'Sin_1' at other sizes"),
     ],
 )

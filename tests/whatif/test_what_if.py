@@ -297,7 +297,7 @@ def test_invalid_arguments_are_refused(tmp_path, monkeypatch, models, devices, o
 def test_one_of_several_devices_may_be_selected():
     devices = [without("Sin", "Cos"), "null"]
     assert nna.what_if(parse(SANDWICH), devices, {"x": (2, 4)}, device="null").features == ()
-    with pytest.raises(nna.errors.DeviceNotFoundError, match="'npu' is not one of"):
+    with pytest.raises(nna.errors.DeviceNotFoundError, match="'npu' is none of the accelerators"):
         nna.what_if(parse(SANDWICH), devices, {"x": (2, 4)}, device="npu")
 
 

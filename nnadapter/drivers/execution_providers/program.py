@@ -207,7 +207,7 @@ def external_data_text(contents: bytes) -> str:
         Exception: invalid model.
     """
     if contents[4:8] == b"ORTM":
-        raise ValueError("ONNX Runtime would read the model as ORT format")
+        raise ValueError("the contents are in ORT format, expected ONNX")
     return "" if is_plain(contents) else _external_content(contents)
 
 

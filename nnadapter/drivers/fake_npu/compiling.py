@@ -66,7 +66,7 @@ def _numbered(folder: Path) -> Path:
         except FileExistsError:
             continue
         return place
-    raise AssertionError("all numbers of model folders are in use")
+    raise AssertionError("all folder names for dumped models are in use")
 
 
 class Compiler:

@@ -76,7 +76,7 @@ class RemoteObject:
     def _create(self) -> RemoteHandle:
         make = self._make()
         if make is None:  # dropped during background creation
-            raise errors.ClosedError("the object was closed before its creation in the process; create it again")
+            raise errors.ClosedError("it was closed before the device process created it; create it again")
         return make()
 
     def after_fork(self) -> None:
@@ -267,7 +267,9 @@ class IsolatedProgram(Program):
                     raise
                 recipe.blob = None
         if recipe.model is None:
-            raise errors.IncompatibleProgramError("the program cannot be recreated without a model or bytes")
+            raise errors.IncompatibleProgramError(
+                "the program has neither model nor serialized bytes, so a new device process cannot create it"
+            )
         return context.compiled(recipe.request, recipe.model)
 
 
@@ -418,7 +420,7 @@ class IsolatedDevice(Device):
     ) -> None:
         if not can_share():
             raise errors.DeviceUnavailableError(
-                f"device {name!r} cannot be isolated: this system cannot pass descriptors between processes; "
+                f"device {name!r} cannot be isolated: this system cannot pass file descriptors between processes; "
                 "use it without isolation"
             )
         self.name = name

@@ -500,7 +500,7 @@ def _group(path: Path, member: str, structure: str, address: int | None) -> dict
     missing = [name for name, _ in STRUCTURES[structure] if name in FUNCTIONS.keys() - LATER and name not in functions]
     if missing:
         raise errors.DeviceUnavailableError(
-            f"{path} has the group {member!r} without {', '.join(missing)}; its vendor must implement all of it or none"
+            f"{path} has the functions {member!r} without {', '.join(missing)}; its vendor must implement all or none"
         )
     return functions
 

@@ -292,7 +292,7 @@ def refuse_invalid_nodes(
             node = model.graph.node[position]
             name, label = op_name(node.domain, node.op_type), node.name or f"{node.op_type}_{position}"
             raise InvalidModelError(
-                f"node {label!r} ({node.op_type}) is taken by no device, not even by the CPU: {brief(error)}; install "
+                f"node {label!r} ({node.op_type}) is supported by no device, not even the CPU: {brief(error)}; install "
                 f"the package that provides {name}, give session options with the library that has the operator, or "
                 "export without it"
             ) from error

@@ -253,7 +253,9 @@ def _signature(model: Model, indices: Sequence[int]) -> str:
 def _run(name: str, when: str, evaluate: Evaluator, model: Model, inputs: Sequence[Array]) -> Sequence[Array]:
     results = evaluate(model, inputs)
     if results is None:
-        raise PassError(f"pass {name!r} cannot be checked: the evaluator refuses the model {when} the pass", name=name)
+        raise PassError(
+            f"pass {name!r} cannot be checked: the check's evaluator refuses the model {when} the pass", name=name
+        )
     return results
 
 

@@ -168,7 +168,7 @@ class _Table:
         if axes[1] not in (-1, rank - 1) or axes[0] in (-1, rank - 1):
             raise body.unsupported(
                 "quantize_axis",
-                f"is {axes[1]} and gather_axis is {axes[0]}; expected the last axis, and another one",
+                f"is {axes[1]} and gather_axis is {axes[0]}; expected the last axis and any other axis",
             )
         if dtype not in (*_IN_BYTES, "uint8"):
             raise Refusal(Reason.UNSUPPORTED_DTYPE, f"{node.op_type} has a table of {dtype}; expected integers")

@@ -376,7 +376,7 @@ def linear_attention_body(body: BodyBuilder) -> tuple[str, ...]:
         raise body.unsupported("state_window", f"is {node.integer('state_window')}; expected 0")
     if body.opset < _STATES_SINCE:
         raise Refusal(
-            Reason.UNSUPPORTED_VERSION, f"expected opset {_STATES_SINCE} or newer for LinearAttention, got {body.opset}"
+            Reason.UNSUPPORTED_VERSION, f"LinearAttention is in opset {body.opset}, expected {_STATES_SINCE} or newer"
         )
     names = [*map(body.input, range(6))]
     if 0 < heads < groups:

@@ -342,7 +342,7 @@ def default_shapes(prepared: Prepared, requested_shapes: Shapes | None = None) -
     if untyped is not None:
         raise InvalidModelError(f"input {untyped!r} has no data type that ONNX knows; export the model again")
     raise InvalidInputError(
-        f"the model does not state its input sizes, and none of the usual ones fits: {_listed(inputs)}; "
+        f"the model does not state its input sizes, and no usual size is valid: {_listed(inputs)}; "
         "give them with --shape NAME=1,3,224,224 or input_shapes={name: (…)}"
     )
 

@@ -147,7 +147,7 @@ def _of_integers(compute: Callable[..., Any]) -> _Compute:
 
 def _quotient(dividend: Array, divisor: Array) -> Any:
     if (dividend < 0).any() or (divisor < 1).any():
-        raise ValueError("a dividend is negative or a divisor below 1, for which numpy differs from ONNX")
+        raise ValueError("the dividend is negative or the divisor below 1, where numpy's // differs from ONNX's Div")
     return dividend // divisor
 
 

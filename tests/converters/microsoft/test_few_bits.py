@@ -79,7 +79,7 @@ def test_gather_along_the_quantized_axis_is_refused():
     inputs = [integers(6, 48), np.array([1]), floats(6, 3)]
     verdict = refusal("GatherBlockQuantized", inputs, {"block_size": 32, "quantize_axis": 0}, constant=(0, 2))
     assert (
-        verdict.reason is Reason.UNSUPPORTED_ATTRIBUTE and "expected the last axis, and another one" in verdict.detail
+        verdict.reason is Reason.UNSUPPORTED_ATTRIBUTE and "expected the last axis and any other axis" in verdict.detail
     )
 
 

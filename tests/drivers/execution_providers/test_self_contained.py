@@ -105,7 +105,7 @@ def test_external_data_is_found(contents, text):
 def test_ort_format_is_no_provider_program():
     contents = written(onnx.ModelProto(producer_name="  ORTM" + " " * 20)) + PLAIN
     assert contents[4:8] == b"ORTM"
-    with pytest.raises(ValueError, match="as ORT format"):
+    with pytest.raises(ValueError, match="in ORT format"):
         external_data_text(contents)
 
 

@@ -28,7 +28,7 @@ BAD = {
     "lacking": (["-DLACKING"], r"lacks the required functions supported, destroy_program; its vendor"),
     "small": (["-DTABLE_SIZE=offsetof(NNAdapterDriver, compute)"], r"lacks the required functions compute"),
     "nosize": (["-DTABLE_SIZE=0"], r"has the size 0, expected its sizeof"),
-    "half": (["-DHALF_GROUP"], r"has the group 'serialization' without deserialize"),
+    "half": (["-DHALF_GROUP"], r"has the functions 'serialization' without deserialize"),
     "threading": (["-DODD_THREADING"], r"threading is 12, expected one of 1, 2, 3"),
     "nulloption": (["-DNULL_OPTION"], r"2 options, of which 1 are null"),
     "property": (

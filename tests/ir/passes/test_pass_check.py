@@ -94,7 +94,7 @@ def test_misfit_replacement_is_an_error(results, reason):
 
 def test_unevaluable_model_is_an_error():
     with pytest.raises(
-        PassError, match="'simplify' cannot be checked: the evaluator refuses the model before the pass"
+        PassError, match="'simplify' cannot be checked: the check's evaluator refuses the model before the pass"
     ):
         run_passes(model(), ["simplify"], check_numbers(lambda model, inputs: None))
 

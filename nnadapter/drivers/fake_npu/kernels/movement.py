@@ -93,7 +93,7 @@ def _tensor_scatter(out: Array, x: Array, updates: Array, starts: Array | None =
         places %= size
     elif places.min() < 0 or places.max() >= size:
         raise InputValueError(
-            f"updates of {count} positions do not fit: got positions from {places.min()} to {places.max()} "
+            f"{count} positions do not fit the axis: got positions from {places.min()} to {places.max()} "
             f"for an axis of {size} elements"
         )
     np.copyto(out, x)
