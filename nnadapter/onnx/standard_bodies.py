@@ -278,7 +278,7 @@ def rotary_embedding_body(body: BodyBuilder) -> Sequence[str]:
     packed, heads, width = body.rank(0) == 3, body.node.integer("num_heads", 0), body.width(0)
     pairs = body.width(1)
     if width is None or pairs is None or (packed and (heads < 1 or width % heads)):
-        raise body.invalid("needs a cos_cache and an input of static width, the latter a multiple of num_heads")
+        raise body.invalid("needs static widths of cos_cache and input, and num_heads must divide that of input")
     size = width // heads if packed else width
     if 2 * pairs != (body.node.integer("rotary_embedding_dim", 0) or size):
         raise body.invalid(f"has {pairs} columns in cos_cache for heads of {size} features; expected half that")

@@ -292,7 +292,7 @@ def _key(files: PaddleFiles, versions: Mapping[str, str]) -> Key:
         "host": text_part({"revision": _REVISION}),
         "machine": nothing,
         "options": text_part({"opset": OPSET}),
-        "structure": _part(files.structure, {"operations": f"a Paddle model, {files.structure.name}"}),
+        "structure": _part(files.structure, {"operations": f"from the Paddle model {files.structure.name}"}),
         "shapes": KeyPart(nothing.digest, {"inputs": "all shapes"}),
         "constants": nothing if files.parameters is None else _part(files.parameters, {}),
     }

@@ -84,7 +84,7 @@ def read_budget(metric: Metric | None, max_drop: float | str | None) -> Budget:
         raise InvalidOptionError(f"max_drop must be a number of at least 0 or a percentage, got {max_drop!r}")
     if is_relative and metric is None:
         raise InvalidOptionError(
-            f"max_drop is {text}, but there is no metric to relate it to; give a metric, or the least SQNR in dB"
+            f"max_drop is {text}, but there is no metric to relate it to; pass a metric, or the least SQNR in dB"
         )
     if metric is not None and not callable(metric):
         raise InvalidOptionError(f"metric must be a function of outputs and items, got {type(metric).__name__}")

@@ -73,7 +73,7 @@ def read_operand(message: Message) -> Operand:
     if len(dimensions) > limits.RANK or any(size < 0 for size in dimensions):
         raise InvalidModelError(
             f"operand {message.name!r} has rank {len(dimensions)} and dimensions {list(dimensions[: limits.RANK])}, "
-            f"expected at most {limits.RANK}, none below 0; {ADVICE}"
+            f"expected rank {limits.RANK} or less, and no size below 0; {ADVICE}"
         )
     type_ = OperandType(
         _member(DataType, message.data_type, message.name),

@@ -108,9 +108,9 @@ _MODELS = {
     ),
     "negative size": (
         lambda message: message.operands[0].dimensions.append(-1),
-        "rank 5 and dimensions .* none below 0",
+        "rank 5 and dimensions .* no size below 0",
     ),
-    "rank": (lambda message: message.operands[0].dimensions.extend([1] * 61), "rank 65 .* expected at most 64"),
+    "rank": (lambda message: message.operands[0].dimensions.extend([1] * 61), "rank 65 .* expected rank 64 or less"),
     "size": (lambda message: message.operands[1].dimensions.append(2), r"432 bytes, expected 864"),
     "huge": (lambda message: message.operands[1].dimensions.extend([2**62] * 60), "432 bytes, expected "),
     "contents": (
