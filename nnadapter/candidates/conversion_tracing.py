@@ -299,7 +299,6 @@ _RUNNING_GRAPHS = frozenset(("If", "Scan"))
 _OLDER_RESIZE = 10
 _NAME = "traced size "
 _FIRST_RULES: Mapping[tuple[str, str], _Rule] = {(MICROSOFT, "GroupQueryAttention"): _attended}
-"""Rules for the first result only."""
 _RULES: Mapping[tuple[str, str], _Rule] = {
     (domain, op_type): rule
     for domain, op_types, rule in (

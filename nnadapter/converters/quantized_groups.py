@@ -153,7 +153,7 @@ _DOMAINS = frozenset({"", MICROSOFT})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Fusible nodes, by position."""
+    """Positions of nodes that become one quantized operation."""
 
     node: int
     """Real-valued op."""

@@ -65,7 +65,7 @@ class DeviceCosts:
     """Measured lines by class; other classes use the profile's roofline."""
     fused_lines: Mapping[OperationClass, Mapping[OperationClass, Line]] = field(default_factory=dict)
     measured_sole_launch_seconds: float | None = None
-    """None means the profile's `launch_seconds`."""
+    """Seconds to start a segment that is the entire plan; None for the profile's `launch_seconds`."""
     networks: Mapping[str, MeasuredNetwork] = field(default_factory=dict)
     processors: float = 0.0
     has_resident_values: bool = False

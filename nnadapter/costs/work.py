@@ -112,7 +112,7 @@ _FIRST = {OperationClass.CONVOLUTION: 0, OperationClass.MATRIX: 1, OperationClas
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Key of a cost line: an operation class, standalone or fused with a producer class."""
+    """Key of a `Line` of costs: an operation class, standalone or fused with a producer class."""
 
     operation_class: OperationClass
     producer_class: OperationClass | None = None

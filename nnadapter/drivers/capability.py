@@ -359,11 +359,11 @@ class MemoryStatistics:
     peak_bytes: int
     """Maximum since the device was opened."""
     allocations: int | None = None
-    """Allocations since then; None if not counted."""
+    """Allocations since the device was opened; None if not counted."""
     bytes_in: int | None = None
-    """Copied from the host to the device since then."""
+    """Copied from the host to the device since it was opened."""
     bytes_out: int | None = None
-    """Copied from the device to the host since then."""
+    """Copied from the device to the host since it was opened."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

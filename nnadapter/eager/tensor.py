@@ -106,7 +106,6 @@ UFUNCS: Mapping[str, UfuncRow] = MappingProxyType(
 _ON_BOOLEANS: Mapping[str, str] = MappingProxyType(
     {"bitwise_and": "logical_and", "bitwise_or": "logical_or", "bitwise_xor": "logical_xor", "invert": "logical_not"}
 )
-"""Bitwise ufunc -> ufunc that computes it for booleans."""
 _COMPARISONS = frozenset({"equal", "not_equal", "greater", "greater_equal", "less", "less_equal"})
 
 

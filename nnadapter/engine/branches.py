@@ -188,7 +188,7 @@ class BranchSelections:
         shapes: InputShapes,
         take: Callable[[], LeasedPlan[Compiled] | None],
     ) -> LeasedPlan[Compiled] | None:
-        """Return the plan from `take`; None if the original model serves these shapes."""
+        """Return the plan from `take`; None if the model with all branches serves these shapes."""
         if selection is self._own or not selection.serves(shapes):
             return None
         try:

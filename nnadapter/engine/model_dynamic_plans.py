@@ -277,7 +277,7 @@ class ModelDynamicPlans(DynamicPlans[Compiled]):
         return unread_inputs(self._prepared())
 
     def _may_serve(self, shapes: Shapes) -> bool:
-        """Return True if devices take these shapes; for ONNX devices, only a growing cache may be empty."""
+        """Return True if devices take these shapes. On devices that run ONNX, only growing caches may be empty."""
         return (
             not self._needs_elements
             or all(0 not in shape for shape in shapes.values())

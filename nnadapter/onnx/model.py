@@ -282,7 +282,7 @@ NO_RULES: Rules = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Operators:
-    """Functions and rules that describe operators by means of converters and kernels."""
+    """Functions that answer questions about operators, from the installed converters and kernels."""
 
     has_converter: Callable[[str, str, int], bool]
     """(domain, op type, schema version) -> True if there is a converter."""

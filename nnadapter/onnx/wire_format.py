@@ -206,7 +206,6 @@ _NAMES = frozenset([
     ("FunctionProto", 1), ("FunctionProto", 4), ("FunctionProto", 5), ("FunctionProto", 6), ("FunctionProto", 10),
 ])  # fmt: skip
 _NUMBERS = re.compile(rb"(?s:(?:\x40[\x80-\xff]*+[\x00-\x7f])++|(?:\x3d....)++)")
-"""Run of tagged integers or floats."""
 _STRIDE = (1 << 14) - 1
 """Number of fields between checks of their maximum."""
 _FULL_OF_NUMBERS = frozenset(("AttributeProto", "TensorProto"))
@@ -320,7 +319,6 @@ _KEEPING_RANKS = _REDUCING | frozenset((
 ))  # fmt: skip
 """Ops whose result has the highest rank of their operands."""
 _GRAPH_TYPES = (b"\xa0\x01\x05", b"\xa0\x01\x0a")
-"""Type field of attributes with graphs."""
 _NAME_OF_TENSOR = 8
 _FLOATS, _INTEGERS = 7, 8
 _MOST_NODES = 100_000

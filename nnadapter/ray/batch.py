@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
 _TASKS_AT_ONCE = 2
 _jobs: WeakKeyDictionary[Any, tuple[Any, cluster.Request]] = WeakKeyDictionary()
-"""Datasets in use -> (job actor, request)."""
 
 
 def map_batches(

@@ -31,7 +31,7 @@ OPSET, _IR_VERSION = 17, 8
 _DYNAMIC_DIMENSION = "size"
 _DIMENSIONS = ((3, 4), (2, 3, 4), (1, 3, 5, 6), (2, 2, 4, 4), (7,))
 Node = tuple[str, Mapping[str, Any], int, tuple[Array, ...]]
-"""Op type, attributes, number of further inputs with the shape of the first, and constant inputs."""
+"""Op type, attributes, number of inputs after the first (all with its shape), and constant inputs."""
 Make = Callable[[tuple[int, ...]], Node | None]
 """Input dimensions -> node; None if impossible."""
 

@@ -205,7 +205,7 @@ FORMS: Mapping[Callable[..., Any], Callable[..., Any]] = {
 
 
 def register_forms(registry: Any) -> None:
-    """Register `FORMS` and quantization."""
+    """Register `FORMS`, and the forms of PyTorch's quantization operators."""
     for target, function in FORMS.items():
         registry.register_op(target, function)
     if has_quantization():

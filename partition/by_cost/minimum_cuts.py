@@ -440,6 +440,6 @@ def along_paths(paths: Sequence[Indices], launch: Seconds, atoms: int) -> Surcha
 
 
 def everywhere(share: Seconds, atoms: int) -> Surcharge:
-    """Return a surcharge of `share` [2] on every crossing value; its cuts give no lower bound."""
+    """Return a surcharge on every value that enters one of the 2 devices, by device. Its cuts give no lower bound."""
     none = np.zeros(0, np.int64)
     return Surcharge(share, none, none, np.zeros((2, 0)), np.zeros((2, atoms)))

@@ -156,7 +156,6 @@ class Child:
         """Reason for the loss of the process; empty while it lives."""
         self.is_ended = False
         self.has_delivered = False
-        """True after the first successful computation."""
         self.users: WeakSet[object] = WeakSet()
         self.is_counted = False
         self.closing: queue.SimpleQueue[int | None] = queue.SimpleQueue()

@@ -67,7 +67,7 @@ def pools_held() -> int:
 
 @contextmanager
 def not_counting(pools: int) -> Iterator[None]:
-    """Raise the limit by `pools` in the block, for programs that exist only for timing."""
+    """Raise the limit on thread pools by `pools` in the block, for programs that exist only for timing."""
     token = _uncounted.set(max(pools, 0))  # some may be gone
     try:
         yield

@@ -100,7 +100,7 @@ def goes_by_memory(session: onnxruntime.InferenceSession) -> bool:
 
 
 def gives_foreign_memory(session: onnxruntime.InferenceSession) -> bool:
-    """Return whether the Python interface reads beyond the end of a packed output."""
+    """Return whether ONNX Runtime's Python API reads beyond the end of an output whose elements share bytes."""
     return any(value.type == _PACKED_BYTES for value in session.get_outputs()) and goes_by_memory(session)
 
 

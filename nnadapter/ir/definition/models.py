@@ -1,7 +1,7 @@
 """Reference interpreter of models: run operations one by one.
 
-Floating-point values are float64 within an operation and rounded to the output's type afterwards, so that devices are
-compared at the tolerance of their arithmetic. Operations on images (see `IMAGES`) get `[N, C, H, W]` for either layout.
+Floating-point values are float64 within an operation and rounded to the output's type afterwards. Deviations of devices
+are then due to their own arithmetic. Operations on images (see `IMAGES`) get `[N, C, H, W]` for either layout.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ _MADE_TOGETHER: Mapping[str, Callable[[Attributes], tuple[Any, ...]]] = {
     "DFT": lambda attributes: (attributes["axis"], -1),
     "STFT": lambda attributes: (-2, -1),
 }
-"""Operation -> axes of its FFT: errors are relative to the largest result along them, as each step affects all.
+"""Operation -> axes of its FFT. Each step affects all elements along them, so errors are relative to the largest.
 
 Source: N. Higham, Accuracy and stability of numerical algorithms, 2002, theorem 24.2; and Parseval's theorem.
 """
