@@ -171,7 +171,7 @@ class Reduced:
     least: float
     """Part of the minimum that does not depend on the remaining vertices."""
     choices: tuple[Flags, ...]
-    """Per step [k, 2 ** n]: the better value of a vertex for all values of its neighbors."""
+    """Better value of a vertex for all values of its neighbors, per step [k, 2 ** n]."""
 
 
 def plan_elimination(count: int, first: Indices, second: Indices) -> Elimination:

@@ -41,7 +41,7 @@ Job = tuple[int, Sequence[Array]]
 SizedJob = tuple[int, Sequence[int], Sequence[Array]]
 """Number of an execution, values of symbolic sizes in the order of their creation, and inputs."""
 Results = tuple[list[list[Array]], list[tuple[int, ...]]]
-"""Per job: results, and positions of inputs that the driver overwrote."""
+"""Results of each job, and positions of inputs that the driver overwrote."""
 
 
 class _ObjectTable:
