@@ -164,9 +164,7 @@ def _groups(report: ReportFacts) -> Iterator[str]:
         groups = Counter([(node.segment, node.runs_as) for node in described_nodes if node.runs_as != NO_OPERATION])
         if groups:
             (((_, largest), members),) = groups.most_common(1)
-            fused = (
-                f"fused into {count(len(groups), 'operation')}; {largest} computes the most, {count(members, 'node')}"
-            )
+            fused = f"fused into {count(len(groups), 'operation')} of up to {members} nodes, such as {largest}"
             text = fused if members > 1 else "none fused"
             yield from wrapped(f"{device}: {count(len(described_nodes), 'node')}, {text}", " " * 11)
         by_kernel = [f"{node.runs_as} ({node.name})" for node in described_nodes if node.runs_as.startswith(KERNEL)]

@@ -483,8 +483,8 @@ class _Limiter:
         costs_known = all(self.candidates[at].benefit is not None for at in away)
         score = attrgetter("benefit" if costs_known else "flops")
         free.sort(key=lambda at: (score(self.candidates[at]) or 0, self.candidates[at].nodes, -at))
-        least = "least benefit" if costs_known else "fewest FLOPs, since costs are not known"
-        reason = f"is exceeded, so segments are dropped with the {least}"
+        least = "least benefit are dropped" if costs_known else "fewest FLOPs are dropped, since costs are not known"
+        reason = f"is exceeded, so the segments with the {least}"
         return self._given_up("max_segments", f"max_segments = {most}", free[: (excess + 1) // 2], reason)
 
     def _below(self) -> Iterator[tuple[str, str, list[int]]]:

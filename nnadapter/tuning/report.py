@@ -143,7 +143,7 @@ class TuneReport:
             yield f"accuracy  metric {_number(self.baseline)} -> {_number(self.achieved)}{held}; budget: {self.budget}"
         yield f"units     {sum(unit.is_quantized for unit in self.units)} of {len(self.units)} are quantized"
         yield (
-            f"bound     the budget needs at least {duration(self.bound)} if times and noise of units add up; the "
+            f"bound     at least {duration(self.bound)} within the budget if times and noise of units add up; the "
             f"result is within {self.gap:.1%} of it"
         )
         yield (

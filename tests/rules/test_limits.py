@@ -71,7 +71,7 @@ def test_limits_use_flops_without_costs():
     parts = candidates(("a", [0, 1]), ("cpu", [2]), ("a", [3]), flops=[10, None, 30])
     result = segments_to_drop(limits(max_segments=1), parts, supported_except())
     assert list(result.segments) == [0]
-    assert "fewest FLOPs, since costs are not known" in result.effects[0].note
+    assert "the segments with the fewest FLOPs are dropped, since costs are not known" in result.effects[0].note
 
 
 def test_minimum_benefit_needs_costs():
